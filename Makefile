@@ -6,7 +6,8 @@ PY := $(VENV)/bin/python
 BUILD_REQUIRES := scikit-build-core>=0.11 cython>=3.1 cython-cmake>=0.2.2 cmake>=3.26 ninja>=1.11 pip>=23
 NATIVE := CMakeLists.txt pyproject.toml Makefile $(shell find csrc ollama_engine -name '*.pyx' -o -name '*.pxd' -o -name '*.[ch]' -o -name 'ggml.lock' -o -name fetch.py)
 
-.PHONY: run chat test test-all clients lint bench bench-smoke bench-check build reference sanitize tsan fuzz soak clean
+.PHONY: run chat test test-all clients lint bench bench-smoke bench-check build reference portable-check sanitize tsan fuzz soak \
+	clean
 
 run: $(VENV)/.built
 	$(VENV)/bin/ollama-engine run demo "Tell me a story about a fox." --verbose
@@ -55,6 +56,22 @@ bench-check: $(VENV)/.built $(VENV)/.bench
 	$(PY) bench/board.py check
 
 build: $(VENV)/.built
+
+# A build for any CPU in .venv-portable, and what it computes on CPUs that QEMU emulates (apt install qemu-user). Built
+# are the variants of ggml that an emulated CPU can choose, one that it must not choose, and this machine's own:
+# `make portable-check PORTABLE_VARIANTS=` builds all, which takes an hour on 2 cores.
+PORTABLE_VARIANTS ?= x64;sse42;haswell;skylakex;icelake
+portable-check: .venv-portable/.built $(VENV)/.test
+	$(PY) -m pytest --exhaustive tests/robustness/test_lesser_cpus.py
+
+.venv-portable/.built: $(NATIVE)
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D) || { rm -rf $(@D); exit 1; }
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check $(foreach r,$(BUILD_REQUIRES),"$(r)")
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation \
+		--config-settings=cmake.define.OLLAMA_ENGINE_PORTABLE=ON \
+		"--config-settings=cmake.define.OLLAMA_ENGINE_CPU_VARIANTS=$(PORTABLE_VARIANTS)" \
+		--config-settings=build-dir=build/portable --editable .
+	touch $@
 
 # Our C and Cython built with the address and undefined-behaviour sanitizers, in a .venv and a build folder of their
 # own, and the tests of the rooms with C in them: `make sanitize SANITIZE_TESTS="tests/sample --exhaustive"` runs others.

@@ -36,12 +36,14 @@ each_way = pytest.mark.parametrize("way", [pytest.param("masked", marks=pytest.m
 
 
 @contextmanager
-def filled(dtype: Any, way: str, *, by_turns: bool) -> Iterator[tuple[CausalCache, Backend]]:
-    """TOKENS tokens of each of the sequences, whose keys and values are zero: speed does not depend on them."""
-    config = CacheConfig(dtype=dtype, flash_attention=True, sequences=SEQUENCES, **WAYS[way])
+def filled(
+    dtype: Any, way: str, *, by_turns: bool, n_sequences: int = SEQUENCES, n_tokens: int = TOKENS
+) -> Iterator[tuple[CausalCache, Backend]]:
+    """Some tokens of each of the sequences, whose keys and values are zero: speed does not depend on them."""
+    config = CacheConfig(dtype=dtype, flash_attention=True, sequences=n_sequences, **WAYS[way])
     with Backend(BackendParams(threads=1, gpu_layers=0)) as backend:
-        cache = CausalCache(backend, [SHAPE] * LAYERS, [0] * LAYERS, 2 * SEQUENCES * TOKENS, config)
-        table = np.mgrid[:TOKENS, :SEQUENCES] if by_turns else np.mgrid[:SEQUENCES, :TOKENS][::-1]
+        cache = CausalCache(backend, [SHAPE] * LAYERS, [0] * LAYERS, 2 * n_sequences * n_tokens, config)
+        table = np.mgrid[:n_tokens, :n_sequences] if by_turns else np.mgrid[:n_sequences, :n_tokens][::-1]
         positions, sequences = (numbers.reshape(-1).astype(np.int32) for numbers in table)
         for begin in range(0, len(positions), 512):
             rows = slice(begin, begin + 512)
@@ -80,6 +82,15 @@ def test_prompt(benchmark: BenchmarkFixture, way: str, by_turns: bool, dtype: st
     lie = "by turns" if by_turns else "one after the other"
     benchmark.group = f"256 rows of a prompt behind {TOKENS} tokens, {dtype}, cells {lie}"
     measure(benchmark, dtype, way, [(0, TOKENS + i) for i in range(256)], by_turns=by_turns)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "q8_0"])
+@pytest.mark.parametrize("way", ["gathered", "indices"])
+def test_deep(benchmark: BenchmarkFixture, way: str, dtype: str) -> None:
+    behind = SEQUENCES * TOKENS
+    benchmark.group = f"256 rows of a prompt behind {behind} tokens of one sequence, {dtype}"
+    rows = [(0, behind + i) for i in range(256)]
+    measure(benchmark, dtype, way, rows, by_turns=False, n_sequences=1, n_tokens=behind)
 
 
 @each_way

@@ -1,7 +1,7 @@
 """Replicas on Ray beside the server in one process: throughput and latency, and how much of prompts is cached.
 
     python bench/replicas.py load MODEL --clients 64 --seconds 60        # chats of many clients at once
-    python bench/replicas.py prefixes MODEL --chats 48 --turns 6         # conversations that grow, with shared beginnings
+    python bench/replicas.py prefixes MODEL --chats 48 --turns 6         # conversations that begin alike
 
 Each round starts every server anew, one after the other: `serve`, and `serve --replicas N` for each N of --replicas.
 MODEL is a GGUF file, or demo. The clients are those of bench/serving.py.
@@ -108,6 +108,7 @@ def main() -> None:
             port = free_port()
             with running(command(args.model, args, n, port), port, "/api/version"):
                 rows[n].append((measure_load if args.what == "load" else measure_prefixes)(port, name, args))
+            print(rows[n][-1], file=sys.stderr)
     print(f"{'':20}" + "".join(f"{f'{n} on Ray' if n else 'serve':>14}" for n in args.replicas))
     for name in rows[args.replicas[0]][0]:
         cells = [

@@ -48,7 +48,7 @@ class Engine(
         batch_size: tokens computed in one step at most.
         threads: CPU threads, at most as many as this process has CPUs; None takes its physical cores. `info.threads`
             says how many there are.
-        devices: names of the devices to use beside the CPU, as `Engine.devices()` and `ollama-engine devices` have them;
+        devices: names of the devices to use beside the CPU, as `ollama-engine devices` lists them;
             "rpc://HOST:PORT" means all devices of a worker (`ollama-engine worker`) on another machine. None takes the
             GPUs of this one. A worker serves one Engine at a time. Where it is gone, requests in flight end with a
             DeviceLostError, and the Engine closes.

@@ -15,11 +15,16 @@ LEFT_OUT = pytest.StashKey[int]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--on-workers", action="store_true", help="put all layers of models on workers; see on_workers.py")
     parser.addoption("--exhaustive", action="store_true", help="run the slow tests too, and all at full size")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     suite.exhaustive = config.getoption("exhaustive")
+    if config.getoption("on_workers"):
+        from tests.on_workers import put_engines_on_workers  # noqa: PLC0415 (imports the engine)
+
+        config.add_cleanup(put_engines_on_workers().close)
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parents[1]
 START_SECONDS = 120.0
 POLL_SECONDS = 0.02
 
@@ -44,8 +45,10 @@ def running_worker(folder: Path) -> Iterator[RunningWorker]:
     """A worker that serves the CPU with one thread, without the process that would start it again."""
     log = folder / f"worker-{time.monotonic_ns()}.log"
     with log.open("w+") as output:
-        process = subprocess.Popen([sys.executable, "-m", "tests.worker_child"], stdin=subprocess.PIPE, stdout=output,
-                                   stderr=subprocess.STDOUT, text=True)  # fmt: skip
+        command = [sys.executable, "-m", "tests.worker_child"]
+        process = subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, text=True
+        )
         try:
             yield RunningWorker(_address(process, log), process)
         finally:

@@ -46,6 +46,7 @@ if(GGML_CPU_ALL_VARIANTS)
       list(APPEND oe_libraries ${target})
     else() # the target ggml depends on it, so it is built all the same: of one empty file
       set_property(TARGET ${target} PROPERTY SOURCES "${oe_empty}")
+      list(REMOVE_ITEM oe_libraries ${target})
     endif()
   endforeach()
 endif()

@@ -1,5 +1,5 @@
-/* Keys and values of cells as vectors of floats, and the layout of partial results (attention.h). Included by files that
- * are compiled once for each instruction set. */
+/* Keys and values of cells as vectors of floats, and the layout of partial results (attention.h). Included by files
+ * that are compiled once for each instruction set. */
 #ifndef OE_ATTENTION_CELLS_H
 #define OE_ATTENTION_CELLS_H
 

@@ -11,18 +11,18 @@
 #include "kernels/attention_softmax.h"
 
 /* Blocks of sums in registers: queries, vectors of cells or of values, and of scores the lanes that are summed side by
- * side. */
+ * side. The widths are the fastest of those tried (docs/performance.md). */
 #define BLOCK_QUERIES 6
-#define SCORE_QUERIES 3
 #if defined(__AVX512F__)
 #define BLOCK_VECTORS 4
+#define SCORE_QUERIES 6
 #define SCORE_VECTORS 2
-#define SCORE_LANES 4
 #else
 #define BLOCK_VECTORS 1
+#define SCORE_QUERIES 3
 #define SCORE_VECTORS 1
-#define SCORE_LANES 2
 #endif
+#define SCORE_LANES 2
 #define SCORE_SUMS (SCORE_QUERIES * SCORE_VECTORS)
 #define MOST_SUMS (BLOCK_QUERIES * BLOCK_VECTORS)
 #define MANY_DIM OE_ATTENTION_MANY_DIM
@@ -124,9 +124,6 @@ INLINE void score_cells_many(const int queries, const int vectors, const float *
 #pragma GCC unroll 32
         for (int k = 0; k < queries * vectors; k++) {
             lanes x = lanes_add(sum[0][k], sum[1][k]);
-            if (SCORE_LANES == 4) {
-                x = lanes_add(x, lanes_add(sum[SCORE_LANES - 2][k], sum[SCORE_LANES - 1][k]));
-            }
             int level = 0;
 #pragma GCC unroll 3
             for (; i >> level & 1; level++) {

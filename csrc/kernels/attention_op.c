@@ -6,14 +6,14 @@
 #include "ggml.h"
 #include "threads/chunk_counter.h"
 
-#define FEW_ROWS 64   /* up to here every piece of a row is a unit of work of its own */
+#define FEW_ROWS 64   /* up to here every piece of a row may be a unit of work of its own */
 #define BAND 48       /* most rows that are computed together */
 #define QUERIES 192   /* most queries that read a tile while it is in the L1 cache */
 #define SCRATCH 32768 /* floats for their partial results: 128 KB of stack, twice */
 
 /* Rows are split into pieces. With few rows a unit of work is one piece of one row for one key head, and the thread
- * that finishes a row's last piece adds them up. With many rows it is all pieces of some rows, one after the other:
- * partial results of all pieces would take too much memory. Both do the same arithmetic. */
+ * that finishes a row's last piece adds them up. With many rows, and with some that share their cells, it is all pieces
+ * of a band of rows, one after the other. Both do the same arithmetic. */
 typedef struct plan {
     oe_chunk_counter *taken; /* units of work taken */
     int32_t *first_piece;    /* [rows + 1] numbered across all rows */
@@ -85,9 +85,10 @@ static int64_t result_size(int64_t rows, int64_t heads, int64_t value_dim) {
     return (rows * heads * value_dim + line - 1) / line * line;
 }
 
-static bool by_bands(int64_t rows, int64_t value_dim) {
-    return rows > FEW_ROWS && OE_QUERIES * oe_attention_partial(value_dim) <= SCRATCH;
-}
+static bool bands_fit(int64_t value_dim) { return OE_QUERIES * oe_attention_partial(value_dim) <= SCRATCH; }
+
+/* Whether there is no place for the partial results of all pieces. */
+static bool by_bands(int64_t rows, int64_t value_dim) { return rows > FEW_ROWS && bands_fit(value_dim); }
 
 int64_t oe_attention_size(int64_t rows, int64_t heads, int64_t value_dim, int64_t n) {
     const int64_t pieces = by_bands(rows, value_dim) ? 0 : rows * oe_attention_most_pieces(n + OE_TILE);
@@ -123,6 +124,13 @@ static operation operation_of(const struct ggml_tensor *dst, const oe_attention_
     op.partials = op.out + result_size(op.rows, op.heads, op.value_dim);
     op.plan = plan_in(dst->src[3], op.rows);
     return op;
+}
+
+/* Few rows are computed by bands where most share their cells with others, and every thread gets some. */
+static bool goes_by_bands(const operation *op, int nth) {
+    const int64_t bands = *op->plan.n_bands;
+    const bool shared = op->rows >= 16 && op->rows >= 4 * bands && op->kv_heads * bands >= 2 * nth;
+    return by_bands(op->rows, op->value_dim) || (shared && bands_fit(op->value_dim));
 }
 
 static oe_attention_side side_of(const struct ggml_tensor *t, int64_t kv_head) {
@@ -273,7 +281,7 @@ static void do_bands(const operation *op, int64_t first, int64_t last) {
 
 void oe_attention_op(struct ggml_tensor *dst, int ith, int nth, void *params) {
     const operation op = operation_of(dst, params);
-    const bool many = by_bands(op.rows, op.value_dim);
+    const bool many = goes_by_bands(&op, nth);
     const int64_t units = op.kv_heads * (many ? *op.plan.n_bands : op.plan.first_piece[op.rows]);
     int64_t first, last;
     (void)ith;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import ollama_engine
@@ -12,16 +13,18 @@ from ollama_engine.cli.tables import size, table
 if TYPE_CHECKING:
     from ollama_engine.ml.device_info import Device
 
-__all__ = ["add_arguments", "main"]
+__all__ = ["add_arguments", "main", "workers_devices"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of this command."""
+    parser.add_argument("--device", metavar="rpc://HOST:PORT", action="append", dest="devices", default=[],
+                        help="also list the devices of this worker; may be repeated")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print a JSON list with one object for each device")
 
 
 def main(args: argparse.Namespace) -> None:
-    devices = ollama_engine.Engine.devices()
+    devices = (*ollama_engine.Engine.devices(), *workers_devices(args.devices))
     if args.json:
         print(json.dumps([device_facts(device) for device in devices], indent=2))
         return
@@ -31,7 +34,18 @@ def main(args: argparse.Namespace) -> None:
         rows.append((d.name, d.kind, f"{d.library} {d.index}", *memory, d.description))
     print(table(rows, right=(3, 4)))
     for d in devices:
+        if d.library == "RPC":
+            continue
         print(f"\n{d.name} features: {_features(d) or 'none'}")
+
+
+def workers_devices(names: Sequence[str] | None) -> tuple[Device, ...]:
+    """The devices of the workers that these names of devices mean. Raises ConfigError, DeviceError."""
+    if not names:
+        return ()
+    from ollama_engine.ml.worker_client import devices_of_workers  # noqa: PLC0415 (few have workers)
+
+    return devices_of_workers(names)
 
 
 def device_facts(device: Device) -> dict[str, Any]:

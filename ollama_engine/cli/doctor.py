@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import ollama_engine
+from ollama_engine.cli.devices import workers_devices
 from ollama_engine.cli.options import add_options, build, find_model
 from ollama_engine.cli.progress import LoadingBar, StatusLine
 from ollama_engine.cli.store import model_store
@@ -47,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> None:
     config = build(EngineConfig, args, skip=NOT_ENGINE)
-    devices = ollama_engine.Engine.devices()
+    devices = (*ollama_engine.Engine.devices(), *workers_devices(config.devices))
     with StatusLine(sys.stderr) as line:
         health = store_health(model_store(), verify=args.verify, progress=LoadingBar(line, "reading blobs", eta=True))
     report: dict[str, Any] = {

@@ -86,7 +86,7 @@ def facts(report: MemoryReport, plan: PlacementPlan) -> dict[str, Any]:
 
 
 def _text(plan: PlacementPlan) -> str:
-    rows = [("device", "free", "weights", "KV", "compute", "in all", "layers")]
+    rows: list[tuple[str, ...]] = [("device", "free", "weights", "KV", "compute", "in all", "layers")]
     for device in plan.devices:
         free = "-" if device.free is None else size(device.free)
         sizes = (device.weights, device.cache, device.graph, device.taken)

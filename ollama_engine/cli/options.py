@@ -25,6 +25,8 @@ __all__ = ["Option", "add_model", "add_options", "build", "find_model", "model_p
 _T = TypeVar("_T")
 
 SHORT = {"threads": "-t", "max_tokens": "-n"}
+SINGULAR = {"devices": "--device"}
+"""Flags of options that are said once for each of several values."""
 DEMO, DEMO_VISION = "demo", "demo-vision"
 
 
@@ -48,7 +50,7 @@ class Option:
     @property
     def flag(self) -> str:
         """The long form, such as --top-k."""
-        return "--" + self.name.replace("_", "-")
+        return SINGULAR.get(self.name, "--" + self.name.replace("_", "-"))
 
 
 # -- fields to options -------------------------------------------------------------------------------------------------

@@ -57,13 +57,13 @@ def add_replica_flags(parser: argparse.ArgumentParser) -> None:
         "replicas", "Engines in processes of their own, on this machine or on a cluster, by Ray (docs/ray.md)."
     )
     group.add_argument("--replicas", metavar="N|N-M", type=replica_numbers,
-                       help="engines, each with its own copy of a model's cache; N to M by the length of the queue")  # fmt: skip
+                       help="engines, each with a cache of its own; N to M by the length of the queue")  # fmt: skip
     group.add_argument("--replica-cpus", metavar="N", type=int,
-                       help="CPUs of each, and threads of its engine (default: this machine's, divided among them)")  # fmt: skip
+                       help="CPUs of each, and threads of its engine (default: its part of this machine)")  # fmt: skip
     group.add_argument("--replica-gpus", metavar="N", type=float, default=0.0,
                        help="GPUs of each, 0.5 for two on one (default 0)")  # fmt: skip
     group.add_argument("--ray-address", metavar="ADDRESS",
-                       help="a running Ray cluster: auto, or ray://HOST:PORT; without it one is started here")  # fmt: skip
+                       help="a running Ray cluster: auto, or ray://HOST:PORT (default: one is started)")  # fmt: skip
 
 
 def replica_numbers(text: str) -> tuple[int, int]:

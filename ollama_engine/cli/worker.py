@@ -38,12 +38,12 @@ QUICK_SECONDS = 10.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of this command."""
-    parser.add_argument("--host", metavar="ADDRESS", default=LOOPBACK, help="IPv4 address of this machine to listen at; "
-                        f"0.0.0.0 for all (default: {LOOPBACK}, which only this machine reaches)")  # fmt: skip
+    parser.add_argument("--host", metavar="ADDRESS", default=LOOPBACK, help="IPv4 address of this machine to listen "
+                        f"at; 0.0.0.0 for all (default: {LOOPBACK}, which only this machine reaches)")  # fmt: skip
     parser.add_argument("--port", metavar="N", type=int, default=DEFAULT_PORT, help="TCP port; 0 has the system choose "
                         f"(default: {DEFAULT_PORT})")  # fmt: skip
-    parser.add_argument("--device", metavar="NAME", action="append", help="a device to serve, by the name that `devices` "
-                        "lists, more with more of these (default: all GPUs, or the CPU where there are none)")  # fmt: skip
+    parser.add_argument("--device", metavar="NAME", action="append", help="a device to serve, by the name that "
+                        "`devices` lists; may be repeated (default: all GPUs, or the CPU)")  # fmt: skip
     parser.add_argument("-t", "--threads", metavar="N", type=int, help="CPU threads (default: the physical cores)")
     parser.add_argument("--cache", metavar="FOLDER", help="keep large weights here, so that a program that comes again "
                         "need not send them again")  # fmt: skip
@@ -89,9 +89,9 @@ def chosen_devices(names: Sequence[str] | None) -> tuple[Device, ...]:
 
 
 def _serve(host: str, args: argparse.Namespace, devices: tuple[Device, ...]) -> None:
-    from ollama_engine.server.isolation.parent import end_with_parent  # noqa: PLC0415
     from ollama_engine.ml.placement import choose_threads  # noqa: PLC0415
     from ollama_engine.ml.workers import serve_devices  # noqa: PLC0415
+    from ollama_engine.server.isolation.parent import end_with_parent  # noqa: PLC0415
 
     end_with_parent(lambda: os._exit(0))
     serve_devices(host, args.port, devices, choose_threads(args.threads), args.cache)

@@ -71,9 +71,10 @@ cdef class Computation(Graph):
             raise ComputeError("this context is computing in the background; wait() for it first")
         return 1
 
-    cdef int mark_written(self, lib.ggml_tensor *ptr) except -1:
-        self.unwritten.discard(<size_t>ptr)
-        return 0
+    cdef int exchanged(self, lib.ggml_tensor *ptr, bint writing) except -1:
+        if writing:
+            self.unwritten.discard(<size_t>ptr)
+        return self.backend.check_workers()
 
     cdef int check_access(self, Tensor t, bint writing) except -1:
         cdef lib.ggml_tensor *root = root_of(t.ptr)
@@ -99,9 +100,6 @@ cdef class Computation(Graph):
         elif not root.flags & lib.GGML_TENSOR_FLAG_INPUT or <size_t>root in self.unwritten:
             raise ShapeError(f"{describe(t)} has no values: compute its graph first, with it among the outputs")
         return 0
-
-    cdef int check_devices(self) except -1:
-        return self.backend.check_workers()
 
     # -- running -------------------------------------------------------------------------------------------------------
 
@@ -278,9 +276,9 @@ cdef class Computation(Graph):
                 done = lib.ggml_backend_sched_reserve(self.backend.sched, self.graph)
         finally:
             self.backend.busy = None
-        self.backend.check_workers()
         if not done:
             self.backend.renew_scheduler()
+            self.backend.check_workers()
             raise NoMemoryError(f"no memory for a graph of {self.n_nodes} operations")
         self.backend.work += self.backend.more_work(self.graph)
         self.backend.planned = structure

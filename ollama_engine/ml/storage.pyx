@@ -55,7 +55,7 @@ cdef class Storage(Owner):
             raise ComputeError("a graph that reads these tensors is computing in the background; wait() for it first")
         return 1
 
-    cdef int check_devices(self) except -1:
+    cdef int exchanged(self, lib.ggml_tensor *ptr, bint writing) except -1:
         return self.backend.check_workers()
 
     cdef bint in_use(self) except -1:

@@ -24,8 +24,7 @@ cdef class Owner:
     cdef int charge(self, int tensors) except -1
     cdef int busy(self) except -1
     cdef int check_access(self, Tensor t, bint writing) except -1
-    cdef int mark_written(self, lib.ggml_tensor *ptr) except -1
-    cdef int check_devices(self) except -1
+    cdef int exchanged(self, lib.ggml_tensor *ptr, bint writing) except -1
     cdef Window window(self, Tensor t)
 
 
@@ -56,7 +55,6 @@ cdef class Tensor:
     cdef public Tensor repacked
 
     cdef int exchange_buffer(self, object array, bint writing) except -1
-    cdef bint on_host(self) noexcept
     cdef int exchange(self, void *data, size_t size, bint writing) except -1
 
 

@@ -18,7 +18,7 @@ from libc.stdlib cimport free, malloc
 from ollama_engine.errors import ClosedError, NoMemoryError, ShapeError
 
 from ollama_engine.ml cimport libggml as lib
-from ollama_engine.ml.types cimport axis_of, dtype_name, kind_of
+from ollama_engine.ml.types cimport axis_of, dtype_name, kind_of, on_host
 from ollama_engine.ml.window cimport Window, mapping_of
 
 # Bytes from which a copy releases the GIL. Releasing it costs as much as copying a few kilobytes.
@@ -73,11 +73,7 @@ cdef class Owner:
         """Refuse to read or write a tensor whose memory does not hold its values."""
         raise ShapeError(f"{describe(t)} has no memory")
 
-    cdef int mark_written(self, lib.ggml_tensor *ptr) except -1:
-        return 0
-
-    cdef int check_devices(self) except -1:
-        """Raise DeviceLostError where values that were just read do not come from their device."""
+    cdef int exchanged(self, lib.ggml_tensor *ptr, bint writing) except -1:
         return 0
 
     cdef Window window(self, Tensor t):
@@ -334,10 +330,11 @@ cdef class Tensor:
         """Copy all bytes in or out. Waits for a computation that uses this tensor's owner."""
         cdef object lock = None
         alive(self)
+        cdef bint slow = size >= LARGE or not on_host(self.ptr)
         if self.owner.busy():
             lock = self.owner.lock
             lock.acquire()
-        elif (size >= LARGE or not self.on_host()) and self.owner.lock.acquire(blocking=False):  # not worth waiting for
+        elif slow and self.owner.lock.acquire(blocking=False):  # not worth waiting for
             lock = self.owner.lock
         try:
             alive(self)
@@ -346,22 +343,16 @@ cdef class Tensor:
                 raise ShapeError(f"{describe(self)} is not contiguous; use its source, or ops.cont(...) of it")
             if size != lib.ggml_nbytes(self.ptr):
                 raise ShapeError(f"{describe(self)} holds {lib.ggml_nbytes(self.ptr)} bytes, the buffer {size}")
-            # Other devices take their time, and other threads need Python meanwhile.
-            if lock is None or (size < LARGE and self.on_host()):
+            if lock is None or not slow:
                 _copy(self.ptr, data, size, writing)
             else:
                 with nogil:
                     _copy(self.ptr, data, size, writing)
-            self.owner.check_devices()
-            if writing:
-                self.owner.mark_written(self.ptr)
+            self.owner.exchanged(self.ptr, writing)
         finally:
             if lock is not None:
                 lock.release()
         return 0
-
-    cdef bint on_host(self) noexcept:
-        return self.ptr.buffer == NULL or lib.ggml_backend_buffer_is_host(self.ptr.buffer)
 
     def __repr__(self):
         if self.owner is None or not self.owner.is_open:

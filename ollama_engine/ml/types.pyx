@@ -130,3 +130,8 @@ cdef int axis_of(object axis) except -1:
     if not 0 <= n < 4:
         raise ShapeError(f"axis is 0 to 3, got {axis}")
     return n
+
+
+cdef bint on_host(const lib.ggml_tensor *tensor) noexcept:
+    """Whether its values can be read at its address; also where it has no memory yet."""
+    return tensor.buffer == NULL or lib.ggml_backend_buffer_is_host(<lib.ggml_backend_buffer_t>tensor.buffer)

@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
+from collections.abc import Iterable
 
 from ollama_engine.errors import DeviceError
-from ollama_engine.ml.worker_address import WorkerAddress
+from ollama_engine.ml.device_info import Device
+from ollama_engine.ml.worker_address import SCHEME, WorkerAddress, read_address
 
-__all__ = ["HELLO_SIZE", "PROTOCOL", "WorkerClient"]
+__all__ = ["HELLO_SIZE", "PROTOCOL", "WorkerClient", "devices_of_workers"]
 
 PROTOCOL = (7, 0)
 """Major and minor version of ggml's protocol; a worker's minor version may be lower."""
@@ -62,6 +64,18 @@ class WorkerClient:
         free, total = struct.unpack("<QQ", self._ask(DEVICE_MEMORY, struct.pack("<I", device), 16))
         return int(free), int(total)
 
+    def devices(self) -> tuple[Device, ...]:
+        """What the worker has. ggml's protocol says how much memory, and nothing else."""
+        memory = [self.memory(i) for i in range(self.device_count())]
+        return tuple(
+            Device(
+                name=str(self.address) if len(memory) == 1 else f"{self.address}/{i}",
+                kind="gpu", library="RPC", index=i,
+                description=f"device {i} of the worker at {self.address.host}", memory_total=total, memory_free=free,
+            )
+            for i, (free, total) in enumerate(memory)
+        )  # fmt: skip
+
     def detach(self) -> int:
         """The socket's descriptor, which is the caller's to close from now on."""
         self._socket.settimeout(None)
@@ -108,6 +122,15 @@ class WorkerClient:
             f"what listens at {self.address} is no worker of this version: {why}",
             advice=["install the same version of ollama_engine on both machines"],
         )
+
+
+def devices_of_workers(names: Iterable[str]) -> tuple[Device, ...]:
+    """The devices of all workers among these names of devices. Raises ConfigError, DeviceError."""
+    found: tuple[Device, ...] = ()
+    for address in dict.fromkeys(read_address(name)[0] for name in names if name.startswith(SCHEME)):
+        with WorkerClient(address) as client:
+            found += client.devices()
+    return found
 
 
 def _connected(address: WorkerAddress) -> socket.socket:

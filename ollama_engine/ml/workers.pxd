@@ -13,4 +13,4 @@ cdef class Worker:
 
     cdef int check(self) except -1
     cdef int connect(self, client, patience) except -1
-    cdef tuple describe(self, client)
+    cdef tuple describe(self, int port, devices)

@@ -6,7 +6,7 @@ takes a call that a signal has interrupted for the end of a connection.
 """
 
 import os
-import socket
+from dataclasses import replace
 
 from libc.stdint cimport uint8_t, uint32_t, uintptr_t
 from posix.signal cimport sigfillset, sigset_t
@@ -14,9 +14,7 @@ from posix.unistd cimport getpid
 
 from ollama_engine.errors import DeviceError, DeviceLostError
 from ollama_engine.ml.device import devices as local_devices
-from ollama_engine.ml.device_info import Device
 from ollama_engine.ml.worker_address import WorkerAddress
-from ollama_engine.ml.worker_client import HELLO_SIZE, WorkerClient
 
 from ollama_engine.ml cimport libggml as lib
 from ollama_engine.ml.device cimport device_handle
@@ -75,19 +73,21 @@ cdef class Worker:
             raise DeviceError("a Worker is initialised once")
         if not isinstance(address, WorkerAddress):
             raise TypeError(f"address must be a WorkerAddress, got {type(address).__name__}")
+        from ollama_engine.ml.worker_client import WorkerClient
+
         _rpc_function(b"ggml_backend_rpc_add_server")
         self.address = address
         self.pid = getpid()
         client = WorkerClient(address)
         try:
-            if not client.device_count():
+            devices = client.devices()
+            if not devices:
                 raise DeviceError(f"the worker at {address} has no devices")
-            memory = [client.memory(i) for i in range(client.device_count())]
-            endpoint = self.connect(client, patience)
+            port = self.connect(client, patience)
         finally:
             client.close()
         try:
-            self.devices = self.describe((endpoint, memory))
+            self.devices = self.describe(port, devices)
             self.check()
         except BaseException:
             self.close()
@@ -95,11 +95,12 @@ cdef class Worker:
 
     cdef int connect(self, client, patience) except -1:
         """Start the relay. Returns the port of loopback at which ggml finds it."""
+        import socket
+
         hello = client.hello
         cdef const uint8_t *said = hello
         cdef int milliseconds = int(patience * 1000)
         cdef int listening, connected
-        assert len(hello) == HELLO_SIZE
         listener = socket.create_server(("127.0.0.1", 0))
         port = listener.getsockname()[1]
         listening, connected = listener.detach(), client.detach()
@@ -108,13 +109,11 @@ cdef class Worker:
             raise DeviceError(f"no thread for the connection to {self.address}")
         return port
 
-    cdef tuple describe(self, found):
-        """Make the worker's devices known to ggml."""
+    cdef tuple describe(self, int port, devices):
+        """The devices, as ggml knows them."""
         cdef lib.rpc_add_server_t add = <lib.rpc_add_server_t>_rpc_function(b"ggml_backend_rpc_add_server")
         cdef lib.ggml_backend_reg_t registry
         cdef sigset_t everything, before
-        cdef size_t i
-        port, memory = found
         endpoint = f"127.0.0.1:{port}".encode()
         cdef const char *where = endpoint
         with nogil:
@@ -123,16 +122,12 @@ cdef class Worker:
             registry = add(where)
             pthread_sigmask(SIG_SETMASK, &before, NULL)
         self.check()
-        if registry == NULL or lib.ggml_backend_reg_dev_count(registry) != len(memory):
+        if registry == NULL or lib.ggml_backend_reg_dev_count(registry) != <size_t>len(devices):
             raise DeviceError(f"the devices of the worker at {self.address} changed meanwhile; try again")
-        devices = []
-        for i, (free, total) in enumerate(memory):
-            devices.append(Device(
-                name=str(self.address) if len(memory) == 1 else f"{self.address}/{i}", kind="gpu", library="RPC",
-                index=i, description=f"device {i} of the worker at {self.address.host}", memory_total=total,
-                memory_free=free, handle=<uintptr_t>lib.ggml_backend_reg_dev_get(registry, i),
-            ))
-        return tuple(devices)
+        return tuple([
+            replace(device, handle=<uintptr_t>lib.ggml_backend_reg_dev_get(registry, device.index))
+            for device in devices
+        ])
 
     cdef int check(self) except -1:
         """Raise DeviceLostError where what ggml was given since does not come from the worker."""
@@ -151,6 +146,23 @@ cdef class Worker:
     def lost(self):
         """Whether what is computed there cannot be used any more."""
         return self.relay == NULL or oe_relay_fault(self.relay) != OE_RELAY_WORKS
+
+    def memory(self):
+        """Free and all bytes of each device, asked now. Raises DeviceLostError."""
+        cdef lib.ggml_backend_dev_props props
+        cdef lib.ggml_backend_dev_t handle
+        cdef sigset_t everything, before
+        found = []
+        for device in self.devices:
+            handle = device_handle(device)
+            with nogil:
+                sigfillset(&everything)
+                pthread_sigmask(SIG_SETMASK, &everything, &before)
+                lib.ggml_backend_dev_get_props(handle, &props)
+                pthread_sigmask(SIG_SETMASK, &before, NULL)
+            self.check()
+            found.append((props.memory_free, props.memory_total))
+        return found
 
     def counts(self):
         """What went over the connection since it was made: {"messages", "round_trips", "bytes_sent", ...}."""

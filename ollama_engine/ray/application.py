@@ -131,19 +131,21 @@ def build(arguments: Mapping[str, Any]) -> Application:
     """The application of Ray Serve's config files: `import_path: ollama_engine.ray:build`, and its `args`.
 
     `models_served` lists GGUF files, and "demo"; other names are those of ReplicaOptions, and of the server's settings,
-    written as their environment variables are ("keep_alive": "5m"). Raises ConfigError.
+    written as their environment variables are ("keep_alive": "5m"). `host` other than a loopback address has requests
+    under any name of this service answered; where it listens is Ray Serve's setting. Raises ConfigError.
     """
     ours = {option.name for option in fields(ReplicaOptions)}
     given = dict(arguments)
     files = tuple(_served(model) for model in given.pop("models_served", ()))
+    host = str(given.pop("host", ServerSettings.host))
     options = ReplicaOptions(**{name: given.pop(name) for name in list(given) if name in ours})
     for name in given:
         if name not in SETTINGS:
-            other = meant(name, [*ours, *SETTINGS, "models_served"])
+            other = meant(name, [*ours, *SETTINGS, "host", "models_served"])
             hint = "" if other is None else f"; did you mean {other}?"
             raise ConfigError(f"{name} is no setting of the application{hint}")
     written = {SETTINGS[name].variable: _text(value) for name, value in given.items()}
-    return application(ServerSettings.from_environment(written, files=files), options)
+    return application(ServerSettings.from_environment(written, files=files, host=host), options)
 
 
 def _text(value: object) -> str:

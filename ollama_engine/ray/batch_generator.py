@@ -65,7 +65,8 @@ class BatchGenerator:
             )  # fmt: skip
         self._prompts, self._answers, self._ids = prompt_column, answer_column, id_column
         self._engine = Engine(model, **(engine or {}))
-        self._how = Answering(self._engine, self._engine.config.parallel, params, options or {}, on_error)
+        engine_of_any_kind: Any = self._engine  # its keyword arguments have types of their own
+        self._how = Answering(engine_of_any_kind, self._engine.config.parallel, params, options or {}, on_error)
         job = job_of(os.path.basename(model), self._how)
         self._kept = None if checkpoint is None else AnswerFolder(checkpoint, job)
 

@@ -64,7 +64,7 @@ class Replica:
         stored = self._library.find(wish.name)
         return self._scheduler.lease(stored, {**self._defaults, **wish.options}, wish.keep_alive)
 
-    async def prepare(self, wish: ModelWish, *, chain: list[bytes]) -> dict[str, Any]:  # noqa: ARG002 (the router's)
+    async def prepare(self, wish: ModelWish, *, chain: list[bytes]) -> dict[str, Any]:
         """Load a model: its facts under "facts", or "$failure"."""
         try:
             async with self._lease(wish) as lease:
@@ -72,7 +72,7 @@ class Replica:
         except Exception as error:  # whatever it is, the server gets it
             return {"$failure": sent_error(error)}
 
-    async def call(self, wish: ModelWish, body: dict[str, Any], *, chain: list[bytes]) -> dict[str, Any]:  # noqa: ARG002
+    async def call(self, wish: ModelWish, body: dict[str, Any], *, chain: list[bytes]) -> dict[str, Any]:
         """The result of a method of ServedModel under "result", or "$failure"."""
         try:
             async with self._lease(wish) as lease:
@@ -92,7 +92,7 @@ class Replica:
             return {"$failure": sent_error(error)}
 
     async def stream(
-        self, wish: ModelWish, body: dict[str, Any], *, chain: list[bytes]  # noqa: ARG002
+        self, wish: ModelWish, body: dict[str, Any], *, chain: list[bytes]
     ) -> AsyncIterator[bytes]:  # fmt: skip
         """Lines of an answer. Cancelling the request closes this, and frees the sequence."""
         self._streams += 1

@@ -95,7 +95,9 @@ class ReplicaScheduler:
     def loaded(self) -> list[LoadedModel]:
         self._forget_expired()
         rows = [
-            LoadedModel(ReplicaModel(self._engines, entry.wish, entry.stored, entry.facts), entry.expires_at, entry.holds)
+            LoadedModel(
+                ReplicaModel(self._engines, entry.wish, entry.stored, entry.facts), entry.expires_at, entry.holds
+            )
             for entry in self._entries.values()
         ]
         return sorted(rows, key=lambda row: -row.expires_at)

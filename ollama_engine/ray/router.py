@@ -20,7 +20,7 @@ class PrefixRouter(RequestRouter):
     One for each process that sends requests. Ray calls all its methods on one event loop.
     """
 
-    def initialize_state(self, slack: int = 2) -> None:
+    def initialize_state(self, *, slack: int = 2, **_: Any) -> None:
         """`slack`: requests above its share that a replica may have for the sake of its prefixes."""
         self._table = PrefixTable(slack=slack)
         # Ray's own numbers expire after ten seconds, and many answers take longer.

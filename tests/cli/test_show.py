@@ -178,7 +178,7 @@ def test_what_fits_where(cli, tmp_path: Path) -> None:
     assert (first["name"], first["free"], first["layers"], first["output"]) == ("GPU0", 1 << 30, [0, 1], True)
     assert (second["free"], second["layers"], second["taken"]) == (1 << 19, [], 0)
     assert (cpu["name"], cpu["free"], cpu["layers"], cpu["output"]) == ("CPU", None, [], False)
-    assert first["cache"] == 2 * 64 * 2 * 2 * model.config.head_dim * 4
+    assert first["cache"] == 2 * 256 * 2 * 2 * model.config.d * 4, "64 cells are stored as 256"
     experts = shown(cli, model.path, *options, "--gpu-memory", "1G", "--cpu-experts", "1")
     assert experts["devices"][1]["experts"] == [0]
     assert experts["devices"][0]["weights"] < first["weights"]

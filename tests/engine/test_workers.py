@@ -76,7 +76,7 @@ def test_killed_while_it_answers(worker: RunningWorker) -> None:
         for request in waiting:
             assert isinstance(ended(request.result), (DeviceLostError, ClosedError))
         assert engine.closed
-        with pytest.raises(ClosedError, match="rpc://.*load the model again"):
+        with pytest.raises(ClosedError, match=r"rpc://.*load the model again"):
             engine.generate("One day", SHORT)
     assert _works_here()
 
@@ -218,7 +218,8 @@ def test_sessions_are_saved_restored_and_shifted(name: str, shared: RunningWorke
 def test_forks_formats_and_many_callers(shared: RunningWorker) -> None:
     with opened(shared, parallel=4) as engine, Engine(demo.path(), gpu_layers=0, **{**OPTIONS, "parallel": 4}) as twin:
         for each in (engine, twin):
-            assert each.generate("A number:", SamplingParams(max_tokens=40, seed=1), format={"type": "integer"}).parsed is not None
+            found = each.generate("A number:", SamplingParams(max_tokens=40, seed=1), format={"type": "integer"})
+            assert isinstance(found.parsed, int)
         prompts = [f"One day {word}" for word in ("a fox", "a bear", "Lily", "Tom", "the sun", "two cats")]
         assert [len(c.tokens) for c in engine.generate(prompts, SHORT)] == [4] * 6
         request = engine.submit("Once upon a time", LONG)

@@ -13,7 +13,7 @@ from tests.media_model import seeing_model
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 BLOCKS = [
     pytest.param(block, id=f"{guide}-{i}")
-    for guide in ("chat.md", "sessions.md", "embeddings.md", "sampling.md", "scoring.md")
+    for guide in ("chat.md", "sessions.md", "embeddings.md", "sampling.md", "scoring.md", "ray.md")
     for i, block in enumerate(
         re.findall(r"```python\n(.*?)```", (DOCS / guide).read_text(encoding="utf-8"), flags=re.DOTALL)
     )

@@ -64,7 +64,7 @@ def test_the_kind_of_a_cpu() -> None:
     assert kind_of_cpu(()) == ""
     assert kind_of_cpu(old) == "avx2"
     assert kind_of_cpu(old | {"avxvnni", "intel"}) == "avxvnni"
-    assert kind_of_cpu(old | {"avx512"}) == "", "nobody has compared there"
+    assert kind_of_cpu(old | {"avx512"}) == kind_of_cpu(old | {"avx512", "intel"}) == "avx512"
     assert kind_of_cpu(old | {"avx512", "avx512vnni"}) == "avx512vnni"
     assert kind_of_cpu(old | {"avx512", "avx512vnni", "intel"}) == "avx512vnni-intel"
     assert kind_of_cpu(cpu_traits()) == THIS_CPU
@@ -135,6 +135,12 @@ def test_the_borders() -> None:
     assert rows_per_expert("avx2", "q6_K") == rows_per_expert("", "q4_0") == 0
     assert rows_per_expert("avx2", "q4_0") == 256
     assert rows_per_expert("avx2", "q3_K") == rows_per_expert("avxvnni", "iq4_xs") == 64
+
+
+def test_a_cpu_without_vnni_has_the_borders_of_avx2_but_for_16_bits() -> None:
+    other = {dtype for dtype in TABLE["avx2"] if TABLE["avx512"][dtype] != TABLE["avx2"][dtype]}
+    assert other == {"f16", "bf16"}
+    assert list(small_batch_rows("avx512", "f16", 256)) == list(small_batch_rows("avx512", "bf16", 256)) == [1, 2]
 
 
 def test_other_types_and_shapes_go_to_ggml(backend: Backend) -> None:

@@ -353,6 +353,49 @@ def test_rows_of_a_prompt_are_computed_together(backend: Backend, one_thread: Ba
         assert found.tobytes() == together[row].tobytes(), row
 
 
+MANY = {
+    "groups of 4": Shape(2, 4, 64, 64), "longer values": Shape(1, 7, 64, 128), "odd values": Shape(2, 3, 80, 40),
+    "no groups, wide": Shape(2, 1, 256, 256), "wider than are unpacked": Shape(1, 2, 288, 64),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", slow_except(MANY.values(), "odd values", ids=MANY))
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("rows", [20, 100])
+def test_many_rows_wherever_their_cells_lie(one_thread: Backend, dtype: str, shape: Shape, rows: int) -> None:
+    """Beside rows of another sequence, as plain C adds them up one query at a time, and as each row gets alone."""
+    if dtype in BLOCKS and (shape.dim % 32 or shape.value_dim % 32):
+        shape = replace(shape, dim=96, value_dim=32)
+    shape = replace(shape, n_cells=300)
+    given = numbers(shape, rows + 1)
+    places = np.random.default_rng(rows).permutation(shape.n_cells)
+    there = replace(given, keys=np.empty_like(given.keys), values=np.empty_like(given.values))
+    there.keys[places], there.values[places] = given.keys, given.values
+    ranges = [[0, shape.n_cells - rows + 1 + row] for row in range(rows)] + [[5, 290]]
+    once = [list(range(shape.n_cells)), *[[]] * rows]
+    scattered = [places.tolist(), *[[]] * rows]
+    expected = attend(one_thread, shape, dtype, given, once, "scalar", parts=ranges)
+    for name in paged_attention_instructions(dtype):
+        found = attend(one_thread, shape, dtype, there, scattered, name, parts=ranges)
+        assert found.tobytes() == expected.tobytes(), name
+    alone = replace(given, query=given.query[3:4])
+    cells = list(range(ranges[3][1]))
+    assert attend(one_thread, shape, dtype, alone, [cells]).tobytes() == expected[3].tobytes()
+
+
+@pytest.mark.parametrize("name", paged_attention_instructions("f16"))
+def test_rows_of_a_prompt_do_not_see_nan_behind_them(one_thread: Backend, name: str) -> None:
+    """A cell of their own tile, which later rows see."""
+    shape, rows = Shape(2, 4, 64, 64, n_cells=200), 90
+    given = numbers(shape, rows)
+    given.values[150], given.keys[150] = np.nan, np.inf
+    ranges = [[0, shape.n_cells - rows + 1 + row] for row in range(rows)]
+    got = attend(one_thread, shape, "f16", given, [list(range(200)), *[[]] * (rows - 1)], name, parts=ranges)
+    before = [end <= 150 for _, end in ranges]
+    assert np.isfinite(got[before]).all()
+    assert np.isnan(got[np.logical_not(before)]).all()
+
+
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("shape", slow_except(SHAPES.values(), *QUICK_SHAPES, ids=SHAPES))
 def test_against_ggml(backend: Backend, dtype: str, shape: Shape) -> None:

@@ -77,14 +77,13 @@ def _wide(folder: Path) -> str:
     return variant.file(folder, **variant.wide)
 
 
-def test_a_tied_output_lies_where_it_is_computed(
-    workers: tuple[RunningWorker, RunningWorker], tmp_path: Path
-) -> None:
+def test_a_tied_output_lies_where_it_is_computed(workers: tuple[RunningWorker, RunningWorker], tmp_path: Path) -> None:
     """The largest product of a small model; it is on the CPU where only the embeddings of tokens are."""
     tied = next(v for v in VARIANTS if str(v) == "llama-minimal").file(tmp_path)
     with Engine(tied, num_ctx=64, **{**CPU, "gpu_layers": 1}, devices=[workers[0].address]) as engine:
         remote, host = engine.memory.devices
-        assert remote.device == workers[0].address and host.device == devices()[-1].name
+        assert remote.device == workers[0].address
+        assert host.device == devices()[-1].name
         width, rows = engine._loaded.weights["token_embd.weight"].shape[:2]
         assert remote.weights >= width * rows * 4
         before = engine._loaded.backend.workers[0].counts()

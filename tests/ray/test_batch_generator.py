@@ -1,8 +1,9 @@
-"""BatchGenerator: columns in, columns out; every row answered once, whatever ends meanwhile. Without Ray, and in Ray Data."""
+"""BatchGenerator: columns in, columns out; every row answered once, whatever ends. Without Ray, and in Ray Data."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -119,7 +120,7 @@ def run_job(folder: Path, n: int, until: Callable[[list[int]], bool]) -> list[in
     script = JOB.format(n=n, engine=ENGINE)
     job = subprocess.Popen(
         [sys.executable, "-c", script, str(folder)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        env={**__import__("os").environ, "RAY_USAGE_STATS_ENABLED": "0"},
+        env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0"},
     )  # fmt: skip
     assert job.stdout is not None
     found: list[int] = []

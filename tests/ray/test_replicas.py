@@ -15,8 +15,8 @@ import pytest
 pytest.importorskip("ray.serve", reason="the extra `ray` is not installed")
 httpx = pytest.importorskip("httpx", reason="the extra `server` is not installed")
 
-from ollama_engine import Engine, SamplingParams, demo
-from tests.ray.running import PATIENCE, RunningServer, kill, serving
+from ollama_engine import Engine, SamplingParams, demo  # noqa: E402
+from tests.ray.running import PATIENCE, RunningServer, kill, serving  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 

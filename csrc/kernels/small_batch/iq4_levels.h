@@ -1,4 +1,4 @@
-/* The 16 numbers that codes of IQ4_XS name. */
+/* The 16 numbers that codes of IQ4_NL and IQ4_XS name. */
 #ifndef OE_SB_IQ4_LEVELS_H
 #define OE_SB_IQ4_LEVELS_H
 

@@ -1,11 +1,10 @@
-/* IQ4_NL: 32 weights in 18 bytes: f16 d, 32 codes of 4 bits. A weight is d times the code's number in a table. */
+/* IQ4_NL: 32 weights in 18 bytes: f16 d, 32 codes of 4 bits. A weight is d * LEVELS[code]. */
 #include "kernels/small_batch/activations.h"
+#include "kernels/small_batch/iq4_levels.h"
 
 #define BLOCK_BYTES 18
 
 typedef oe_act32 act_block;
-
-static const int8_t LEVELS[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
 #ifdef OE_SB_SCALAR
 #include "kernels/small_batch/scalar.h"

@@ -112,6 +112,7 @@ INLINE void add_fifth_bits(ints bits, ints codes[8]) {
         codes[2 * j + 1] = bytes_add_where(codes[2 * j + 1], byte, ints_set((int32_t)0x80402010), bytes_set(16));
     }
 }
+
 /* Bytes from 0 to 63, less 32. */
 INLINE ints bytes_minus_32(ints x) { return ints_xor(ints_add(x, bytes_set(0x60)), bytes_set(0x80)); }
 

@@ -118,7 +118,7 @@ def _begun(how: Answering, key: int | str, prompt: Any, *, first: bool) -> _Pend
 
 
 def _kept(how: Answering, key: int | str, error: EngineError) -> BatchAnswer:
-    """The answer that says what is wrong with a prompt. Raises the error where it is another's fault, or is to end all."""
+    """The answer that says what is wrong with a prompt. Raises the error where it is no fault of the prompt's."""
     if how.on_error == "raise" or not 400 <= error.http_status < 500:
         raise error.behind(f"prompt {key}: ") from error
     return BatchAnswer.refused(key, error)

@@ -46,6 +46,7 @@ class BatchMethods:
         that was killed has ended: it returns the answers in the file, and computes the others.
 
         Args:
+            prompts: what `generate` takes, or lists of messages.
             params: how tokens are chosen. A seed is that of each prompt.
             checkpoint: file of answers, made where it does not exist.
             on_error: "raise", or "keep": a prompt that the model cannot take has an answer with an `error`.

@@ -22,8 +22,8 @@ log = logging.getLogger(__name__)
 RESERVED = 32
 """One of this many parts of a GPU's memory stays free: for its driver, and for what its kernels take while they run."""
 
-UNKNOWN = 1 << 20
-"""A GPU with less memory than this does not say how much it has; then it has enough."""
+UNKNOWN = 1
+"""Drivers that cannot tell how much memory a GPU has say 0 or 1; then it has enough."""
 UNBOUNDED = 1 << 60
 
 
@@ -80,7 +80,7 @@ def fit(gguf: GGUFFile, config: EngineConfig, gpus: Sequence[Device], *, tight: 
 
 
 def _room(gpu: Device, tight: int) -> Room:
-    if gpu.memory_total < UNKNOWN:
+    if gpu.memory_total <= UNKNOWN:
         return Room(gpu.name, UNBOUNDED)
     return Room(gpu.name, gpu.memory_free, gpu.memory_total // RESERVED + gpu.memory_free * tight // 8)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ollama_engine.config import EngineConfig
 from ollama_engine.errors import NoMemoryError
 from ollama_engine.kvcache import LayerShape
+from ollama_engine.kvcache.config import HISTORY_PADDING
 from ollama_engine.kvcache.mask import index_bytes, mask_bytes
 from ollama_engine.kvcache.paged import MOST_LISTS
 from ollama_engine.ml.backend import Backend
@@ -71,13 +72,19 @@ def cells_of(layer: LayerShape, model: Model, config: EngineConfig) -> int:
     kept = min(num_ctx, limit + RESUME_TOKENS)
     traits = traits_of(model)
     batch = max(config.batch_size, 0 if traits is None else traits.largest_group)
-    return config.parallel * kept + (batch if kept < num_ctx else 0)
+    cells = config.parallel * kept + (batch if kept < num_ctx else 0)
+    return _padded(cells)
+
+
+def _padded(rows: int) -> int:
+    """As many rows as a cache that is asked for this many has."""
+    return -(-rows // HISTORY_PADDING) * HISTORY_PADDING
 
 
 def layer_cache(layer: LayerShape, model: Model, config: EngineConfig) -> int:
     """Bytes for keys and values of a layer."""
     elements, nbytes = block_of(config.kv_cache_type)
-    rows = cells_of(layer, model, config) * (layer.image_rows or 1)
+    rows = _padded(cells_of(layer, model, config) * (layer.image_rows or 1))
     return rows * (layer.n_keys + layer.n_values) // elements * nbytes
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 __all__ = ["PROMPT_ROWS", "prompt_tokens_beside"]
 
 PROMPT_ROWS = 64
-"""Rows of a step that decodes and reads one prompt, both together: nearly as efficient per row as 512, and the border of
-some kernels for few rows."""
+"""Rows of a step that decodes and reads one prompt, both together: nearly as efficient per row as 512, and the border
+of some kernels for few rows."""
 
 MOST_PROMPTS = 4
 """So many waiting prompts make a step longer. 256 rows are as efficient as more, and answers pause for all of them."""

@@ -1,4 +1,4 @@
-"""CalledModel: a served model whose methods are called elsewhere, with arguments and results that cross by the codec."""
+"""CalledModel: a served model whose methods are called elsewhere; arguments and results cross by the codec."""
 
 from __future__ import annotations
 

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from ollama_engine import Engine, SamplingParams
+from ollama_engine.config import EngineConfig
 from ollama_engine.errors import ConfigError, NoMemoryError
 from ollama_engine.ml.device_info import Device
 from ollama_engine.ml.placement_plan import PlacementPlan, Room
-from ollama_engine.runner.load import fit
+from ollama_engine.runner.load import fit, planning
 from ollama_engine.runner.load.executor import Executor
 from tests.models.variants import CPU, VARIANTS, prompt
 from tests.suite import scaled
@@ -160,3 +161,24 @@ def test_plans_for_another_machine(mixture: str) -> None:
     assert [device.name for device in plan.devices] == ["GPU0", "CPU"]
     with pytest.raises(ConfigError, match="main_gpu 1 does not exist; GPUs: GPU0"):
         Engine.plan_memory(mixture, gpu_memory=[64 << 20], **{**OPTIONS, "main_gpu": 1})
+
+
+def test_memory_that_will_be_free_is_planned_with(
+    mixture: str, workers: tuple[RunningWorker, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Device] = []
+
+    def room(gpu: Device, tight: int) -> Room:
+        seen.append(gpu)
+        return Room(gpu.name, max(0, gpu.memory_free - (1 << 60)))
+
+    monkeypatch.setattr(fit, "_room", room)
+    options = {**OPTIONS, "devices": [workers[0].address]}
+    now = planning.plan_memory(mixture, EngineConfig(**options)).placement
+    later = planning.plan_memory(
+        mixture, EngineConfig(**options), more_memory={workers[0].address: 1 << 60, "CPU": 5}
+    ).placement
+    assert now is not None
+    assert later is not None
+    assert (now.gpu_layers, later.gpu_layers) == (0, len(later.layers) + 1)
+    assert len(seen) == 2

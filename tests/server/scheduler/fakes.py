@@ -37,6 +37,7 @@ class FakeLoader:
     options: list[RunnerOptions] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
     measured: list[str] = field(default_factory=list)
+    taken: list[Bytes] = field(default_factory=list)
     failures: list[Exception] = field(default_factory=list)
     broken: Exception | None = None
     deaths: dict[str, asyncio.Event] = field(default_factory=dict)
@@ -48,6 +49,7 @@ class FakeLoader:
     async def measure(self, stored: StoredModel, options: RunnerOptions, taken: Bytes) -> Need:
         await asyncio.sleep(0)
         self.measured.append(stored.name)
+        self.taken.append(taken)
         if self.broken is not None:
             raise self.broken
         return Need({"CPU": self.size}, {"CPU": self.size})

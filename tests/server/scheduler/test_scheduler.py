@@ -109,6 +109,8 @@ def test_models_leave_for_memory() -> None:
         for name in "abc":
             await use(pool, name)
         assert loader.closed == ["a"]
+        # Each is planned as if the others were not loaded: it may have their memory.
+        assert [dict(taken) for taken in loader.taken] == [{}, {"CPU": 10}, {"CPU": 20}]
         await pool.close()
 
     run(test)

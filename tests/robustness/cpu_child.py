@@ -47,7 +47,7 @@ def products() -> dict[str, str]:
     rng = np.random.default_rng(16)
     rows, x = (rng.normal(0, 1, (n, LENGTH)).astype(np.float32) for n in (WIDTH, 17))
     hashes = {}
-    with Backend(BackendParams(threads=2), max_nodes=64) as backend:
+    with Backend(BackendParams(threads=1), max_nodes=64) as backend:
         for dtype in (dtype for dtype in TARGETS if dtype != "f32"):
             for name, values in compute(backend, dtype, rows, x).items():
                 hashes[f"{dtype} {name}"] = hashlib.sha256(values.tobytes()).hexdigest()[:16]
@@ -101,25 +101,25 @@ def check(dtype: str, found: np.ndarray, expected: np.ndarray) -> None:
 
 def texts() -> dict[str, object]:
     """Answers of the story-teller: greedy, sampled, forced into a form, with another cache, several at once."""
-    greedy = SamplingParams(temperature=0, max_tokens=24)
+    greedy = SamplingParams(temperature=0, max_tokens=16)
+    few = SamplingParams(temperature=0, max_tokens=6)
     found: dict[str, object] = {}
-    with Engine(demo.path(), num_ctx=256, threads=2) as engine:
+    with Engine(demo.path(), num_ctx=256, threads=1) as engine:
         found["greedy"] = engine.generate(PROMPT, greedy).tokens
         found["again"] = engine.generate(PROMPT, greedy).tokens  # with what is cached of it
-        found["sampled"] = engine.generate(PROMPT, SamplingParams(temperature=0.8, seed=7, max_tokens=16)).tokens
+        found["sampled"] = engine.generate(PROMPT, SamplingParams(temperature=0.8, seed=7, max_tokens=8)).tokens
         found["several"] = [answer.tokens for answer in engine.generate([PROMPT, "The cat", "A dog"], greedy)]
-        choice = SamplingParams(temperature=0, max_tokens=16)
-        found["forced"] = engine.generate(PROMPT, choice, format={"type": "boolean"}).text
+        found["forced"] = engine.generate(PROMPT, few, format={"type": "boolean"}).text
         found["ids"] = list(engine.tokenize("Tom's naïve 猫 \U0001f98a  sat."))
-    with Engine(demo.path(), num_ctx=256, threads=1, kv_cache_type="q8_0") as engine:
-        found["q8_0 cache"] = engine.generate(PROMPT, greedy).tokens
+    with Engine(demo.path(), num_ctx=256, threads=2, kv_cache_type="q8_0") as engine:
+        found["q8_0 cache"] = engine.generate(PROMPT, few).tokens
     return found
 
 
 def picture() -> str:
     from PIL import Image  # noqa: PLC0415 (as late as a caller has it)
 
-    with Engine(demo.vision_path(), num_ctx=512, threads=2) as engine:
+    with Engine(demo.vision_path(), num_ctx=512, threads=1) as engine:
         image = Image.new("RGB", (64, 64), "red")
         return engine.generate("[img]What colour?", SamplingParams(temperature=0, max_tokens=8), images=[image]).text
 

@@ -1,0 +1,269 @@
+"""Workers at the level of tensors: what crosses, what is refused, and what happens when the other end is wrong."""
+
+from __future__ import annotations
+
+import re
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ollama_engine.errors import ConfigError, DeviceError, DeviceLostError
+from ollama_engine.ml import ops, worker_client
+from ollama_engine.ml.backend import Backend
+from ollama_engine.ml.context import Context
+from ollama_engine.ml.placement import BackendParams
+from ollama_engine.ml.storage import Storage
+from ollama_engine.ml.worker_address import WorkerAddress, read_address
+from ollama_engine.ml.worker_client import WorkerClient
+from ollama_engine.ml.workers import Worker
+from tests.workers import RunningWorker, running_worker
+
+ROOT = Path(__file__).resolve().parents[2]
+HELLO = bytes((*worker_client.PROTOCOL, 0, 0)) + bytes(24)
+
+
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningWorker]:
+    with running_worker(tmp_path_factory.mktemp("worker")) as running:
+        yield running
+
+
+@pytest.fixture
+def backend(worker: RunningWorker) -> Iterator[Backend]:
+    with Backend(BackendParams(threads=1, devices=(worker.address,))) as made:
+        yield made
+
+
+# -- tensors -----------------------------------------------------------------------------------------------------------
+
+
+def test_values_come_back(backend: Backend) -> None:
+    values = np.random.default_rng(1).standard_normal((300, 700), dtype=np.float32)
+    with Storage(backend, 2) as storage:
+        large, small = storage.add("large", "f32", (700, 300)), storage.add("small", "f32", (3,))
+        storage.allocate(0)
+        np.testing.assert_array_equal(large.numpy(), 0)
+        large.set(values)
+        small.set(np.array([1, 2, 3], np.float32))
+        np.testing.assert_array_equal(large.numpy(), values)
+        np.testing.assert_array_equal(small.numpy(), [1, 2, 3])
+
+
+def test_a_product_is_computed_where_its_weight_lies(backend: Backend) -> None:
+    rng = np.random.default_rng(2)
+    w, x = rng.standard_normal((8, 64), dtype=np.float32), rng.standard_normal((3, 64), dtype=np.float32)
+    with Storage(backend, 1) as storage, Context(backend) as ctx:
+        weight = storage.add("w", "f32", (64, 8))
+        storage.allocate(0)
+        storage.mark_weights()
+        weight.set(w)
+        graphs = backend.workers[0].counts()["graphs"]
+        given = ctx.input("f32", (64, 3))
+        out = ops.mul_mat(weight, given)
+        ctx.forward(out)
+        ctx.alloc()
+        given.set(x)
+        ctx.compute()
+        np.testing.assert_allclose(out.numpy(), x @ w.T, rtol=1e-5, atol=1e-5)
+        assert backend.workers[0].counts()["graphs"] == graphs + 1
+
+
+def test_our_own_operations_stay_here(backend: Backend) -> None:
+    """They are functions of this process; a worker says that it can run everything, and would call their addresses."""
+    rng = np.random.default_rng(3)
+    w, x = rng.standard_normal((64, 64), dtype=np.float32), rng.standard_normal((3, 64), dtype=np.float32)
+    with Storage(backend, 1) as storage, Context(backend) as ctx:
+        weight = storage.add("w", "f32", (64, 64))
+        storage.allocate(0)
+        storage.mark_weights()
+        weight.set(w)
+        given = ctx.input("f32", (64, 3))
+        first = ops.mul_mat(weight, given)
+        own = ops.gelu_exact(first)
+        out = ops.mul_mat(weight, own)
+        twin = ops.mul_mat(weight, ops.unary(first, "gelu_erf"))
+        ctx.forward(out, twin)
+        ctx.reserve()
+        ctx.alloc()
+        given.set(x)
+        ctx.compute()
+        np.testing.assert_allclose(out.numpy(), twin.numpy(), rtol=1e-4, atol=1e-4)
+        assert not backend.workers[0].lost
+
+
+def test_a_lost_worker_is_told_by_every_call(tmp_path: Path) -> None:
+    with running_worker(tmp_path) as own, Backend(BackendParams(threads=1, devices=(own.address,))) as backend:
+        storage, second, ctx = Storage(backend, 1), Storage(backend, 1), Context(backend)
+        weight = storage.add("w", "f32", (64, 8))
+        storage.allocate(0)
+        storage.mark_weights()
+        weight.set(np.ones((8, 64), np.float32))
+        given = ctx.input("f32", (64, 3))
+        ctx.forward(ops.mul_mat(weight, given))
+        ctx.alloc()
+        given.set(np.ones((3, 64), np.float32))
+        own.kill()
+        with pytest.raises(DeviceLostError, match=own.address):
+            ctx.compute()
+        with pytest.raises(DeviceLostError):
+            weight.numpy()
+        with pytest.raises(DeviceLostError):
+            weight.set(np.ones((8, 64), np.float32))
+        second.add("w", "f32", (64, 8))
+        with pytest.raises(DeviceLostError):
+            second.allocate(0)
+        with pytest.raises(DeviceLostError):
+            backend.check_devices()
+        for each in (ctx, storage, second):
+            each.close()
+    assert backend.workers[0].lost
+
+
+def test_a_silent_worker_is_lost(tmp_path: Path) -> None:
+    with running_worker(tmp_path) as own:
+        remote = Worker(read_address(own.address)[0], patience=0.5)
+        with own.stopped():
+            assert not remote.lost
+            with pytest.raises(DeviceLostError, match="does not answer any more"):
+                remote.memory()
+        remote.close()
+
+
+# -- addresses ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port", "device", "written"),
+    [
+        ("rpc://host", "host", 50052, None, "rpc://host:50052"),
+        ("rpc://10.0.0.7:99", "10.0.0.7", 99, None, "rpc://10.0.0.7:99"),
+        ("rpc://10.0.0.7:99/2", "10.0.0.7", 99, 2, "rpc://10.0.0.7:99"),
+        ("rpc://[::1]:5/", "::1", 5, None, "rpc://[::1]:5"),
+    ],
+)
+def test_addresses(text: str, host: str, port: int, device: int | None, written: str) -> None:
+    assert read_address(text) == (WorkerAddress(host, port), device)
+    assert str(WorkerAddress(host, port)) == written
+
+
+@pytest.mark.parametrize("text", ["rpc://", "rpc://:1", "rpc://h:0", "rpc://h:65536", "rpc://h:1/x", "http://h:1"])
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(ConfigError, match="rpc://HOST:PORT"):
+        read_address(text)
+
+
+# -- the other end -----------------------------------------------------------------------------------------------------
+
+
+class Impostor:
+    """Listens like a worker; `answer` gives what is sent for each request, None to close."""
+
+    def __init__(self, answer: Callable[[int, bytes], bytes | None]) -> None:
+        self._answer = answer
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = WorkerAddress("127.0.0.1", self._listener.getsockname()[1])
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:
+            return
+        with connection, connection.makefile("rb") as stream:
+            while head := stream.read(9):
+                command, size = struct.unpack("<BQ", head)
+                sent = self._answer(command, stream.read(size))
+                if sent is None:
+                    return
+                connection.sendall(sent)
+
+    def __enter__(self) -> Impostor:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._listener.close()
+        self._thread.join()
+
+
+def sized(body: bytes) -> bytes:
+    return struct.pack("<Q", len(body)) + body
+
+
+def one_device(command: int, body: bytes) -> bytes:
+    """A worker with one device of 1 GiB, which knows nothing else."""
+    answers = {14: HELLO, 15: struct.pack("<I", 1), 11: struct.pack("<QQ", 1 << 30, 1 << 30)}
+    return sized(answers[command])
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (lambda *_: None, "no worker of this version: it closed the connection"),
+        (lambda *_: b"HTTP/1.1 400 Bad Request\r\n\r\n", "no worker of this version: it answered"),
+        (lambda *_: sized(b"\x08\0\0\0" + bytes(24)), "version 8.0.0 of ggml's protocol"),
+        (lambda c, _: sized(HELLO) if c == 14 else sized(bytes(4)), "has no devices"),
+    ],
+)
+def test_what_is_no_worker(answer: Callable[[int, bytes], bytes | None], told: str) -> None:
+    with Impostor(answer) as other, pytest.raises(DeviceError, match=told):
+        Worker(other.address)
+
+
+def test_what_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_client, "ANSWER_SECONDS", 0.2)
+    with Impostor(lambda *_: b"") as other, pytest.raises(DeviceError, match="one program at a time"):
+        WorkerClient(other.address)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [(b"", "does not answer"), (None, "is gone"), (sized(b"12345"), "what ggml's protocol does not say")],
+    ids=["silent", "gone", "wrong"],
+)
+def test_an_impostor_ends_no_process(wrong: bytes | None, told: str) -> None:
+    """Right until ggml is connected, and wrong from then on."""
+    asked = []
+
+    def answer(command: int, body: bytes) -> bytes | None:
+        asked.append(command)
+        return one_device(command, body) if len(asked) <= 4 else wrong
+
+    with Impostor(answer) as other:
+        remote = Worker(other.address, patience=0.5)
+        with pytest.raises(DeviceLostError, match=told):
+            remote.memory()
+        remote.close()
+
+
+def test_the_protocol_is_that_of_the_pinned_sources() -> None:
+    """The relay knows which commands have an answer, and how long it is."""
+    source = next(ROOT.glob("build/*/ggml-source/src/ggml-rpc/ggml-rpc.cpp"), None)
+    if source is None:
+        pytest.skip("the sources of ggml are not here")
+    header = (source.parents[2] / "include/ggml-rpc.h").read_text()
+    version = [int(re.findall(rf"RPC_PROTO_{part}_VERSION\s+(\d+)", header)[0]) for part in ("MAJOR", "MINOR")]
+    assert tuple(version) == worker_client.PROTOCOL
+    text = source.read_text()
+    enum = re.findall(r"enum rpc_cmd \{(.*?)RPC_CMD_NONE", text, re.DOTALL)[0]
+    theirs = re.findall(r"RPC_CMD_(\w+)", enum)
+    ours = (ROOT / "csrc/rpc/protocol.h").read_text()
+    assert re.findall(r"^    OE_RPC_([A-Z_]+?)(?: = 0)?,$", ours, re.MULTILINE) == theirs
+    sizes = {"uint8_t": 1, "uint32_t": 4, "uint64_t": 8}
+    for command in theirs:
+        struct_body = re.search(rf"struct rpc_msg_{command.lower()}_rsp \{{(.*?)\}};", text, re.DOTALL)
+        case = re.search(rf"((?:    case OE_RPC_\w+:\n)*)    case OE_RPC_{command}:\n(?:    case OE_RPC_\w+:\n)*"
+                         r"        return (\w+);", ours.split("oe_rpc_own_answer")[0])  # fmt: skip
+        if command in ("HELLO", "GET_TENSOR"):
+            continue
+        if struct_body is None:
+            assert case is None, command
+        else:
+            fields = re.findall(r"(\w+)\s+\w+;", struct_body[1])
+            assert case is not None, command
+            assert int(case[2]) == sum(sizes[field] for field in fields), command
