@@ -1,5 +1,5 @@
-/* What the compiler may use with the flags that ggml's CPU library is built with. They are this file's, too, so it holds
- * data only: it must not run anything. */
+/* What the compiler may use with the flags that ggml's CPU library is built with. They are this file's, too, so it
+ * holds data only: it must not run anything. */
 #include <stdint.h>
 
 extern const uint32_t oe_built_for; /* bit n: the feature of number n in cpu_features.h */
