@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
 import struct
@@ -175,7 +176,7 @@ class Impostor:
             connection, _ = self._listener.accept()
         except OSError:
             return
-        with connection, connection.makefile("rb") as stream:
+        with contextlib.suppress(ConnectionError), connection, connection.makefile("rb") as stream:
             while head := stream.read(9):
                 command, size = struct.unpack("<BQ", head)
                 sent = self._answer(command, stream.read(size))
