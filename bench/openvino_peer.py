@@ -55,8 +55,10 @@ def numbers(values: Any) -> Node:
 
 def nibbles(rng: np.random.Generator, *dims: int) -> Node:
     """Random u4 numbers as a constant of dims."""
-    packed = np.frombuffer(rng.bytes(int(np.prod(dims)) // 2), np.uint8)
-    return ov.op.Constant(ov.Tensor(packed, ov.Shape(dims), ov.Type.u4))
+    tensor = ov.Tensor(ov.Type.u4, ov.Shape(dims))  # owns its memory; one around a numpy array borrows it
+    packed = tensor.data.reshape(-1)
+    packed[:] = np.frombuffer(rng.bytes(packed.size), np.uint8)
+    return ov.op.Constant(tensor)
 
 
 class Builder:
