@@ -217,9 +217,10 @@ def main(arguments: list[str] | None = None) -> None:
     peers = {name: Peer(model, shape, chosen.t, name) for name in PRECISIONS}
     for name, peer in peers.items():
         rows[f"openvino {ov.__version__}, {name}"] = []
-        peer.speeds(chosen.p, 2)  # warms up; which kernels run is known only afterwards
-        for line, count in peer.kernels().items():
-            print(f"{name}: {count} x {line}")
+        for work, start, count in (("prompt", 0, chosen.p), ("decode", chosen.p, 1)):
+            peer.step(start, count)  # warms up; which kernels run is known only afterwards
+            for line, nodes in peer.kernels().items():
+                print(f"{name}, {work}: {nodes} x {line}")
     names = list(rows)
     for i in range(chosen.r):
         print(f"round {i + 1} of {chosen.r}", file=sys.stderr)
