@@ -55,8 +55,10 @@ def numbers(values: Any) -> Node:
 
 def nibbles(rng: np.random.Generator, *dims: int) -> Node:
     """Random u4 numbers as a constant of dims."""
-    packed = np.frombuffer(rng.bytes(int(np.prod(dims)) // 2), np.uint8)
-    return ov.op.Constant(ov.Tensor(packed, ov.Shape(dims), ov.Type.u4))
+    tensor = ov.Tensor(ov.Type.u4, ov.Shape(dims))  # owns its memory; one around a numpy array borrows it
+    packed = tensor.data.reshape(-1)
+    packed[:] = np.frombuffer(rng.bytes(packed.size), np.uint8)
+    return ov.op.Constant(tensor)
 
 
 class Builder:
@@ -215,9 +217,10 @@ def main(arguments: list[str] | None = None) -> None:
     peers = {name: Peer(model, shape, chosen.t, name) for name in PRECISIONS}
     for name, peer in peers.items():
         rows[f"openvino {ov.__version__}, {name}"] = []
-        peer.speeds(chosen.p, 2)  # warms up; which kernels run is known only afterwards
-        for line, count in peer.kernels().items():
-            print(f"{name}: {count} x {line}")
+        for work, start, count in (("prompt", 0, chosen.p), ("decode", chosen.p, 1)):
+            peer.step(start, count)  # warms up; which kernels run is known only afterwards
+            for line, nodes in peer.kernels().items():
+                print(f"{name}, {work}: {nodes} x {line}")
     names = list(rows)
     for i in range(chosen.r):
         print(f"round {i + 1} of {chosen.r}", file=sys.stderr)
