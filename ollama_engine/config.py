@@ -181,7 +181,7 @@ def _names(name: str, value: object) -> tuple[str, ...]:
     names = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (None,)
     if not all(isinstance(item, str) and item for item in names):
         raise ConfigError(Option(name), f' is a list of names, such as ["rpc://host:50052"], got {value!r}')
-    return names  # type: ignore[return-value]  # mypy does not follow all()
+    return names
 
 
 def _switch(name: str, value: object) -> bool:

@@ -41,7 +41,7 @@ def test_help_tells_the_range_that_is_checked() -> None:
 
 def test_every_option_is_checked_by_its_name() -> None:
     """All that are no numbers or choices have a check of their own."""
-    assert {f.name for f in fields(EngineConfig)} == {*RANGES, *CHOICES, "tensor_split", "mmap", "verify"}
+    assert {f.name for f in fields(EngineConfig)} == {*RANGES, *CHOICES, "devices", "tensor_split", "mmap", "verify"}
     for field in fields(EngineConfig):
         assert field.default is not MISSING
         with pytest.raises(ConfigError, match=f"^{field.name} is "):

@@ -204,7 +204,7 @@ INLINE void mix_ragged(const int type, const oe_attention_piece *p, const oe_att
         does(type, 1, p, query, t, at, ##__VA_ARGS__);                                                                 \
     }
 
-static int64_t clamp(int64_t x, int64_t low, int64_t high) { return x < low ? low : x > high ? high : x; }
+INLINE int64_t clamp(int64_t x, int64_t low, int64_t high) { return x < low ? low : x > high ? high : x; }
 
 /* What up to HEADS queries see of the tile that begins with cell `first`; false where that is nothing. */
 INLINE bool look(const oe_attention_piece *p, const oe_attention_query *query, int n, int64_t first, tile *t) {

@@ -255,7 +255,7 @@ INLINE bool look_at(const oe_attention_piece *p, unpacked *t) {
     return t->low < t->high;
 }
 
-static void attend_blocks(const oe_attention_piece *p, const unpacked *t, int64_t n_next) {
+static void oe_attend_blocks(const oe_attention_piece *p, const unpacked *t, int64_t n_next) {
     const int64_t blocks = p->n_queries / BLOCK_QUERIES, each = (n_next + blocks - 1) / blocks;
     const int32_t *next = p->list + (p->base + t->first + TILE), *const end = next + n_next;
     int64_t at = 0;
@@ -289,7 +289,7 @@ INLINE void attend_many(const int type, const oe_attention_piece *p, int64_t end
             unpack_keys(type, p, cell, &t);
             unpack_values(type, p, cell, &t);
             const int64_t left = end - t.first - TILE;
-            attend_blocks(p, &t, left < 0 ? 0 : left < TILE ? left : TILE);
+            oe_attend_blocks(p, &t, left < 0 ? 0 : left < TILE ? left : TILE);
         }
     }
 }

@@ -394,6 +394,7 @@ ctypedef ggml_cplan (*graph_plan_t)(const ggml_cgraph *, int, ggml_threadpool *)
 ctypedef ggml_status (*graph_compute_t)(ggml_cgraph *, ggml_cplan *) noexcept nogil  # ggml_graph_compute
 
 
-# Functions of the RPC backend, found in the same way. They connect to a worker, and start threads.
+# Functions of the RPC backend, found in the same way. They connect to a worker, and start threads. The second is
+# ggml_backend_rpc_start_server.
 ctypedef ggml_backend_reg_t (*rpc_add_server_t)(const char *) noexcept nogil  # ggml_backend_rpc_add_server
-ctypedef void (*rpc_serve_t)(const char *, const char *, size_t, size_t, ggml_backend_dev_t *) noexcept nogil  # ggml_backend_rpc_start_server
+ctypedef void (*rpc_serve_t)(const char *, const char *, size_t, size_t, ggml_backend_dev_t *) noexcept nogil

@@ -8,7 +8,7 @@ takes a call that a signal has interrupted for the end of a connection.
 import os
 from dataclasses import replace
 
-from libc.stdint cimport uint8_t, uint32_t, uintptr_t
+from libc.stdint cimport uint8_t, uintptr_t
 from posix.signal cimport sigfillset, sigset_t
 from posix.unistd cimport getpid
 

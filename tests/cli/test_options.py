@@ -56,6 +56,7 @@ CASES: list[tuple[type, list[str], dict[str, Any]]] = [
     (EngineConfig, ["-t3"], {"threads": 3}),
     (EngineConfig, ["--gpu-layers", "0", "--main-gpu", "1"], {"gpu_layers": 0, "main_gpu": 1}),
     (EngineConfig, ["--cpu-experts", "8"], {"cpu_experts": 8}),
+    (EngineConfig, ["--device", "CUDA0", "--device", "rpc://h:1"], {"devices": ("CUDA0", "rpc://h:1")}),
     (EngineConfig, ["--tensor-split", "3,1"], {"tensor_split": (3.0, 1.0)}),
     (EngineConfig, ["--flash-attention", "off", "--kv-cache-type", "q8_0"],
      {"flash_attention": "off", "kv_cache_type": "q8_0"}),

@@ -21,7 +21,10 @@ BLOCKS = [
 
 
 @pytest.mark.parametrize("block", BLOCKS)
-def test_python_block_runs(block: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_python_block_runs(
+    block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)  # blocks may write files
     exec(compile(block.replace('"model.gguf"', repr(str(demo.path()))), "docs", "exec"), {})
     assert capsys.readouterr().out.strip()
 
