@@ -102,6 +102,7 @@ static void oe_unpack(const oe_sb_product *p, int64_t from, panel_block *panel) 
     if (p->blocks % STEP) {
         memset(panel, 0, sizeof *panel);
     }
+    __asm__ volatile("" : : : "memory"); /* GCC does not know that tile loads read memory, and may store later */
 }
 
 /* Blocks of a panel. */
