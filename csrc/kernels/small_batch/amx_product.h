@@ -106,17 +106,17 @@ static void oe_unpack(const oe_sb_product *p, int64_t from, panel_block *panel) 
 }
 
 /* Blocks of a panel. */
-static int64_t steps_of(const oe_sb_product *p) { return (p->blocks + STEP - 1) / STEP * STEP; }
+static int64_t oe_steps_of(const oe_sb_product *p) { return (p->blocks + STEP - 1) / STEP * STEP; }
 
 /* How many groups of rows of weights share each look at the activations; many rows of these do not fit the L2 cache. */
-static int groups_of(const oe_sb_product *p) {
-    const int64_t fit = PANELS_BYTES / (steps_of(p) * (int64_t)sizeof(panel_block));
+static int oe_groups_of(const oe_sb_product *p) {
+    const int64_t fit = PANELS_BYTES / (oe_steps_of(p) * (int64_t)sizeof(panel_block));
     return (int)(fit < 1 ? 1 : fit > COLUMN_GROUPS ? COLUMN_GROUPS : fit);
 }
 
 /* Results first .. first + 16 * groups - 1 along m, or up to `last`. */
 static void oe_multiply_groups(const oe_sb_product *p, int64_t first, int64_t last, int groups, panel_block *panels) {
-    const int64_t steps = steps_of(p);
+    const int64_t steps = oe_steps_of(p);
     columns of[COLUMN_GROUPS];
     int n = 0;
     for (; n < groups && first < last; n++, first += LANES) {
@@ -140,8 +140,8 @@ static bool oe_multiply_with_tiles(const oe_sb_product *p, int64_t first, int64_
         .bytes = {64, 64, 64, 64, K_TILE, K_TILE, 64, 64},
         .rows = {16, 16, 16, 16, 16, 16, K_TILE / 4, K_TILE / 4},
     };
-    const int groups = groups_of(p);
-    panel_block *panels = aligned_alloc(64, (size_t)(groups * steps_of(p)) * sizeof *panels);
+    const int groups = oe_groups_of(p);
+    panel_block *panels = aligned_alloc(64, (size_t)(groups * oe_steps_of(p)) * sizeof *panels);
     if (!panels) {
         return false;
     }
