@@ -24,6 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
+    from ollama_engine.ml.worker_address import read_address  # noqa: PLC0415 (--help needs none)
+
+    for name in args.devices:
+        read_address(name)
     devices = (*ollama_engine.Engine.devices(), *workers_devices(args.devices))
     if args.json:
         print(json.dumps([device_facts(device) for device in devices], indent=2))

@@ -127,6 +127,6 @@ def _sizes(text: str) -> tuple[int, ...]:
     pattern = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", re.IGNORECASE)
     found = [pattern.fullmatch(part) for part in text.split(",")]
     sizes = [round(float(match[1]) * UNITS[match[2].upper()]) for match in found if match]
-    if len(sizes) != len(found):
-        raise argparse.ArgumentTypeError(f"expected sizes such as 8GiB,24GiB, got {text!r}")
+    if len(sizes) != len(found) or not all(sizes):
+        raise argparse.ArgumentTypeError(f"expected sizes above 0 such as 8GiB,24GiB, got {text!r}")
     return tuple(sizes)

@@ -56,6 +56,8 @@ def main(args: argparse.Namespace) -> None:
         raise UsageError(f"--port is 0 to 65535, got {args.port}")
     if args.threads is not None and not 1 <= args.threads <= 512:
         raise UsageError(f"--threads is 1 to 512, got {args.threads}")
+    if args.cache is not None and os.path.exists(args.cache) and not os.path.isdir(args.cache):
+        raise UsageError(f"--cache is a folder, made where it does not exist; {args.cache!r} is a file")
     devices = chosen_devices(args.device)
     if args.child:
         _serve(host, args, devices)
@@ -71,7 +73,7 @@ def _checked_host(text: str) -> str:
 
 
 def chosen_devices(names: Sequence[str] | None) -> tuple[Device, ...]:
-    """The devices of these names, or all GPUs, or the CPU. Raises DeviceError for a name of none."""
+    """The devices of these names, or all GPUs, or the CPU. Raises UsageError for a name of none."""
     from ollama_engine.ml.device import devices as all_devices  # noqa: PLC0415 (loads the library)
 
     found = all_devices()
@@ -81,7 +83,7 @@ def chosen_devices(names: Sequence[str] | None) -> tuple[Device, ...]:
     by_name = {device.name: device for device in found}
     for name in names:
         if name not in by_name:
-            raise DeviceError(f"there is no device {name!r}; there are: {', '.join(by_name)}")
+            raise UsageError(f"--device names {name!r}, which does not exist; there are: {', '.join(by_name)}")
     return tuple(by_name[name] for name in dict.fromkeys(names))
 
 
@@ -133,7 +135,10 @@ def _free_port(host: str, port: int) -> int:
             found.bind((host, port))
             return int(found.getsockname()[1])
     except OSError as error:
-        raise DeviceError(f"cannot listen at {WorkerAddress(host, port)}: {error.strerror}") from None
+        raise DeviceError(
+            f"cannot listen at {WorkerAddress(host, port)}: {error.strerror}",
+            advice=["give an address of this machine with --host, and a port that is free with --port (0: any)"],
+        ) from None
 
 
 @contextlib.contextmanager

@@ -83,7 +83,10 @@ def _named_devices(found: Sequence[Device], params: BackendParams) -> list[Devic
         same = [device for device in found if device.kind != "cpu" and _is_named(device, name)]
         if not same:
             there = ", ".join(device.name for device in found if device.kind != "cpu") or "none beside the CPU"
-            raise ConfigError(Option("devices"), f" names {name!r}, which does not exist; there are: {there}")
+            raise ConfigError(
+                Option("devices"), f" names {name!r}, which does not exist; there are: {there}",
+                advice=["leave it out, and all GPUs of this machine are used", "name a worker as rpc://HOST:PORT"],
+            )  # fmt: skip
         chosen += [device for device in same if device not in chosen]
     if params.tensor_split is not None and len(params.tensor_split) > len(chosen):
         raise ConfigError(Option("tensor_split"), f" has {len(params.tensor_split)} shares for {len(chosen)} devices")

@@ -22,4 +22,14 @@ _HOMES = {
     "build": "application",
 }
 
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+_get, __dir__ = lazy_names(__name__, _HOMES)
+
+
+def __getattr__(name: str) -> object:
+    try:
+        return _get(name)
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        told = f"{__name__}.{name} needs Ray, which is not installed: pip install 'ollama_engine[ray]'"
+        raise ModuleNotFoundError(told, name="ray") from None

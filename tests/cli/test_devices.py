@@ -26,6 +26,14 @@ def test_this_machine(cli) -> None:
     assert cpu["memory_total"] > 0
 
 
+def test_workers_only_are_asked(cli) -> None:
+    told = cli("devices", "--device", "CUDA0")
+    assert told.code == 2
+    assert told.err == (
+        "error: --device has workers as rpc://HOST:PORT, or rpc://HOST:PORT/N for one device; got 'CUDA0'\n"
+    )
+
+
 def test_the_table(cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Engine, "devices", staticmethod(lambda: (GPU, UNKNOWN)))
     assert cli("devices").out.splitlines() == [

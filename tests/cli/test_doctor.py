@@ -70,6 +70,12 @@ def test_a_model_that_does_not_fit(cli: Cli, root: Path) -> None:
     assert cli("doctor", "nothing").code == 1
 
 
+def test_a_device_that_does_not_exist(cli: Cli, root: Path) -> None:
+    told = cli("doctor", "--device", "CUDA7")
+    assert told.code == 2
+    assert "--device names 'CUDA7', which does not exist; there are: " in told.err
+
+
 def test_why_an_instruction_set_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     device = Device("CPU", "cpu", "CPU", 0, "", 0, 0, features={"AVX": "1", "AVX2": "1"})

@@ -206,7 +206,12 @@ def test_what_fits_where_for_people(cli, tmp_path: Path) -> None:
     [
         (("--num-ctx", "9"), "--num-ctx has no effect without --fit"),
         (("--gpu-memory", "8G"), "--gpu-memory has no effect without --fit"),
-        (("--fit", "--gpu-memory", "8 pounds"), "expected sizes such as 8GiB,24GiB, got '8 pounds'"),
+        (("--fit", "--gpu-memory", "8 pounds"), "expected sizes above 0 such as 8GiB,24GiB, got '8 pounds'"),
+        (("--fit", "--gpu-memory", "8G,0"), "expected sizes above 0 such as 8GiB,24GiB, got '8G,0'"),
+        (
+            ("--fit", "--gpu-memory", "8G", "--device", "CUDA0"),
+            "--gpu-memory is for GPUs that are not here, and --device",
+        ),
         (("--fit", "--gpu-memory", "8G", "--main-gpu", "1"), "--main-gpu 1 does not exist; GPUs: GPU0"),
     ],
     ids=str,

@@ -97,7 +97,8 @@ def test_it_warns_where_others_reach_it(tmp_path: Path) -> None:
         (["--host", "example.org"], "--host is an IPv4 address of this machine"),
         (["--port", "65536"], "--port is 0 to 65535"),
         (["--threads", "0"], "--threads is 1 to 512"),
-        (["--device", "CUDA9"], "there is no device 'CUDA9'; there are: CPU"),
+        (["--device", "CUDA9"], "--device names 'CUDA9', which does not exist; there are: CPU"),
+        (["--cache", __file__], "--cache is a folder, made where it does not exist; "),
         (["--host", "192.0.2.1", "--port", "0"], "cannot listen at rpc://192.0.2.1:0"),
     ],
 )
@@ -109,4 +110,5 @@ def test_refusals(arguments: list[str], told: str, capfd: pytest.CaptureFixture[
 def test_a_port_that_is_taken(capfd: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert main(["worker", "--port", str(taken.getsockname()[1])]) == 1
-    assert "Address already in use" in capfd.readouterr().err
+    told = capfd.readouterr().err
+    assert "Address already in use; give an address of this machine with --host, and a port that is free" in told

@@ -172,7 +172,7 @@ def test_memory_comes_back(shared: RunningWorker) -> None:
     [
         (["rpc://"], "devices has workers as rpc://HOST:PORT"),
         (["rpc://host:99999"], "devices has workers as rpc://HOST:PORT"),
-        (["CUDA7"], "devices names 'CUDA7', which does not exist; there are: none"),
+        (["CUDA7"], "devices names 'CUDA7', which does not exist; there are: none beside the CPU; leave it out"),
         ("rpc://host:50052", r'devices is a list of names, such as \["rpc://host:50052"\]'),
         ([3], "devices is a list of names"),
     ],

@@ -138,12 +138,19 @@ def test_a_lost_worker_is_told_by_every_call(tmp_path: Path) -> None:
         storage.mark_weights()
         weight.set(np.ones((8, 64), np.float32))
         given = ctx.input("f32", (64, 3))
-        ctx.forward(ops.mul_mat(weight, given))
+        product = ops.mul_mat(weight, given)
+        ctx.forward(product)
         ctx.alloc()
         given.set(np.ones((3, 64), np.float32))
+
+        def computed() -> object:
+            """A graph is sent and not waited for; the worker is missed when the result is read, at the latest."""
+            ctx.compute()
+            return product.numpy()
+
         own.kill()
         with pytest.raises(DeviceLostError, match=own.address):
-            ctx.compute()
+            computed()
         with pytest.raises(DeviceLostError):
             weight.numpy()
         with pytest.raises(DeviceLostError):

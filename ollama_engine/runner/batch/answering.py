@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ollama_engine.runner.batch.checkpoint import Checkpoint
     from ollama_engine.runner.request.request import Request
 
-__all__ = ["Answering", "OnError", "answered", "is_chat", "job_of", "resumed"]
+__all__ = ["Answering", "OnError", "answered", "check_prompts", "is_chat", "job_of", "resumed"]
 
 OnError = Literal["raise", "keep"]
 
@@ -52,6 +52,15 @@ class Answering:
     def __post_init__(self) -> None:
         if self.on_error not in ("raise", "keep"):
             raise ConfigError(Option("on_error"), f' is "raise" or "keep", got {self.on_error!r}')
+
+
+def check_prompts(prompts: object) -> None:
+    """Raise ConfigError for what is no iterable of prompts, or is one prompt."""
+    came = "the messages of one chat" if is_chat(prompts) else type(prompts).__name__
+    iterable = hasattr(prompts, "__iter__") or hasattr(prompts, "__getitem__")
+    if is_chat(prompts) or isinstance(prompts, (str, bytes, Mapping)) or not iterable:
+        raise ConfigError(Option("prompts"), f" are a list or another iterable of prompts, got {came}",
+                          advice=["put a single prompt into a list"])  # fmt: skip
 
 
 def answered(how: Answering, prompts: Iterable[tuple[int | str, Any]]) -> Iterator[BatchAnswer]:

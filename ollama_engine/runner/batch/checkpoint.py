@@ -31,12 +31,17 @@ class Checkpoint:
         path: of the file.
         job: what its answers depend on: model, parameters, options.
 
-    Raises OSError; ConfigError for a file that is no checkpoint, or one of another job; EngineBusyError for one that
-    another process writes.
+    Raises OSError; ConfigError for a folder, a file that is no checkpoint, or one of another job; EngineBusyError for
+    one that another process writes.
     """
 
     def __init__(self, path: str | os.PathLike[str], job: str) -> None:
+        if not isinstance(path, (str, os.PathLike)):
+            raise ConfigError(Option("checkpoint"), f" is the path of a file, got {path!r}")
         self.path = Path(path)
+        if self.path.is_dir():
+            raise ConfigError(Option("checkpoint"), f" is a file, and {str(path)!r} is a folder",
+                              advice=["name a file in it"])  # fmt: skip
         self._file: BinaryIO = open(self.path, "a+b")  # noqa: SIM115 (closed by `close`)
         try:
             _lock(self._file, self.path)

@@ -52,21 +52,23 @@ class BatchMethods:
             on_error: "raise", or "keep": a prompt that the model cannot take has an answer with an `error`.
             options: see `RequestKeywords`; with messages also `ChatKeywords`.
 
-        Closing the iterator cancels what is under way. Raises as `generate` and `chat` do; ConfigError where the
-        checkpoint is of another model, of other parameters or prompts; EngineBusyError where another process writes it.
+        Closing the iterator cancels what is under way. Raises as `generate` and `chat` do; ConfigError for
+        one prompt instead of several, and where the checkpoint is a folder, or of another model, of other parameters or
+        prompts; EngineBusyError where another process writes it.
         """
-        from ollama_engine.runner.batch.answering import Answering, answered, job_of, resumed  # noqa: PLC0415
+        from ollama_engine.runner.batch import answering  # noqa: PLC0415
 
+        answering.check_prompts(prompts)
         model = os.path.basename(self._open().path)
-        how: Any = Answering(self, self.config.parallel, params, options, on_error)  # type: ignore[arg-type]
+        how: Any = answering.Answering(self, self.config.parallel, params, options, on_error)  # type: ignore[arg-type]
         if checkpoint is None:
-            return answered(how, enumerate(prompts))
+            return answering.answered(how, enumerate(prompts))
         from ollama_engine.runner.batch.checkpoint import Checkpoint  # noqa: PLC0415
 
-        kept = Checkpoint(checkpoint, job_of(model, how))
+        kept = Checkpoint(checkpoint, answering.job_of(model, how))
 
         def all_of_them() -> Iterator[BatchAnswer]:
-            with kept, closing(resumed(how, prompts, kept)) as answers:  # type: ignore[type-var]
+            with kept, closing(answering.resumed(how, prompts, kept)) as answers:  # type: ignore[type-var]
                 yield from answers
 
         return all_of_them()

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ollama_engine.config import EngineConfig
+from ollama_engine.errors import ConfigError, Option
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.device_info import Device
 from ollama_engine.ml.gguf import GGUFFile
@@ -47,6 +48,9 @@ def plan_memory(
     with naming(path), contextlib.ExitStack() as undo:
         gguf = opened(path, path, projector, undo)
         invented = None if gpu_memory is None else invented_gpus(gpu_memory)
+        if invented is not None and config.devices is not None:
+            raise ConfigError(Option("gpu_memory"), " is for GPUs that are not here, and ", Option("devices"),
+                              " names some that are; leave one of them out")  # fmt: skip
         plans: list[PlacementPlan] = []
 
         def choose(devices: tuple[Device, ...]) -> tuple[Device, ...]:
@@ -65,7 +69,13 @@ def _freed(gpus: Sequence[Device], more: Mapping[str, int] | None) -> Sequence[D
 
 
 def invented_gpus(gpu_memory: Sequence[int]) -> tuple[Device, ...]:
-    """GPUs that exist in plans only, of which this many bytes are free."""
+    """GPUs that exist in plans only, of which this many bytes are free. Raises ConfigError for what is no size."""
+    sizes = isinstance(gpu_memory, Sequence) and not isinstance(gpu_memory, (str, bytes))
+    if not sizes or not gpu_memory or not all(type(nbytes) is int and nbytes > 0 for nbytes in gpu_memory):
+        raise ConfigError(
+            Option("gpu_memory"), f" is the free memory of each GPU, in bytes above 0, got {gpu_memory!r}",
+            advice=[("plan without GPUs by ", Option("gpu_layers", "0"))],
+        )  # fmt: skip
     return tuple(
         Device(name=f"GPU{number}", kind="gpu", library="GPU", index=number, description="", memory_total=nbytes,
                memory_free=nbytes)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -128,3 +129,26 @@ def test_a_job_that_is_killed_answers_every_prompt_once(engine: Engine, tmp_path
     found = list(engine.map_batches(prompts(n), SHORT, checkpoint=file))
     assert [answer.key for answer in found] == list(range(n))
     assert len(file.read_bytes().splitlines()) == n + 1
+
+
+@pytest.mark.parametrize(
+    ("given", "came"),
+    [
+        ("One day", "str"),
+        (b"One", "bytes"),
+        (5, "int"),
+        (None, "NoneType"),
+        ({"prompt": "One"}, "dict"),
+        ([{"role": "user", "content": "Hello"}], "the messages of one chat"),
+    ],
+)
+def test_one_prompt_is_not_several(engine: Engine, given: Any, came: str) -> None:
+    with pytest.raises(ConfigError, match=f"iterable of prompts, got {came}; put a single prompt into a list"):
+        engine.map_batches(given, SHORT)
+
+
+def test_a_checkpoint_is_a_file(engine: Engine, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"checkpoint is a file, and '.*' is a folder; name a file in it"):
+        engine.map_batches(["One"], SHORT, checkpoint=tmp_path)
+    with pytest.raises(ConfigError, match="checkpoint is the path of a file, got 5"):
+        engine.map_batches(["One"], SHORT, checkpoint=5)  # type: ignore[arg-type]

@@ -182,3 +182,14 @@ def test_memory_that_will_be_free_is_planned_with(
     assert later is not None
     assert (now.gpu_layers, later.gpu_layers) == (0, len(later.layers) + 1)
     assert len(seen) == 2
+
+
+@pytest.mark.parametrize("sizes", ["8GiB", ["8GiB"], [], [-1], [0], [True], 5])
+def test_memory_that_is_no_size(mixture: str, sizes: Any) -> None:
+    with pytest.raises(ConfigError, match="gpu_memory is the free memory of each GPU, in bytes above 0, got"):
+        Engine.plan_memory(mixture, gpu_memory=sizes, **OPTIONS)
+
+
+def test_memory_of_other_gpus_with_devices(mixture: str) -> None:
+    with pytest.raises(ConfigError, match="gpu_memory is for GPUs that are not here, and devices names some that are"):
+        Engine.plan_memory(mixture, gpu_memory=[64 << 20], devices=["rpc://127.0.0.1:1"], **OPTIONS)
