@@ -6,7 +6,7 @@ PY := $(VENV)/bin/python
 BUILD_REQUIRES := scikit-build-core>=0.11 cython>=3.1 cython-cmake>=0.2.2 cmake>=3.26 ninja>=1.11 pip>=23
 NATIVE := CMakeLists.txt pyproject.toml Makefile $(shell find csrc ollama_engine -name '*.pyx' -o -name '*.pxd' -o -name '*.[ch]' -o -name 'ggml.lock' -o -name fetch.py)
 
-.PHONY: run chat test test-all clients lint bench bench-smoke bench-check build reference portable-check sanitize tsan fuzz soak \
+.PHONY: run chat test test-all test-failed clients lint bench bench-smoke bench-check build reference portable-check sanitize tsan fuzz soak \
 	clean
 
 run: $(VENV)/.built
@@ -23,6 +23,10 @@ test: $(VENV)/.built $(VENV)/.test
 # The whole suite: every architecture, pre-tokenizer and instruction set, long random histories, a million draws.
 test-all: $(VENV)/.built $(VENV)/.test
 	$(PY) -m pytest --exhaustive
+
+# Once more what failed last: tests that wait for other processes may fail on a machine that is busy for a moment.
+test-failed: $(VENV)/.built $(VENV)/.test
+	$(PY) -m pytest --exhaustive --last-failed --last-failed-no-failures none
 
 lint: $(VENV)/.built $(VENV)/.lint
 	$(VENV)/bin/ruff check .

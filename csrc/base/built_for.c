@@ -68,4 +68,16 @@ const uint32_t oe_built_for = 0
 #ifdef __AVX512VPOPCNTDQ__
                               | 1u << 20
 #endif
+#ifdef __AVXVNNI__
+                              | 1u << 21
+#endif
+#ifdef __AVX512BF16__
+                              | 1u << 22
+#endif
+#ifdef __AVX512FP16__
+                              | 1u << 23
+#endif
+#ifdef __GFNI__
+                              | 1u << 24
+#endif
     ;

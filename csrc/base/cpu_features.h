@@ -10,4 +10,9 @@
     X("avx512vl", 15) X("avx512vbmi", 16) X("avx512vbmi2", 17) X("avx512vnni", 18) X("avx512bitalg", 19)               \
     X("avx512vpopcntdq", 20)
 
+/* Sets whose names not every compiler knows. X(name, number, subleaf of CPUID 7, register, bit); what the system must
+ * save for them, it saves for AVX or AVX-512, which are on the other list. */
+#define OE_CPU_FEATURES_BY_CPUID(X)                                                                                    \
+    X("avxvnni", 21, 1, a, 4) X("avx512bf16", 22, 1, a, 5) X("avx512fp16", 23, 0, d, 23) X("gfni", 24, 0, c, 8)
+
 #endif

@@ -15,10 +15,23 @@ extern const uint32_t oe_built_for;
 #endif
 
 #if defined(__x86_64__)
+#include <cpuid.h>
+
+static inline uint32_t oe_cpuid_bit(unsigned subleaf, char which, int bit) {
+    unsigned a, b, c, d;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || subleaf > a || !__get_cpuid_count(7, subleaf, &a, &b, &c, &d)) {
+        return 0;
+    }
+    return (which == 'a' ? a : which == 'c' ? c : d) >> bit & 1;
+}
+
 static inline uint32_t oe_cpu_lacks(void) {
     uint32_t here = 0;
 #define OE_HERE(name, n) here |= (uint32_t)(__builtin_cpu_supports(name) != 0) << n;
     OE_CPU_FEATURES(OE_HERE)
+#undef OE_HERE
+#define OE_HERE(name, n, subleaf, which, bit) here |= oe_cpuid_bit(subleaf, #which[0], bit) << n;
+    OE_CPU_FEATURES_BY_CPUID(OE_HERE)
 #undef OE_HERE
     return oe_built_for & ~here;
 }
@@ -28,11 +41,12 @@ static inline uint32_t oe_cpu_lacks(void) { return 0; }
 
 /* "" for numbers that have no feature. */
 static inline const char *oe_cpu_feature_name(int number) {
-#define OE_NAME(name, n)                                                                                               \
+#define OE_NAME(name, n, ...)                                                                                          \
     if (number == n) {                                                                                                 \
         return name;                                                                                                   \
     }
     OE_CPU_FEATURES(OE_NAME)
+    OE_CPU_FEATURES_BY_CPUID(OE_NAME)
 #undef OE_NAME
     return "";
 }

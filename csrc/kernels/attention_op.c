@@ -9,7 +9,7 @@
 #define FEW_ROWS 64   /* up to here every piece of a row may be a unit of work of its own */
 #define BAND 48       /* most rows that are computed together */
 #define QUERIES 192   /* most queries that read a tile while it is in the L1 cache */
-#define SCRATCH 32768 /* floats for their partial results: 128 KB of stack, twice */
+#define SCRATCH 32768 /* floats for their partial results: 128 KB of stack, twice; 128 KB more in attention_many.h */
 
 /* Rows are split into pieces. With few rows a unit of work is one piece of one row for one key head, and the thread
  * that finishes a row's last piece adds them up. With many rows, and with some that share their cells, it is all pieces

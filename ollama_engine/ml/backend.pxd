@@ -67,7 +67,7 @@ cdef class Backend:
     cdef int check_open(self) except -1
     cdef int check_idle(self) except -1
     cdef int check_workers(self) except -1
-    cdef int pin_own_operations(self, lib.ggml_backend_sched_t sched, lib.ggml_cgraph *graph) noexcept
+    cdef int pin_operations(self, lib.ggml_backend_sched_t sched, lib.ggml_cgraph *graph) noexcept
     cdef int check_unmapped(self) except -1
     cdef int check_free(self) except -1
     cdef int start_work(self, oe_worker_task task, void *argument) except -1

@@ -26,6 +26,7 @@ from ollama_engine.ml.device cimport cpu_library_function, device_handle
 from ollama_engine.ml.libworker cimport (
     oe_worker, oe_worker_free, oe_worker_new, oe_worker_start, oe_worker_task, oe_worker_wait,
 )
+from ollama_engine.ml.tensor cimport root_of
 from ollama_engine.ml.thread_pools cimport ThreadPools
 from ollama_engine.ml.types cimport shape_to_ne, type_of, whole
 from ollama_engine.ml.window cimport Memory
@@ -168,19 +169,27 @@ cdef class Backend:
         """Raise DeviceLostError where a worker is gone: what lay on its devices is lost."""
         self.check_workers()
 
-    cdef int pin_own_operations(self, lib.ggml_backend_sched_t sched, lib.ggml_cgraph *graph) noexcept:
-        """Have the CPU run our own operations, which are functions of this process, whatever a device claims to run.
+    cdef int pin_operations(self, lib.ggml_backend_sched_t sched, lib.ggml_cgraph *graph) noexcept:
+        """Have the CPU run what ggml's scheduler would place wrongly. To be called after each reset of the scheduler.
 
-        To be called after each reset of the scheduler.
+        These are our own operations, which are functions of this process, whatever a device claims to run; and those
+        that change an intermediate result in place, with what computes that result: ggml may place the two on different
+        devices, and the second would then write to an address of the first one's memory.
         """
         cdef int i
         cdef lib.ggml_tensor *node
+        cdef lib.ggml_tensor *root
+        cdef lib.ggml_backend_t cpu = self.handles[self.n_handles - 1]
         if self.n_handles == 1:
             return 0
         for i in range(lib.ggml_graph_n_nodes(graph)):
             node = lib.ggml_graph_node(graph, i)
+            root = root_of(node)
             if node.op == lib.GGML_OP_CUSTOM:
-                lib.ggml_backend_sched_set_tensor_backend(sched, node, self.handles[self.n_handles - 1])
+                lib.ggml_backend_sched_set_tensor_backend(sched, node, cpu)
+            elif root != node and root.data == NULL and node.op in (lib.GGML_OP_SET_ROWS, lib.GGML_OP_CPY):
+                lib.ggml_backend_sched_set_tensor_backend(sched, node, cpu)
+                lib.ggml_backend_sched_set_tensor_backend(sched, root, cpu)
         return 0
 
     cdef int adjust_threads(self) except -1:

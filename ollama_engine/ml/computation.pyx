@@ -269,7 +269,7 @@ cdef class Computation(Graph):
         cdef bool done = False
         self.restore_operands()
         self.backend.start_plan()
-        self.backend.pin_own_operations(self.backend.sched, self.graph)
+        self.backend.pin_operations(self.backend.sched, self.graph)
         self.backend.busy = self
         try:
             with nogil:
@@ -301,7 +301,7 @@ cdef class Computation(Graph):
             self.plan(structure)
             self.restore_operands()
         self.backend.forget_graph()
-        self.backend.pin_own_operations(self.backend.sched, self.graph)
+        self.backend.pin_operations(self.backend.sched, self.graph)
         self.attached = True
         self.backend.busy = self
         try:

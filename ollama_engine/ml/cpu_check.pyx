@@ -8,11 +8,20 @@ from libc.stdint cimport uint32_t
 
 
 cdef extern from "base/cpu_lacks.h" nogil:
+    const uint32_t oe_built_for
     uint32_t oe_cpu_lacks()
     const char *oe_cpu_feature_name(int number)
 
 
+cdef tuple _names(uint32_t features):
+    return tuple([(<bytes>oe_cpu_feature_name(n)).decode() for n in range(32) if features >> n & 1])
+
+
+def required_instructions():
+    """Names of instruction sets that this build needs, such as "avx2"; () for a portable build."""
+    return _names(oe_built_for)
+
+
 def missing_instructions():
-    """Names of instruction sets that this build needs and this CPU lacks, such as "avx2"."""
-    cdef uint32_t lacks = oe_cpu_lacks()
-    return tuple([(<bytes>oe_cpu_feature_name(n)).decode() for n in range(32) if lacks >> n & 1])
+    """Those of required_instructions() that this CPU lacks."""
+    return _names(oe_cpu_lacks())

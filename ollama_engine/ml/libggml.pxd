@@ -63,6 +63,8 @@ cdef extern from "ggml.h" nogil:
         GGML_OP_ARGSORT
         GGML_OP_TOP_K
         GGML_OP_CUSTOM
+        GGML_OP_CPY
+        GGML_OP_SET_ROWS
 
     enum ggml_unary_op:
         GGML_UNARY_OP_ABS

@@ -13,7 +13,7 @@ from ollama_engine.ml cimport libggml as lib
 from ollama_engine.ml.computation cimport Computation
 from ollama_engine.ml.libsmallbatch cimport (
     oe_experts_acts_size, oe_experts_multiply_op, oe_experts_plan_op, oe_experts_plan_size, oe_experts_quantize_op,
-    oe_sb_kernel, oe_weighted_sum_op,
+    oe_sb_kernel, oe_sb_kernel_for, oe_weighted_sum_op,
 )
 from ollama_engine.ml.ops_small_batch cimport custom, kernel_of
 from ollama_engine.ml.tensor cimport Graph, Tensor, alive, describe, graph_of, wrap
@@ -62,7 +62,9 @@ cdef Tensor _rounded(Graph graph, Tensor b, Tensor ids, Tensor plan, const oe_sb
     """The node that quantizes the activations. Gate and up have the same values and ids and share it."""
     cdef int64_t[4] ne = [oe_experts_acts_size(kernel, b.ptr.ne[0], ids.ptr.ne[0] * ids.ptr.ne[1]), 1, 1, 1]
     cdef lib.ggml_tensor *operands[3]
-    key = (<size_t>b.ptr, <size_t>plan.ptr, <size_t>kernel.quantize, kernel.multiply_single != NULL)
+    # A row alone is laid out for multiply_single, which the kernel for few rows may have where `kernel` has none.
+    alone = oe_sb_kernel_for(kernel, 1).multiply_single != NULL
+    key = (<size_t>b.ptr, <size_t>plan.ptr, <size_t>kernel.quantize, alone)
     acts = graph.rounded.get(key)
     if acts is None:
         operands[0], operands[1], operands[2] = b.ptr, ids.ptr, plan.ptr

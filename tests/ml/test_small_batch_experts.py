@@ -193,6 +193,29 @@ def test_products_share_what_they_can(backend: Backend, tokens: int) -> None:
             assert close.all()
 
 
+@pytest.mark.parametrize("dtype", QUANTIZED)
+def test_kernels_share_activations_of_one_layout_only(backend: Backend, dtype: str) -> None:
+    """Experts too small for vectors beside large ones, in both orders, and each instruction set beside the others."""
+    k = 4 * block_of(dtype)  # of whole fours, so that a row alone has a layout of its own
+    large, small = raw_experts(dtype, 4, 32, k), raw_experts(dtype, 4, 8, k)
+    x, ids = RNG.normal(0, 1, (2, 1, k)).astype(np.float32), np.array([[0, 1], [2, 3]], np.int32)
+    names = (None, *small_batch_instructions(dtype))
+    expected = {m: product(backend, dtype, raw, x, ids, "scalar").tobytes() for m, raw in ((32, large), (8, small))}
+    for first in names:
+        with Storage(backend, 2) as storage, Context(backend) as ctx:
+            weights = [storage.add("large", dtype, (k, 32, 4)), storage.add("small", dtype, (k, 8, 4))]
+            storage.allocate(0)
+            weights[0].set_bytes(large)
+            weights[1].set_bytes(small)
+            b, i = ctx.from_floats(x), ctx.from_ints(ids)
+            order = [(weights[0], first), (weights[1], None), *[(weights[0], name) for name in names]]
+            results = [ops.mul_mat_id_small_batch(weight, b, i, name) for weight, name in order]
+            ctx.forward(*results)
+            ctx.compute()
+            for y, (_, name) in zip(results, order, strict=True):
+                assert y.numpy().tobytes() == expected[y.dim(0)], (first, name)
+
+
 def test_strides(backend: Backend) -> None:
     """Values and ids may be windows of something larger."""
     raw = raw_experts("q4_0", 4, 20, 64)

@@ -17,6 +17,8 @@ from ollama_engine import Engine, SamplingParams
 from ollama_engine.ml.device import devices
 from tests.models.cases import difference
 from tests.models.variants import CPU, N_CTX, QUICK_VARIANTS, VARIANTS, Variant, prompt
+from tests.models.vision import harness
+from tests.models.vision.harness import Case, cases, greedy
 from tests.suite import slow_except
 from tests.workers import RunningWorker, running_worker
 
@@ -56,6 +58,18 @@ def test_every_family(variant: Variant, workers: tuple[RunningWorker, RunningWor
         found, scores = answer(path, devices=named, **placement)
         assert found == tokens, name
         assert difference(scores, logits) <= SAME, name
+
+
+@pytest.mark.parametrize("case", slow_except(cases(), "llava"), ids=str)
+def test_images(case: Case, workers: tuple[RunningWorker, RunningWorker], tmp_path: Path) -> None:
+    """Greedy tokens after pictures are those of transformers, wherever tower, projector and layers lie."""
+    path, expected = harness.converted(case, tmp_path), harness.load(case).answers
+    for name, placement in PLACEMENTS.items():
+        named = [worker.address for worker in workers[: 2 if name == "two" else 1]]
+        with harness.engine(path, **{"devices": named, **placement}) as engine:
+            for key, given in case.prompts.items():
+                found = engine.generate(case.segments(given), greedy(case))
+                assert list(found.tokens) == expected[key].tokens, (name, key)
 
 
 NEAR = {("f32", "off"): 1e-4, ("f16", "on"): 5e-3, ("f16", "off"): 5e-3, ("bf16", "on"): 5e-2, ("q8_0", "on"): 5e-2,

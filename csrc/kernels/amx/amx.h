@@ -32,7 +32,9 @@ static inline int64_t oe_amx_padded(int64_t n, int64_t unit) {
     return (n + unit - 1) / unit * unit;
 }
 
-/* Whether the CPU has AMX with bfloat16, and the system lets this process use it. Asks the system once. */
+/* Whether the CPU has AMX with bfloat16, and the system lets this process use it. Asks the system once. From a yes on,
+ * Linux refuses this process signal stacks (sigaltstack) too small for tiles, such as 8 KB, which SIGSTKSZ used to be.
+ * Where a thread has such a stack already, the answer is no, and other kernels compute. */
 bool oe_amx_allowed(void);
 
 /* The same for products of signed bytes. */

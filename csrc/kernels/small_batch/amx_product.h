@@ -10,8 +10,8 @@
  * the CPU's window of instructions. (In whole steps, Q4_K takes a tenth longer.) */
 #include <stdlib.h>
 
-#define COLUMN_GROUPS 2
-#define LONG_ROWS 8192 /* weights: of longer rows, one group's panel takes half of a usual L2 cache */
+#define COLUMN_GROUPS 8
+#define PANELS_BYTES 1200000 /* more than half of the L2 cache that CPUs with AMX have; measured: 0.6 to 1.2 MB */
 #define PARTS 4
 
 typedef struct tile_config {
@@ -102,11 +102,21 @@ static void oe_unpack(const oe_sb_product *p, int64_t from, panel_block *panel) 
     if (p->blocks % STEP) {
         memset(panel, 0, sizeof *panel);
     }
+    __asm__ volatile("" : : : "memory"); /* GCC does not know that tile loads read memory, and may store later */
+}
+
+/* Blocks of a panel. */
+static int64_t oe_steps_of(const oe_sb_product *p) { return (p->blocks + STEP - 1) / STEP * STEP; }
+
+/* How many groups of rows of weights share each look at the activations; many rows of these do not fit the L2 cache. */
+static int oe_groups_of(const oe_sb_product *p) {
+    const int64_t fit = PANELS_BYTES / (oe_steps_of(p) * (int64_t)sizeof(panel_block));
+    return (int)(fit < 1 ? 1 : fit > COLUMN_GROUPS ? COLUMN_GROUPS : fit);
 }
 
 /* Results first .. first + 16 * groups - 1 along m, or up to `last`. */
 static void oe_multiply_groups(const oe_sb_product *p, int64_t first, int64_t last, int groups, panel_block *panels) {
-    const int64_t steps = (p->blocks + STEP - 1) / STEP * STEP;
+    const int64_t steps = oe_steps_of(p);
     columns of[COLUMN_GROUPS];
     int n = 0;
     for (; n < groups && first < last; n++, first += LANES) {
@@ -130,8 +140,8 @@ static bool oe_multiply_with_tiles(const oe_sb_product *p, int64_t first, int64_
         .bytes = {64, 64, 64, 64, K_TILE, K_TILE, 64, 64},
         .rows = {16, 16, 16, 16, 16, 16, K_TILE / 4, K_TILE / 4},
     };
-    const int groups = p->blocks * K_BLOCK > LONG_ROWS ? 1 : COLUMN_GROUPS;
-    panel_block *panels = aligned_alloc(64, (size_t)(groups * (p->blocks + STEP)) * sizeof *panels);
+    const int groups = oe_groups_of(p);
+    panel_block *panels = aligned_alloc(64, (size_t)(groups * oe_steps_of(p)) * sizeof *panels);
     if (!panels) {
         return false;
     }
