@@ -24,6 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ollama_engine.errors import EngineError
 from ollama_engine.ml import ops
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
@@ -189,4 +190,7 @@ def cpu_name() -> str:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except EngineError as error:
+        sys.exit(f"error: {error}")

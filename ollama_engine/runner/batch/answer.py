@@ -52,7 +52,10 @@ class BatchAnswer:
     @classmethod
     def read(cls, line: bytes) -> tuple[BatchAnswer, str]:
         """The answer in a line, and the digest of its prompt. Raises ValueError for what is no such line."""
-        found: Any = json.loads(line)
+        try:
+            found: Any = json.loads(line)
+        except ValueError:
+            found = None
         if not isinstance(found, Mapping) or "prompt" not in found:
             raise ValueError(f"{line[:80]!r} is no answer")
         fields = dict(found)

@@ -74,7 +74,10 @@ class Checkpoint:
                 try:
                     yield BatchAnswer.read(file.readline())
                 except ValueError as error:
-                    raise ConfigError(Option("checkpoint"), f" {str(self.path)!r} is damaged: {error}") from None
+                    raise ConfigError(
+                        Option("checkpoint"), f" {str(self.path)!r} is damaged: {error}",
+                        advice=["take that line and all behind it out", "name a new file"],
+                    ) from None  # fmt: skip
 
     def add(self, answer: BatchAnswer, digest: str) -> None:
         """Keep an answer: it is there when this returns, whatever becomes of this process."""
@@ -144,5 +147,8 @@ def _lock(file: BinaryIO, path: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno in (errno.EAGAIN, errno.EACCES):
-            raise EngineBusyError(f"another process writes the checkpoint {str(path)!r}") from None
+            raise EngineBusyError(
+                f"another process, or another iterator of this one, writes the checkpoint {str(path)!r}",
+                advice=["wait until it has ended", "name another file"],
+            ) from None
         # A file system without locks: two processes would still append whole lines.

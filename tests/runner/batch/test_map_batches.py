@@ -152,3 +152,15 @@ def test_a_checkpoint_is_a_file(engine: Engine, tmp_path: Path) -> None:
         engine.map_batches(["One"], SHORT, checkpoint=tmp_path)
     with pytest.raises(ConfigError, match="checkpoint is the path of a file, got 5"):
         engine.map_batches(["One"], SHORT, checkpoint=5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("line", [b"half\n", b'{"text": "no key"}\n', b'{"prompt": "", "other": 1}\n', b"\xff\n"])
+def test_a_line_that_is_no_answer(engine: Engine, tmp_path: Path, line: bytes) -> None:
+    file = tmp_path / "answers.jsonl"
+    list(engine.map_batches(["One"], SHORT, checkpoint=file))
+    with open(file, "ab") as damaged:
+        damaged.write(line)
+    with pytest.raises(
+        ConfigError, match=r"is damaged: b.* is no answer.*; take that line and all behind it out or name"
+    ):
+        list(engine.map_batches(["One", "Two"], SHORT, checkpoint=file))
