@@ -60,7 +60,7 @@ class _Filling:
 
     def _cost(self, gpu: int, item: int) -> int:
         """Bytes that an item takes on this GPU, and what the first item takes besides."""
-        begin = 0 if gpu in self.begun else self.sizes.graph + self._copies()
+        begin = (0 if gpu in self.items else self.sizes.graph) + self._copies()
         if item == self.n_layers:
             return begin + self.sizes.output + self.sizes.output_graph
         layer = self.sizes.layers[item]
@@ -97,6 +97,14 @@ class _Filling:
 
         With `force` the GPU with most room takes those that do not fit.
         """
+        begun = len(self.begun)
+        complete = self._fill_once(order, wanted, force)
+        while not complete and len(self.begun) > begun:  # the first GPU took the copies: others have room for more
+            begun = len(self.begun)
+            complete = self._fill_once(order, wanted, force)
+        return complete
+
+    def _fill_once(self, order: Sequence[int], wanted: int, force: bool) -> bool:
         complete = True
         for item in range(self.n_layers, self.n_layers - wanted, -1):
             if self.items[item] != self.cpu:
@@ -124,6 +132,7 @@ class _Filling:
         if not self.sizes.vision or not rooms:
             return self.cpu
         gpu = max(rooms, key=lambda gpu: (gpu in self.begun, self.left(gpu)))
+        self._taken[gpu] += needed
         if gpu not in self.begun:
             self.begun.append(gpu)
         return gpu
@@ -161,9 +170,12 @@ class _Planner:
             filling = self._fitted(wanted) or self._demanded(wanted)
         else:
             filling = self._fitted(self._n_items) or self._partial()
+        self._fill_gaps_with_experts(filling)
+        return self._result(filling, place_vision=True)
+
+    def _fill_gaps_with_experts(self, filling: _Filling) -> None:
         if self._options.cpu_experts is None:
             filling.fill_gaps_with_experts()
-        return self._result(filling, place_vision=True)
 
     def _fitted(self, wanted: int) -> _Filling | None:
         """The last `wanted` items on GPUs with the fewest experts on the CPU; None where they do not fit."""
@@ -232,6 +244,9 @@ class _Planner:
 
     def _result(self, filling: _Filling, *, place_vision: bool) -> PlacementPlan:
         vision = filling.place_vision(self._order) if place_vision else filling.cpu
+        if vision != filling.cpu and self._options.gpu_layers is None and self._options.tensor_split is None:
+            filling.fill_gaps(self._order, self._n_items)  # the tower may have taken the copies
+            self._fill_gaps_with_experts(filling)
         numbers = range(len(self._rooms) + 1)
         experts = tuple(
             gpu if layer.experts else filling.items[number]

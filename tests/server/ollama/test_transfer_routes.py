@@ -183,8 +183,8 @@ def test_create_joins_parts(client: httpx.Client, root: Path, tmp_path: Path) ->
     uploaded = {path.name: upload(client, path.read_bytes()) for path in write_split_llama(tmp_path / "parts")}
     events = told(client.post("/api/create", json={"model": "joined", "files": uploaded}))
     assert "joining parts" in [event["status"] for event in events]
-    body = {"model": "joined", "prompt": "a", "raw": True, "options": {"num_predict": 2}, "stream": False}
-    assert client.post("/api/generate", json=body).json().get("eval_count") == 2
+    body = {"model": "joined", "prompt": "a", "raw": True, "options": {"num_predict": 2, "seed": 1}, "stream": False}
+    assert client.post("/api/generate", json=body).json().get("eval_count") in (1, 2)  # random weights may end it
     uploaded.popitem()
     answer = told(client.post("/api/create", json={"model": "other", "files": uploaded}))
     assert "of these are missing" in answer[-1]["error"]
