@@ -121,6 +121,7 @@ _HOMES = {
     "Tokens": "segments",
     "ToolCall": "chat.messages",
     "Usage": "runner.request.results",
+    "demo": "demo",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

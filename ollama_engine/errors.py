@@ -216,7 +216,7 @@ class NoMemoryError(EngineError, MemoryError):
 
 
 def short_of_memory(error: BaseException) -> NoMemoryError | None:
-    """The error to raise for one of Python's that memory ran out: a MemoryError, or a library that cannot be mapped."""
+    """The error to raise for one of Python's that memory ran out: a MemoryError, or a file that cannot be mapped."""
     text = str(error)
     if isinstance(error, EngineError):
         return None
@@ -226,8 +226,14 @@ def short_of_memory(error: BaseException) -> NoMemoryError | None:
     return NoMemoryError(f"no memory: {cause}", advice=["let the process have more address space (ulimit -v)"])
 
 
-_NO_MEMORY = ("failed to map segment", "cannot allocate memory", "Cannot allocate memory")
-"""What the dynamic linkers of glibc and musl, and C's errno, say."""
+_NO_MEMORY = (
+    "failed to map segment",
+    "cannot allocate memory",
+    "Cannot allocate memory",
+    "error return without exception set",
+    "without setting an exception",
+)
+"""What the dynamic linkers of glibc and musl and C's errno say, and CPython where it cannot even make an exception."""
 
 
 class DeviceError(EngineError, OSError):

@@ -22,7 +22,7 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         try:
             module = import_module(f"{package}.{home}")
-        except (ImportError, MemoryError) as error:
+        except (ImportError, MemoryError, OSError, SystemError) as error:
             from ollama_engine.errors import short_of_memory  # noqa: PLC0415 (as rarely as this)
 
             if told := short_of_memory(error):

@@ -13,7 +13,7 @@ from ollama_engine.ml cimport libggufcheck as chk
 
 import numpy as np
 
-from ollama_engine.errors import ClosedError, ModelFormatError, NoMemoryError
+from ollama_engine.errors import ClosedError, NoMemoryError
 from ollama_engine.ml.gguf_faults import Fault, HeaderFaultError
 
 MAX_HEADER = chk.OE_GGUF_MAX_HEADER
@@ -156,7 +156,8 @@ cdef class Header:
         except MemoryError:
             raise NoMemoryError("not enough memory to read the GGUF header") from None
         if self._ctx == NULL:
-            raise ModelFormatError("ggml refused the header although it passed every check; its log says why")
+            # oe_gguf_check refuses all that ggml refuses: what is left is an allocation that failed inside of ggml
+            raise NoMemoryError("not enough memory to keep the GGUF header (ggml's log says which value)")
         self.keys = [_text(lib.gguf_get_key(self._ctx, i), strlen(lib.gguf_get_key(self._ctx, i)))
                      for i in range(lib.gguf_get_n_kv(self._ctx))]
         return 0

@@ -28,7 +28,11 @@ def naming(path: str) -> Iterator[None]:
         yield
     except ShapeError as error:
         raise ModelFormatError(f"{path}: its tensors cannot be computed with: {error}") from error
-    except (ImportError, MemoryError) as error:
+    except FileNotFoundError as error:
+        if path in DEMOS:
+            raise _no_demo(error, path) from None
+        raise
+    except (ImportError, MemoryError, OSError, SystemError) as error:
         if told := short_of_memory(error):
             raise told from error
         raise
@@ -36,10 +40,6 @@ def naming(path: str) -> Iterator[None]:
         if str(error).startswith(path):
             raise
         raise error.behind(f"{path}: ") from error
-    except FileNotFoundError as error:
-        if path in DEMOS:
-            raise _no_demo(error, path) from None
-        raise
 
 
 def _no_demo(error: FileNotFoundError, name: str) -> FileNotFoundError:
