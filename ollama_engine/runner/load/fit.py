@@ -10,6 +10,7 @@ from ollama_engine.errors import NoMemoryError, Option
 from ollama_engine.ml.backend import supports_flash_attention
 from ollama_engine.ml.device_info import Device
 from ollama_engine.ml.gguf import GGUFFile
+from ollama_engine.ml.memory import DeviceMemory, MemoryReport
 from ollama_engine.ml.placement_plan import Placement, PlacementOptions, PlacementPlan, PlannedDevice, Room
 from ollama_engine.ml.placement_planner import plan_placement
 from ollama_engine.models import Model
@@ -45,7 +46,7 @@ class DeviceChoice:
         if not gpus:
             return devices
         self.plan = fit(self._gguf, self._config, gpus, tight=self._tight)
-        refuse_overfull(self.plan)
+        refuse_overfull(self.plan, mmap=self._config.mmap)
         log.info("%d layers on GPUs, experts of %d layers on the CPU: %s", self.plan.gpu_layers, self.plan.cpu_experts,
                  ", ".join(f"{d.name} {d.taken >> 20} MiB" for d in self.plan.devices))  # fmt: skip
         return (*(gpus[number] for number in self.plan.order), cpu)
@@ -93,8 +94,8 @@ def _have_flash_attention(gpus: Sequence[Device], model: Model | None, config: E
     )
 
 
-def refuse_overfull(plan: PlacementPlan) -> None:
-    """Raise NoMemoryError where the caller asks for more on a device than it has."""
+def refuse_overfull(plan: PlacementPlan, *, mmap: bool) -> None:
+    """Raise NoMemoryError where the caller asks for more on a device than it has, with what was planned for each."""
     for device in plan.overfull:
         assert device.free is not None, "only GPUs are bounded"
         raise NoMemoryError(
@@ -102,7 +103,18 @@ def refuse_overfull(plan: PlacementPlan) -> None:
             f"{_mib(device.cache)} of keys and values, up to {_mib(device.graph)} for graphs), of which "
             f"{_mib(device.free)} are free",
             advice=[("lower ", Option("gpu_layers")), ("leave out ", Option("gpu_layers"), ", to use what fits")],
+            report=_planned(plan, mmap),
         )
+
+
+def _planned(plan: PlacementPlan, mmap: bool) -> MemoryReport:
+    """What each device was to hold; the CPU comes last, and reads its weights from the file with `mmap`."""
+    devices = [
+        DeviceMemory(device=device.name, cache=device.cache, graph=device.graph,
+                     **{"mapped" if mmap and device.free is None else "weights": device.weights})
+        for device in plan.devices
+    ]  # fmt: skip
+    return MemoryReport(tuple(devices), {}, plan)
 
 
 def _held(device: PlannedDevice) -> str:
