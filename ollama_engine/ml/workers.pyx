@@ -195,7 +195,8 @@ def serve_devices(str host not None, int port, devices, int threads, cache=None,
     """Serve devices of this machine to one program after the other; returns only where that cannot begin.
 
     `host` is an IPv4 address. `cache`: a folder that keeps large weights, so that a program need not send them again.
-    `memory`: most bytes of each device that programs get; None for all. ggml ends this process where a program sends what it cannot compute.
+    `memory`: most bytes of each device that programs get; None for all. ggml ends this process where a program sends
+    what it cannot compute.
     """
     cdef lib.rpc_serve_t start = <lib.rpc_serve_t>_rpc_function(b"ggml_backend_rpc_start_server")
     cdef lib.ggml_backend_dev_t handles[16]

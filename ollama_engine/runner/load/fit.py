@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ollama_engine.config import EngineConfig
 from ollama_engine.errors import NoMemoryError, Option
 from ollama_engine.ml.backend import supports_flash_attention
 from ollama_engine.ml.device_info import Device
 from ollama_engine.ml.gguf import GGUFFile
-from ollama_engine.ml.memory import DeviceMemory, MemoryReport
 from ollama_engine.ml.placement_plan import Placement, PlacementOptions, PlacementPlan, PlannedDevice, Room
 from ollama_engine.ml.placement_planner import plan_placement
 from ollama_engine.models import Model
 from ollama_engine.runner.load.sizes import declared, model_sizes
+
+if TYPE_CHECKING:
+    from ollama_engine.ml.memory import MemoryReport
 
 __all__ = ["DeviceChoice", "fit", "refuse_overfull"]
 
@@ -109,6 +112,8 @@ def refuse_overfull(plan: PlacementPlan, *, mmap: bool) -> None:
 
 def _planned(plan: PlacementPlan, mmap: bool) -> MemoryReport:
     """What each device was to hold; the CPU comes last, and reads its weights from the file with `mmap`."""
+    from ollama_engine.ml.memory import DeviceMemory, MemoryReport  # noqa: PLC0415 (not needed where all fits)
+
     devices = [
         DeviceMemory(device=device.name, cache=device.cache, graph=device.graph,
                      **{"mapped" if mmap and device.free is None else "weights": device.weights})
