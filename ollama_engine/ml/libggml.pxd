@@ -172,6 +172,7 @@ cdef extern from "ggml.h" nogil:
     size_t ggml_used_mem(const ggml_context *ctx)
     void *ggml_get_mem_buffer(const ggml_context *ctx)
     size_t ggml_get_mem_size(const ggml_context *ctx)
+    int64_t ggml_nrows(const ggml_tensor *tensor)
     ggml_tensor *ggml_new_tensor(ggml_context *ctx, ggml_type type, int n_dims, const int64_t *ne)
     ggml_tensor *ggml_dup_tensor(ggml_context *ctx, const ggml_tensor *src)
     ggml_tensor *ggml_view_tensor(ggml_context *ctx, ggml_tensor *src)
@@ -232,6 +233,7 @@ cdef extern from "ggml.h" nogil:
     ggml_tensor *ggml_pad_ext_circular(ggml_context *ctx, ggml_tensor *a, int lp0, int rp0, int lp1, int rp1, int lp2,
                                        int rp2, int lp3, int rp3)
     ggml_tensor *ggml_pad_reflect_1d(ggml_context *ctx, ggml_tensor *a, int p0, int p1)
+    ggml_tensor *ggml_top_k(ggml_context *ctx, ggml_tensor *a, int k)
     ggml_tensor *ggml_argsort(ggml_context *ctx, ggml_tensor *a, ggml_sort_order order)
     ggml_tensor *ggml_flash_attn_ext(ggml_context *ctx, ggml_tensor *q, ggml_tensor *k, ggml_tensor *v,
                                      ggml_tensor *mask, float scale, float max_bias, float logit_softcap)

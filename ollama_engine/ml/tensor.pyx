@@ -128,12 +128,12 @@ cdef class Graph(Owner):
                 moved = True
             else:
                 break
-        if source.op == lib.GGML_OP_ARGSORT:
-            if source.ne[0] > rows:
-                raise ShapeError(f"indices sorted out of {source.ne[0]} values cannot select among {rows} rows")
+        if source.op in (lib.GGML_OP_ARGSORT, lib.GGML_OP_TOP_K):
+            if source.src[0].ne[0] > rows:
+                raise ShapeError(f"indices sorted out of {source.src[0].ne[0]} values cannot select among {rows} rows")
             return 0
         if source.op != lib.GGML_OP_NONE:
-            raise ShapeError("row numbers must be an input, a constant, or the result of argsort or top_k; "
+            raise ShapeError("row numbers must be an input, a constant, or the result of argsort, top_k or best_k; "
                              f"got the result of {(<bytes>lib.ggml_op_name(source.op)).decode()}")
         if moved:
             index = wrap(index.owner, source)

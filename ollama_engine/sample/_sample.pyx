@@ -1,7 +1,6 @@
 """Sampler: owns one sequence's sampler in csrc/sample/sample.c, and the border where Python's arguments are checked."""
 
 import os
-
 from array import array
 from operator import index
 
@@ -138,6 +137,11 @@ cdef class Sampler:
         """adaptive-p's moving average of the probabilities of the tokens accepted."""
         return lib.oe_sampler_adaptive_mean(self._sampler)
 
+    @property
+    def best_needed(self):
+        """How many of a row's best logits are enough to sample it without a mask; 0: all (oe_sampler_best_needed)."""
+        return lib.oe_sampler_best_needed(self._sampler)
+
     cdef int _claim(self) except -1:
         """Another thread may come here while the GIL is released; two of them in one sampler would corrupt memory."""
         if self._busy:
@@ -225,8 +229,7 @@ cdef class Sampler:
         cdef const float[::1] row = _checked_row(logits, self.n_vocab)
         cdef lib.oe_sample_job job
         cdef double logprob = 0
-        cdef int32_t found = 0
-        cdef int32_t wanted = checked_top(top, self.n_vocab)
+        cdef int32_t found = 0, wanted = checked_top(top, self.n_vocab)
         cdef int32_t[::1] top_id = array("i", bytes(4 * (wanted + 1)))
         cdef double[::1] top_logprob = array("d", bytes(8 * (wanted + 1)))
         job.token = _checked_token(token, self.n_vocab)
@@ -250,8 +253,7 @@ cdef class Sampler:
             raise NoMemoryError(f"no memory for a copy of a sampler over {self.n_vocab} tokens")
         lib.oe_sampler_destroy(twin._sampler)
         twin._sampler = copy
-        twin.seed = self.seed
-        twin.breakers = self.breakers
+        twin.seed, twin.breakers = self.seed, self.breakers
         return twin
 
     def reset(self):
@@ -307,8 +309,7 @@ def accept_rows(samplers, tokens):
     Raises as `accept` and `sample_rows` do, ShapeError when there are not as many tokens as samplers; then, unless it
     is a NoMemoryError, nothing was accepted.
     """
-    cdef list owners = checked_list(samplers, Sampler)
-    cdef list ids = list(tokens)
+    cdef list owners = checked_list(samplers, Sampler), ids = list(tokens)
     cdef Py_ssize_t i, n = len(owners)
     if len(ids) != n:
         raise ShapeError(f"expected one token for each of {n} samplers, got {len(ids)}")
