@@ -98,9 +98,8 @@ cdef class Sampler:
         cdef const int32_t[::1] ids = bias_id
         cdef const float[::1] values = bias
         cdef lib.oe_sample_params native = native_params(params, self.seed, lib.OE_LINKS)
-        cdef int32_t n_bias = len(bias)
         self._sampler = lib.oe_sampler_create(&native, self.n_vocab, _kernels_of(instructions),
-                                              &ids[0] if n_bias else NULL, &values[0] if n_bias else NULL, n_bias,
+                                              &ids[0] if bias else NULL, &values[0] if bias else NULL, len(bias),
                                               self._set_breakers(breakers))
         if self._sampler is NULL:
             raise NoMemoryError(f"no memory for a sampler over {self.n_vocab} tokens")
