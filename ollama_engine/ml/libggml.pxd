@@ -321,6 +321,10 @@ cdef extern from "ggml-backend.h" nogil:
     void ggml_backend_free(ggml_backend_t backend)
     ggml_backend_buffer_type_t ggml_backend_get_default_buffer_type(ggml_backend_t backend)
     void ggml_backend_tensor_set(ggml_tensor *tensor, const void *data, size_t offset, size_t size) except +
+    void ggml_backend_tensor_set_async(ggml_backend_t backend, ggml_tensor *tensor, const void *data, size_t offset,
+                                       size_t size)
+    ggml_backend_buffer_type_t ggml_backend_dev_host_buffer_type(ggml_backend_dev_t device)
+    ggml_backend_buffer_type_t ggml_backend_cpu_buffer_type()
     void ggml_backend_tensor_get(const ggml_tensor *tensor, void *data, size_t offset, size_t size)
     ggml_backend_dev_t ggml_backend_get_device(ggml_backend_t backend)
 
@@ -385,6 +389,8 @@ cdef extern from "ggml-backend.h" nogil:
     bool ggml_backend_sched_alloc_graph(ggml_backend_sched_t sched, ggml_cgraph *graph) except +
     ggml_status ggml_backend_sched_graph_compute(ggml_backend_sched_t sched, ggml_cgraph *graph) except +
     void ggml_backend_sched_set_tensor_backend(ggml_backend_sched_t sched, ggml_tensor *node, ggml_backend_t backend)
+    void ggml_backend_sched_split_graph(ggml_backend_sched_t sched, ggml_cgraph *graph) except +
+    ggml_backend_t ggml_backend_sched_get_tensor_backend(ggml_backend_sched_t sched, ggml_tensor *node)
     void ggml_backend_sched_reset(ggml_backend_sched_t sched)
     ggml_status ggml_backend_tensor_alloc(ggml_backend_buffer_t buffer, ggml_tensor *tensor, void *addr)
 
