@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-import time
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -20,12 +20,13 @@ from bench.real_model import real_model
 from ollama_engine import Engine, SamplingParams, demo
 from tests.workers import running_worker
 
-TOKENS = 100
+SHORT, LONG = 30, 130
+"""Lengths of two answers, whose difference is what decoding costs: each sends the graphs of prompt and answer."""
 PROMPT = "Once upon a time"
 REQUESTS = {
-    "greedy": SamplingParams(temperature=0, max_tokens=TOKENS),
-    "default, repeat_penalty": SamplingParams(seed=1, repeat_penalty=1.1, max_tokens=TOKENS),
-    "with logprobs": SamplingParams(temperature=0, logprobs=3, max_tokens=TOKENS),
+    "greedy": SamplingParams(temperature=0),
+    "default, repeat_penalty": SamplingParams(seed=1, repeat_penalty=1.1),
+    "log-probabilities": SamplingParams(temperature=0, logprobs=3),
 }
 NAMES = ("messages", "round_trips", "graphs", "bytes_sent", "bytes_received")
 
@@ -34,12 +35,16 @@ def measure(path: str, address: str) -> None:
     with Engine(path, num_ctx=1024, threads=1, devices=[address]) as engine:
         worker = engine._loaded.backend.workers[0]
         for name, params in REQUESTS.items():
-            engine.generate(PROMPT, params, cache=False)
-            before, began = worker.counts(), time.perf_counter()
-            steps = len(engine.generate(PROMPT, params, cache=False).tokens)
-            seconds, after = time.perf_counter() - began, worker.counts()
-            found = "  ".join(f"{key} {(after[key] - before[key]) / steps:8.1f}" for key in NAMES)
-            print(f"{Path(path).name:32} {name:24} {found}  ms {1000 * seconds / steps:6.2f}", flush=True)
+            found = []
+            for length in (SHORT, SHORT, LONG):  # the first takes memory
+                before = worker.counts()
+                answer = engine.generate(PROMPT, replace(params, max_tokens=length), cache=False)
+                after = worker.counts()
+                found.append([len(answer.tokens), *(after[key] - before[key] for key in NAMES)])
+            (n, *few), (n_more, *many) = found[1:]
+            each = [(more - less) / (n_more - n) for less, more in zip(few, many, strict=True)]
+            shown = "  ".join(f"{key} {value:9.1f}" for key, value in zip(NAMES, each, strict=True))
+            print(f"{Path(path).name:32} {name:24} {shown}", flush=True)
 
 
 def main() -> None:

@@ -210,7 +210,13 @@ cdef class Context(Computation):
         `Tensor.numpy`.
         """
         cdef int64_t begin = whole(first)
-        cdef float[:, ::1] rows = out
+        cdef float[:, ::1] rows = None
+        try:
+            rows = out
+        except (TypeError, ValueError, BufferError):
+            rows = None
+        if rows is None:
+            raise ShapeError(f"read_rows: expected a writable float32 [rows, n] array, got {out!r:.80}")
         self.backend.check_open()
         with self.lock:
             self.charge(0)

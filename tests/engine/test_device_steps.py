@@ -1,14 +1,15 @@
-"""Where a worker finds the best logits: the answers of whole rows, and far fewer bytes."""
+"""What steps send to a worker and get back; where it finds the best logits, answers are those of whole rows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from ollama_engine import Engine, SamplingParams
+from ollama_engine import Engine, SamplingParams, demo
 from ollama_engine.runner.load import best_logits
 from ollama_engine.sample.constraints.formats import Regex
 from tests.models.variants import prompt
@@ -86,3 +87,49 @@ def test_constrained_answers_need_whole_rows(model: str, worker: RunningWorker) 
         answer = engine.generate(prompt(9), SamplingParams(seed=3, max_tokens=8), format=Regex("[a-e ]+"))
         assert set(answer.text) <= set("abcde ")
         assert reader.counts.reduced == 0
+
+
+# -- what a step sends -------------------------------------------------------------------------------------------------
+
+SHORT, LONG = 20, 60
+HEADER = 512
+"""Bytes of one message beside what it carries, at most: ggml describes a tensor in about 300."""
+
+
+def costs_of_a_token(engine: Engine, params: SamplingParams) -> dict[str, float]:
+    """What a token of an answer costs when its graph is there: the difference of two answers, by their lengths."""
+    worker = engine._loaded.backend.workers[0]
+    never = dict.fromkeys(engine._loaded.tokenizer.eog_ids, -np.inf)
+    counts = []
+    for length in (SHORT, SHORT, LONG):  # the first takes memory
+        before = worker.counts()
+        answer = engine.generate("Once upon a time", replace(params, max_tokens=length, logit_bias=never), cache=False)
+        assert len(answer.tokens) == length
+        counts.append({name: number - before[name] for name, number in worker.counts().items()})
+    return {name: (counts[2][name] - counts[1][name]) / (LONG - SHORT) for name in counts[0]}
+
+
+@pytest.mark.parametrize("kind", ["greedy", "default", "logprobs"])
+def test_a_token_of_a_large_vocabulary(kind: str, model: str, worker: RunningWorker) -> None:
+    """Its inputs, its embedding and the graph's number go up; some of the best logits come back, which are waited for.
+
+    SmolLM2's row of logits has 196,608 bytes.
+    """
+    with Engine(model, devices=[worker.address], **OPTIONS) as engine:
+        cost = costs_of_a_token(engine, SamplingParams(seed=1, **REQUESTS[kind]))
+    received = {"greedy": 4 * 33, "default": 4 * 257, "logprobs": 4 * N_VOCAB}[kind]
+    assert cost["messages"] <= 4
+    assert cost["round_trips"] == cost["graphs"] == 1
+    assert cost["bytes_received"] <= received + 8
+    assert cost["bytes_sent"] <= 4 * HEADER + 4 * 32 + 2 * 256
+
+
+def test_a_token_of_the_demo(worker: RunningWorker) -> None:
+    """Its vocabulary is small: a row comes back whole."""
+    with Engine(demo.path(), devices=[worker.address], **OPTIONS) as engine:
+        cost = costs_of_a_token(engine, SamplingParams(temperature=0))
+        n_vocab, n_embd = engine.info.n_vocab, engine.info.n_embd
+    assert cost["messages"] <= 4
+    assert cost["round_trips"] == cost["graphs"] == 1
+    assert cost["bytes_received"] <= 4 * n_vocab + 8
+    assert cost["bytes_sent"] <= 4 * HEADER + 4 * n_embd + 2 * 256
