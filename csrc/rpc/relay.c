@@ -214,9 +214,30 @@ static bool pass_answer(oe_relay *r, uint8_t command, uint64_t size) {
     return true;
 }
 
+// Waits until ggml sends something. A worker says nothing meanwhile, so what can be read there is its end, or wrong.
+static void await_command(oe_relay *r) {
+    while (works(r)) {
+        struct pollfd ends[] = {{.fd = r->client, .events = POLLIN}, {.fd = r->worker, .events = POLLIN}};
+        if (poll(ends, 2, -1) < 0 && errno != EINTR && errno != EAGAIN) {
+            return;
+        }
+        if (ends[1].revents != 0) {
+            uint8_t first;
+            const ssize_t n = recv(r->worker, &first, 1, MSG_PEEK | MSG_DONTWAIT);
+            if (n >= 0 || (errno != EINTR && errno != EAGAIN)) {
+                fail(r, n > 0 ? OE_RELAY_WRONG : OE_RELAY_GONE);
+            }
+        }
+        if (ends[0].revents != 0) {
+            return;
+        }
+    }
+}
+
 static bool pass_command(oe_relay *r) {
     uint8_t command;
     uint64_t size, last = 0;
+    await_command(r);
     if (!from_client(r, &command, 1) || !from_client(r, (uint8_t *)&size, sizeof size)) {
         return false;
     }

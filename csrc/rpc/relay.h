@@ -3,7 +3,8 @@
 // ggml's client calls abort() when a connection ends, or an answer is not what it expects. It is therefore connected to
 // a thread of this process, which passes everything on. When the worker is gone, silent or wrong, the relay says so
 // (oe_relay_fault) and from then on answers itself, with zeros: ggml's calls return, their results are worth nothing,
-// and whoever called ggml looks at the fault before using them.
+// and whoever called ggml looks at the fault before using them. While ggml asks for nothing, the end of a worker's
+// connection is noticed at once.
 #ifndef OE_RELAY_H
 #define OE_RELAY_H
 

@@ -24,6 +24,10 @@ __all__ = ["EngineThread"]
 log = logging.getLogger(__name__)
 
 
+LOOK_SECONDS = 1.0
+"""How often an idle engine looks whether its devices are still there."""
+
+
 class _Owner(weakref.ref[object]):
     """Put into the inbox when the owner has been garbage collected; the engine then closes."""
 
@@ -205,8 +209,8 @@ class EngineThread:
                     if not self._closed and (self._core.busy or self._core.queue):
                         self._files.before_step()
                         self._core.step()
-                        if self._check_devices is not None:
-                            self._check_devices()
+                    if self._check_devices is not None:
+                        self._check_devices()
             except (ClosedError, DeviceLostError) as error:  # a mapped file has changed, or a worker is gone
                 self._fault = error
                 report(log, logging.ERROR, "the engine closes: %s", error)
@@ -236,7 +240,8 @@ class EngineThread:
                 if self._core.busy:
                     found = self._inbox.get_nowait()
                 else:
-                    found = self._inbox.get(timeout=SWEEP_SECONDS if self._core.queue else None)
+                    idle = None if self._check_devices is None else LOOK_SECONDS
+                    found = self._inbox.get(timeout=SWEEP_SECONDS if self._core.queue else idle)
                 if found is None or isinstance(found, _Owner):
                     self._closed = True
                     return
