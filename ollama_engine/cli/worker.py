@@ -86,10 +86,13 @@ def chosen_devices(names: Sequence[str] | None) -> tuple[Device, ...]:
 
 
 def _serve(host: str, args: argparse.Namespace, devices: tuple[Device, ...]) -> None:
+    import faulthandler  # noqa: PLC0415
+
     from ollama_engine.ml.placement import choose_threads  # noqa: PLC0415
     from ollama_engine.ml.workers import serve_devices  # noqa: PLC0415
     from ollama_engine.server.isolation.parent import end_with_parent  # noqa: PLC0415
 
+    faulthandler.enable()  # a driver that fails leaves a line, too
     end_with_parent(lambda: os._exit(0))
     serve_devices(host, args.port, devices, choose_threads(args.threads), args.cache)
     raise DeviceError(f"cannot listen at {WorkerAddress(host, args.port)}")
@@ -132,7 +135,7 @@ def _listener(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port))
     except OSError as error:
         raise DeviceError(
-            f"cannot listen at {WorkerAddress(host, port)}: {error.strerror}",
+            f"cannot listen at {WorkerAddress(host, port)}: {os.strerror(error.errno or 0)}",
             advice=["give an address of this machine with --host, and a port that is free with --port (0: any)"],
         ) from None
 

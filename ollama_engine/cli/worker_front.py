@@ -74,7 +74,9 @@ class WorkerFront:
                     time.sleep(LOOK_SECONDS)
                 continue
             serving = self._taken()
-            threading.Thread(target=self._serve, args=(connection, f"{peer[0]}:{peer[1]}", serving), daemon=True).start()
+            threading.Thread(
+                target=self._serve, args=(connection, f"{peer[0]}:{peer[1]}", serving), daemon=True
+            ).start()
 
     def close(self) -> None:
         """End all processes, and so the programs' connections."""
@@ -140,17 +142,20 @@ class WorkerFront:
                     serving.end()
                     return
                 with inside:
-                    _exchange(connection, inside, serving)
-            self._give_back(serving)
+                    left = _exchange(connection, inside, serving)
+            # Whose process has hung up has crashed, or has been sent what is no command.
+            self._give_back(serving, usable=left or not serving.ended.wait(LOOK_SECONDS))
         finally:
             self._places.release()
 
-    def _give_back(self, serving: _Serving) -> None:
+    def _give_back(self, serving: _Serving, *, usable: bool) -> None:
         """Keep a process for the next program, where none waits already."""
+        if not usable:
+            return
         with self._lock:
-            serving.peer = None
             wanted = serving.lives and not any(other.lives for other in self._idle) and not self._closed
             if wanted:
+                serving.peer = None
                 self._idle.append(serving)
         if not wanted:
             serving.end()
@@ -168,10 +173,11 @@ class _Serving:
         self.peer: str | None = None
         self.told = False
         """Whether it was told to end."""
+        self.ended = threading.Event()
 
     @property
     def lives(self) -> bool:
-        return self._process.poll() is None
+        return not self.ended.is_set()
 
     @property
     def seconds(self) -> float:
@@ -180,7 +186,9 @@ class _Serving:
 
     def wait(self) -> int:
         """Its exit code, once it has ended."""
-        return self._process.wait()
+        code = self._process.wait()
+        self.ended.set()
+        return code
 
     def wait_until_it_listens(self) -> socket.socket:
         """A connection to it. Raises DeviceError where it ends first, or takes too long."""
@@ -204,23 +212,28 @@ class _Serving:
             self._process.stdin.close()
 
 
-def _exchange(client: socket.socket, inside: socket.socket, serving: _Serving) -> None:
-    """Pass on what both ends say, until both have ended. An end of one side is passed on, too."""
+def _exchange(client: socket.socket, inside: socket.socket, serving: _Serving) -> bool:
+    """Pass on what both ends say, until both have ended, and the ends, too. Whether the client was the first to end."""
     for end in (client, inside):
         end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
+    hung_up = threading.Event()
+
     def answers() -> None:
         _pass_on(inside, client)
+        hung_up.set()
         with contextlib.suppress(OSError):
             client.shutdown(socket.SHUT_RDWR)  # has the other direction return
 
     back = threading.Thread(target=answers, daemon=True)
     back.start()
     _pass_on(client, inside)
+    left = not hung_up.is_set()
     back.join(LEAVE_SECONDS)
     if back.is_alive():
         serving.end()
         back.join()
+    return left
 
 
 def _pass_on(source: socket.socket, target: socket.socket) -> None:

@@ -23,6 +23,11 @@ from ollama_engine.ml.librelay cimport (
     oe_relay_free, oe_relay_give_up, oe_relay_new,
 )
 
+cdef extern from "<stdio.h>" nogil:
+    ctypedef struct FILE
+    FILE *stderr
+    int fprintf(FILE *stream, const char *format, ...)
+
 cdef extern from "<signal.h>" nogil:
     int SIG_SETMASK
     int pthread_sigmask(int how, const sigset_t *set, sigset_t *before)
@@ -190,11 +195,16 @@ cdef class Worker:
             oe_relay_free(self.relay)
 
 
+cdef void _reason_of_end(const char *message) noexcept nogil:
+    fprintf(stderr, b"%s\nollama_engine: a program has sent what cannot be computed here, or a device has failed: see the "
+                    b"line above, and those before it\n", message)
+
+
 def serve_devices(str host not None, int port, devices, int threads, cache=None):
     """Serve devices of this machine to one program after the other; returns only where that cannot begin.
 
     `host` is an IPv4 address. `cache`: a folder that keeps large weights, so that a program need not send them again.
-    ggml ends this process where a program sends what it cannot compute.
+    ggml ends this process where a program sends what it cannot compute, or a device fails; standard error says why.
     """
     cdef lib.rpc_serve_t start = <lib.rpc_serve_t>_rpc_function(b"ggml_backend_rpc_start_server")
     cdef lib.ggml_backend_dev_t handles[16]
@@ -208,5 +218,6 @@ def serve_devices(str host not None, int port, devices, int threads, cache=None)
     for device in tuple(devices)[:16]:
         handles[n] = device_handle(device)
         n += 1
+    lib.ggml_set_abort_callback(_reason_of_end)
     with nogil:
         start(where, kept, threads, n, handles)

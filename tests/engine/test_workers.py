@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import re
 import socket
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,11 @@ import pytest
 from ollama_engine import Engine, SamplingParams, demo
 from ollama_engine.errors import ClosedError, ConfigError, DeviceError, DeviceLostError
 from tests.models.variants import VARIANTS, prompt
-from tests.workers import RunningWorker, running_worker
+from tests.workers import RunningWorker, ended, running_worker
 
 LONG = SamplingParams(temperature=0, max_tokens=400)
 SHORT = SamplingParams(temperature=0, max_tokens=4)
 OPTIONS: dict[str, Any] = {"num_ctx": 512, "threads": 1, "parallel": 2}
-WAIT = 120.0
 
 
 @pytest.fixture
@@ -40,24 +38,6 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningWorker]:
 
 def opened(worker: RunningWorker, **options: Any) -> Engine:
     return Engine(demo.path(), devices=[worker.address], **{**OPTIONS, **options})
-
-
-def ended(call: Callable[[], object]) -> BaseException | None:
-    """What a call raised, made in a thread that must not hang."""
-    raised: list[BaseException | None] = []
-
-    def run() -> None:
-        try:
-            call()
-            raised.append(None)
-        except BaseException as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(WAIT)
-    assert raised, "the call hangs"
-    return raised[0]
 
 
 # -- a worker that ends ------------------------------------------------------------------------------------------------
@@ -147,7 +127,7 @@ def test_no_worker() -> None:
 def test_a_worker_serves_one_engine(shared: RunningWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ollama_engine.ml.worker_client.ANSWER_SECONDS", 0.3)
     with opened(shared) as engine:
-        with pytest.raises(DeviceError, match="one program at a time"):
+        with pytest.raises(DeviceError, match="it is busy"):
             opened(shared)
         assert engine.generate("One day", SHORT).tokens
     with opened(shared) as engine:  # which it does when the first one is closed

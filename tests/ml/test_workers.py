@@ -258,7 +258,7 @@ def test_what_is_no_worker(answer: Callable[[int, bytes], bytes | None], told: s
 
 def test_what_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_client, "ANSWER_SECONDS", 0.2)
-    with Impostor(lambda *_: b"") as other, pytest.raises(DeviceError, match="one program at a time"):
+    with Impostor(lambda *_: b"") as other, pytest.raises(DeviceError, match="it is busy"):
         WorkerClient(other.address)
 
 

@@ -11,7 +11,14 @@ from ollama_engine.server.isolation.hosted_model import FLASH_ATTENTION, Operati
 from ollama_engine.server.isolation.model_process import ModelProcess
 from ollama_engine.server.isolation.remote_model import RemoteModel, request
 from ollama_engine.server.scheduler.facts import with_template
-from ollama_engine.server.scheduler.loader import LOOK_SECONDS, LoadedEngine, LoadProgress, engine_options, measure, refuse_adapters
+from ollama_engine.server.scheduler.loader import (
+    LOOK_SECONDS,
+    LoadedEngine,
+    LoadProgress,
+    engine_options,
+    measure,
+    refuse_adapters,
+)
 
 if TYPE_CHECKING:
     from ollama_engine.server.scheduler.planner import Bytes, Need
