@@ -31,6 +31,8 @@ struct oe_relay {
     int worker;
     int client;
     int patience_ms;
+    int quiet_ms;
+    bool computes; // a graph was sent, and nothing answered since
     uint8_t hello[OE_RELAY_HELLO];
     atomic_int state;
     atomic_int leaving;
@@ -85,10 +87,14 @@ static void fail(oe_relay *r, int state) {
     atomic_compare_exchange_strong(&r->state, &expected, state);
 }
 
+static int patience(const oe_relay *r) {
+    return r->computes ? r->patience_ms : r->quiet_ms;
+}
+
 // Up to `size` bytes from the worker; 0 when there are none to come, with the fault noted.
 static size_t from_worker(oe_relay *r, uint8_t *data, size_t size) {
     while (works(r)) {
-        const int ready = wait_for(r->worker, POLLIN, r->patience_ms, &r->state);
+        const int ready = wait_for(r->worker, POLLIN, patience(r), &r->state);
         if (ready <= 0) {
             fail(r, ready == 0 ? OE_RELAY_SILENT : OE_RELAY_TOLD);
             return 0;
@@ -114,7 +120,7 @@ static void to_worker(oe_relay *r, const uint8_t *data, size_t size) {
             data += n;
             size -= (size_t)n;
         } else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-            const int ready = wait_for(r->worker, POLLOUT, r->patience_ms, &r->state);
+            const int ready = wait_for(r->worker, POLLOUT, patience(r), &r->state);
             if (ready <= 0) {
                 fail(r, ready == 0 ? OE_RELAY_SILENT : OE_RELAY_TOLD);
             }
@@ -211,6 +217,7 @@ static bool pass_answer(oe_relay *r, uint8_t command, uint64_t size) {
         }
         done += n;
     }
+    r->computes = false; // a worker does one thing after the other
     return true;
 }
 
@@ -251,6 +258,7 @@ static bool pass_command(oe_relay *r) {
     atomic_fetch_add(&r->messages, 1);
     if (command == OE_RPC_GRAPH_COMPUTE || command == OE_RPC_GRAPH_RECOMPUTE) {
         atomic_fetch_add(&r->graphs, 1);
+        r->computes = true;
     }
     if (!pass_request(r, command, size, &last)) {
         return false;
@@ -312,7 +320,7 @@ static void *serve(void *self) {
     return NULL;
 }
 
-oe_relay *oe_relay_new(int listener, int worker, const uint8_t *hello, int patience_ms) {
+oe_relay *oe_relay_new(int listener, int worker, const uint8_t *hello, int patience_ms, int quiet_ms) {
     oe_relay *r = calloc(1, sizeof *r);
     sigset_t all, before;
     pthread_t thread;
@@ -322,6 +330,7 @@ oe_relay *oe_relay_new(int listener, int worker, const uint8_t *hello, int patie
         r->worker = worker;
         r->client = -1;
         r->patience_ms = patience_ms;
+        r->quiet_ms = quiet_ms;
         memcpy(r->hello, hello, OE_RELAY_HELLO);
         plain(worker);
         sigfillset(&all); // signals are for the program's own threads

@@ -34,6 +34,8 @@ cdef extern from "<signal.h>" nogil:
 
 # How long a worker may compute without sending anything.
 PATIENCE_SECONDS = 600.0
+# How long it may take for anything else: all that it does then is to fill, copy, read and write memory.
+QUIET_SECONDS = 60.0
 
 cdef dict _FAULTS = {
     OE_RELAY_GONE: "is gone: its connection has ended",
@@ -45,12 +47,13 @@ cdef dict _FAULTS = {
 cdef lib.ggml_backend_t start_device(lib.ggml_backend_dev_t device) except? NULL:
     """A device's backend, or NULL where it cannot be started."""
     cdef sigset_t everything, before
-    sigfillset(&everything)
-    pthread_sigmask(SIG_SETMASK, &everything, &before)
-    try:
-        return lib.ggml_backend_dev_init(device, NULL)
-    finally:
+    cdef lib.ggml_backend_t started
+    with nogil:
+        sigfillset(&everything)
+        pthread_sigmask(SIG_SETMASK, &everything, &before)
+        started = lib.ggml_backend_dev_init(device, NULL)
         pthread_sigmask(SIG_SETMASK, &before, NULL)
+    return started
 
 
 cdef void *_rpc_function(const char *name) except NULL:
@@ -70,10 +73,11 @@ cdef void *_rpc_function(const char *name) except NULL:
 cdef class Worker:
     """A connection to one worker, which serves nobody else until `close`. Raises DeviceError where there is none.
 
-    `patience`: seconds that it may be silent while something is computed.
+    `patience`: seconds that it may be silent while something is computed, `quiet`: while nothing is. None takes
+    PATIENCE_SECONDS and QUIET_SECONDS.
     """
 
-    def __init__(self, address, *, patience=PATIENCE_SECONDS):
+    def __init__(self, address, *, patience=None, quiet=None):
         if self.relay != NULL:
             raise DeviceError("a Worker is initialised once")
         if not isinstance(address, WorkerAddress):
@@ -83,12 +87,14 @@ cdef class Worker:
         _rpc_function(b"ggml_backend_rpc_add_server")
         self.address = address
         self.pid = getpid()
+        patience = PATIENCE_SECONDS if patience is None else patience
+        quiet = QUIET_SECONDS if quiet is None else quiet
         client = WorkerClient(address)
         try:
             devices = client.devices()
             if not devices:
                 raise DeviceError(f"the worker at {address} has no devices")
-            port = self.connect(client, patience)
+            port = self.connect(client, patience, quiet)
         finally:
             client.close()
         try:
@@ -98,18 +104,19 @@ cdef class Worker:
             self.close()
             raise
 
-    cdef int connect(self, client, patience) except -1:
+    cdef int connect(self, client, patience, quiet) except -1:
         """Start the relay. Returns the port of loopback at which ggml finds it."""
         import socket
 
         hello = client.hello
         cdef const uint8_t *said = hello
-        cdef int milliseconds = int(patience * 1000)
+        cdef int computing = int(patience * 1000)
+        cdef int otherwise = int(quiet * 1000)
         cdef int listening, connected
         listener = socket.create_server(("127.0.0.1", 0))
         port = listener.getsockname()[1]
         listening, connected = listener.detach(), client.detach()
-        self.relay = oe_relay_new(listening, connected, said, milliseconds)
+        self.relay = oe_relay_new(listening, connected, said, computing, otherwise)
         if self.relay == NULL:
             raise DeviceError(f"no thread for the connection to {self.address}")
         return port

@@ -24,6 +24,8 @@ __all__ = ["EngineThread"]
 log = logging.getLogger(__name__)
 
 
+CLOSE_SECONDS = 5.0
+"""How long closing waits for the current step, where that waits for a worker."""
 LOOK_SECONDS = 1.0
 """How often an idle engine looks whether its devices are still there."""
 
@@ -51,12 +53,14 @@ class EngineThread:
     def __init__(
         self, core: EngineCore, max_queue: int, name: str, on_exit: Callable[[], None], owner: object = None,
         files: MappedFiles | None = None, check_devices: Callable[[], None] | None = None,
+        give_up_devices: Callable[[], None] | None = None,
     ) -> None:  # fmt: skip
         # -- collaborators --
         self._core = core
         self._on_exit = on_exit
         self._files = MappedFiles() if files is None else files
         self._check_devices = check_devices
+        self._give_up_devices = give_up_devices
         # -- configuration --
         self._max_queue = max_queue
         # -- state --
@@ -169,6 +173,11 @@ class EngineThread:
         self._closed = True
         self._inbox.put(None)
         if wait and threading.current_thread() is not self._thread:
+            if self._give_up_devices is not None:
+                if self._serving.acquire(timeout=CLOSE_SECONDS):
+                    self._serving.release()
+                else:
+                    self._give_up_devices()
             # Last, because an interrupted Thread.join treats a running thread as ended (bpo-45274).
             with self._serving:
                 pass
@@ -212,6 +221,8 @@ class EngineThread:
                     if self._check_devices is not None:
                         self._check_devices()
             except (ClosedError, DeviceLostError) as error:  # a mapped file has changed, or a worker is gone
+                if self._closed:
+                    return
                 self._fault = error
                 report(log, logging.ERROR, "the engine closes: %s", error)
             except BaseException as error:
