@@ -16,6 +16,7 @@ LEFT_OUT = pytest.StashKey[int]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--on-workers", action="store_true", help="put all layers of models on workers; see on_workers.py")
+    parser.addoption("--on-device", metavar="NAME", help="put all layers of models on this device; see on_device.py")
     parser.addoption("--exhaustive", action="store_true", help="run the slow tests too, and all at full size")
 
 
@@ -25,6 +26,10 @@ def pytest_configure(config: pytest.Config) -> None:
         from tests.on_workers import put_engines_on_workers  # noqa: PLC0415 (imports the engine)
 
         config.add_cleanup(put_engines_on_workers().close)
+    if config.getoption("on_device"):
+        from tests.on_device import put_engines_on_device  # noqa: PLC0415 (imports the engine)
+
+        put_engines_on_device(config.getoption("on_device"))
 
 
 def pytest_report_header(config: pytest.Config) -> str:

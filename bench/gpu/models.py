@@ -93,7 +93,9 @@ def _demo_vision(folder: Path) -> tuple[str, Request]:
     image = Image.new("RGB", (96, 96), "white")
     ImageDraw.Draw(image).ellipse((20, 30, 70, 80), fill="red")
     image.save(folder / "circle.png")
-    return str(demo.vision_path()), Request([Media(folder / "circle.png"), Text("What do you see?")], "What do you see?")
+    return str(demo.vision_path()), Request(
+        [Media(folder / "circle.png"), Text("What do you see?")], "What do you see?"
+    )
 
 
 def _smollm2(folder: Path) -> tuple[str, Request] | None:

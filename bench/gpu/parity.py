@@ -55,9 +55,7 @@ def _figures(path: str, request: Request, setting: Setting, num_ctx: int, device
 def _compute(path: str, request: Request, setting: Setting, num_ctx: int, device: str | None) -> tuple[Answer, Any]:
     from ollama_engine import Engine, SamplingParams  # noqa: PLC0415 (a child's; the parent has no use for it)
 
-    params = SamplingParams(
-        temperature=0, max_tokens=N_TOKENS, logprobs=N_TOP, logit_bias=dict(request.banned)
-    )
+    params = SamplingParams(temperature=0, max_tokens=N_TOKENS, logprobs=N_TOP, logit_bias=dict(request.banned))
     with Engine(path, num_ctx=num_ctx, parallel=1, **setting.options(device)) as engine:
         found = engine.generate(request.prompt, params)
         logits = engine.logits(request.logits_of).copy()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -30,7 +29,6 @@ HOW_TO: Mapping[str, str] = {
 class Machine:
     """What is asked of a machine; tests answer themselves. Each gives None where there is nothing."""
 
-    which: Callable[[str], str | None]
     read: Callable[[str], str | None]
     run: Callable[[list[str]], str | None]
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -46,7 +44,7 @@ class Toolchain:
 
 
 def this_machine() -> Machine:
-    return Machine(shutil.which, _read, _run, os.environ)
+    return Machine(_read, _run, os.environ)
 
 
 def _read(path: str) -> str | None:
