@@ -6,7 +6,7 @@ PY := $(VENV)/bin/python
 BUILD_REQUIRES := scikit-build-core>=0.11 cython>=3.1 cython-cmake>=0.2.2 cmake>=3.26 ninja>=1.11 pip>=23
 NATIVE := CMakeLists.txt pyproject.toml Makefile $(shell find csrc ollama_engine -name '*.pyx' -o -name '*.pxd' -o -name '*.[ch]' -o -name 'ggml.lock' -o -name fetch.py)
 
-.PHONY: run chat test test-all test-failed clients lint bench bench-smoke bench-check build reference portable-check gpu-check \
+.PHONY: run chat test test-all test-failed clients ray lint bench bench-smoke bench-check build reference portable-check gpu-check \
 	sanitize tsan fuzz soak clean
 
 run: $(VENV)/.built
@@ -45,6 +45,14 @@ clients: $(VENV)/.clients .venv-litellm/.made
 .venv-litellm/.made:
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/pip install --quiet --disable-pip-version-check "litellm[mcp]>=1.50"
+	touch $@
+
+# Ray, for the tests of replicas and of jobs (skipped without). Its routers are an interface that Ray calls alpha: a new
+# release is tried with `make ray RAY=2.61.0` before it is named here.
+RAY ?= 2.60.0
+ray: $(VENV)/.ray-$(RAY)
+$(VENV)/.ray-$(RAY): pyproject.toml | $(VENV)/.built
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable ".[ray]" "ray==$(RAY)"
 	touch $@
 
 # One table; the peer's columns are filled where `$(PY) bench/peers.py build` has built it.
