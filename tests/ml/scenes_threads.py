@@ -205,7 +205,7 @@ def threads_have_small_stacks() -> None:
     assert libc.pthread_attr_setguardsize(attributes, ctypes.c_size_t(1 << 20)) == 0
     assert libc.pthread_setattr_default_np(attributes) == 0
     rng = np.random.default_rng(1)
-    with new_backend() as backend, Storage(backend, 1) as storage, Context(backend) as ctx:
+    with new_backend(threads=1) as backend, Storage(backend, 1) as storage, Context(backend) as ctx:
         weight = storage.add("w", "q4_K", (1024, 512))
         storage.allocate(0)
         q, k, v = (ctx.from_floats(rng.normal(0, 1, (n, 512, 256)).astype(np.float32)) for n in (4, 2, 2))
@@ -215,5 +215,6 @@ def threads_have_small_stacks() -> None:
             out = ops.paged_attention(q, k, v, parts, cells, 0.1)
             y = ops.mul_mat_small_batch(weight, ops.glu(*(ops.reshape(out, 1024, 512) for _ in range(2))))
             ctx.forward(y)
-        ctx.compute()
+        ctx.launch()  # in a thread that is made for it
+        ctx.wait()
         assert np.isfinite(y.numpy()).all()
