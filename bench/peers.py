@@ -3,6 +3,7 @@
     python bench/peers.py build                                     # about 10 minutes on 2 cores, once
     python bench/peers.py compare MODEL.gguf -p 512 -n 128 -t 2 -r 3
     python bench/peers.py compare MODEL.gguf -p 128 -n 64 --parallel 1,2,4,8 -t 2 -r 3
+    python bench/peers.py compare MODEL.gguf -p 256 -n 32 -d 4096 --cache q8_0 -t 2 -r 1
 
 The first comparison is of one caller, with llama-bench; the second of several at once, with llama-batched-bench. Both
 sides run the same ggml commit, so what differs is what surrounds it. They take turns (A B A B ...), each time in a
@@ -21,6 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for when this fi
 
 from bench import peer_single, peer_streams
 from bench.peer_tools import BACKEND_OPTIONS, build_tools
+
+CACHES = ("f32", "f16", "bf16", "q8_0", "q4_0")
 
 
 def widths(text: str) -> tuple[int, ...]:
@@ -46,6 +49,7 @@ def parser() -> argparse.ArgumentParser:
         "-d", type=int, default=0, metavar="TOKENS", help="of context that is there before (one stream)"
     )
     against.add_argument("--parallel", type=widths, metavar="N,N", help="numbers of streams served at once")
+    against.add_argument("--cache", choices=CACHES, default="f16", help="type of keys and values, on both sides")
     against.add_argument("-t", type=int, default=os.cpu_count() or 1, metavar="THREADS")
     against.add_argument("-r", type=int, default=3, metavar="ROUNDS")
     against.add_argument("--json", action="store_true", help="print JSON instead of a table")
@@ -60,10 +64,12 @@ def main(arguments: list[str] | None = None) -> None:
     if chosen.parallel:
         if chosen.d:
             raise SystemExit("peers.py: -d is for one stream; leave --parallel or -d out")
-        result = peer_streams.compare(chosen.model, chosen.p, chosen.n, chosen.parallel, chosen.t, chosen.r)
+        load = peer_streams.Load(chosen.model, chosen.p, chosen.n, chosen.parallel, chosen.t, chosen.cache)
+        result = peer_streams.compare(load, chosen.r)
         table = peer_streams.report(result)
     else:
-        result = peer_single.compare(chosen.model, chosen.p, chosen.n, chosen.t, chosen.r, chosen.d)
+        ask = peer_single.Ask(chosen.model, chosen.p, chosen.n, chosen.t, chosen.d, chosen.cache)
+        result = peer_single.compare(ask, chosen.r)
         table = peer_single.report(result)
     print(json.dumps(result, indent=2) if chosen.json else table)
 
