@@ -138,6 +138,7 @@ class Engine(
                 owner=self,
                 files=loaded.weights.files,
                 check_devices=loaded.backend.check_devices if loaded.backend.workers else None,
+                give_up_devices=loaded.backend.give_up_devices if loaded.backend.workers else None,
             )
             self._submission = Submission(loaded, self._engine_thread)
             self._identity = ModelIdentity(loaded.gguf)
