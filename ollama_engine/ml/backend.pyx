@@ -29,6 +29,7 @@ from ollama_engine.ml.libworker cimport (
 from ollama_engine.ml.tensor cimport root_of
 from ollama_engine.ml.thread_pools cimport ThreadPools
 from ollama_engine.ml.types cimport shape_to_ne, type_of, whole
+from ollama_engine.ml.uploads cimport Uploads
 from ollama_engine.ml.window cimport Memory
 from ollama_engine.ml.workers cimport Worker, start_device
 
@@ -129,6 +130,7 @@ cdef class Backend:
             self.handles[self.n_handles] = handle
             self.n_handles += 1
         self.plan_graph = <lib.graph_plan_t>cpu_library_function("ggml_graph_plan")
+        self.uploads = Uploads()
         self.pools = ThreadPools.__new__(ThreadPools)
         self.pools.start(self.handles[self.n_handles - 1], self.threads, self.n_handles == 1)
         self.renew_scheduler()
@@ -240,6 +242,7 @@ cdef class Backend:
     cdef int forget_graph(self) except -1:
         """With `lock` held: the scheduler's memory belongs to no context from now on."""
         self.allocated = None
+        self.uploads.forget()
         if self.sched != NULL:
             lib.ggml_backend_sched_reset(self.sched)
         return 0
@@ -359,6 +362,8 @@ cdef class Backend:
             with nogil:
                 lib.ggml_backend_sched_free(self.measurer)
             self.measurer = NULL
+        if self.uploads is not None:
+            self.uploads.close()
         with nogil:
             for i in range(self.n_handles):
                 lib.ggml_backend_free(self.handles[i])

@@ -298,7 +298,7 @@ EXPECT: dict[str, Callable[..., Expected]] = {
     "glu": glu, "scale": scale, "clamp": clamp,
     **{name: _named(name) for name in ("sqr", "sqrt", "log", "sin", "cos")},
     "rms_norm": rms_norm, "layer_norm": layer_norm, "l2_norm": l2_norm, "sum_rows": sum_rows, "mean": mean,
-    "argsort": argsort, "top_k": top_k, "view": view, "reshape": reshape, "permute": permute, "transpose": transpose,
+    "argsort": argsort, "top_k": top_k, "best_k": top_k, "view": view, "reshape": reshape, "permute": permute, "transpose": transpose,
     "cont": cont, "cast": cast, "copy": copy, "concat": concat, "repeat": repeat, "get_rows": get_rows,
     "set_rows": set_rows, "mul_mat": mul_mat, "mul_mat_small_batch": mul_mat, "mul_mat_id": mul_mat_id,
     "mul_mat_id_small_batch": mul_mat_id, "weighted_sum": weighted_sum, "rope": rope,
