@@ -147,7 +147,7 @@ def _works_here() -> bool:
         return bool(engine.generate("One day", SHORT).tokens)
 
 
-# -- a worker that is there and does nothing: stopped, or at the other end of a line that is cut ------------------------
+# -- a worker that is there and does nothing: stopped, or at the other end of a line that is cut -----------------------
 
 
 def test_closing_does_not_wait_for_a_stopped_worker(worker: RunningWorker, monkeypatch: pytest.MonkeyPatch) -> None:
