@@ -21,7 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for when this file is run as a program
 
 from bench import peer_single, peer_streams
-from bench.peer_tools import build_tools
+from bench.peer_tools import BACKEND_OPTIONS, build_tools
 
 CACHES = ("f32", "f16", "bf16", "q8_0", "q4_0")
 
@@ -39,7 +39,8 @@ def widths(text: str) -> tuple[int, ...]:
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(description="llama.cpp's tools from the pinned sources, and comparisons with them.")
     commands = top.add_subparsers(dest="command", required=True)
-    commands.add_parser("build", help="build the tools and print their folder")
+    building = commands.add_parser("build", help="build the tools and print their folder")
+    building.add_argument("--backend", choices=BACKEND_OPTIONS, help="llama-bench alone, with this backend for GPUs")
     against = commands.add_parser("compare", help="measure MODEL with both engines in turn")
     against.add_argument("model", metavar="MODEL")
     against.add_argument("-p", type=int, default=512, metavar="TOKENS", help="prompt length")
@@ -58,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> None:
     chosen = parser().parse_args(arguments)
     if chosen.command == "build":
-        print(build_tools())
+        print(build_tools(chosen.backend))
         return
     if chosen.parallel:
         if chosen.d:

@@ -6,9 +6,10 @@ from ollama_engine.ml.device_info import Device
 from ollama_engine.ml.worker_address import WorkerAddress
 
 PATIENCE_SECONDS: Final[float]
+QUIET_SECONDS: Final[float]
 
 class Worker:
-    def __init__(self, address: WorkerAddress, *, patience: float = ...) -> None: ...
+    def __init__(self, address: WorkerAddress, *, patience: float | None = ..., quiet: float | None = ...) -> None: ...
     @property
     def address(self) -> WorkerAddress: ...
     @property

@@ -5,10 +5,11 @@ That the answers are right is for tests/models/test_devices.py to say.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
-import threading
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,13 @@ import pytest
 from ollama_engine import Engine, SamplingParams, demo
 from ollama_engine.errors import ClosedError, ConfigError, DeviceError, DeviceLostError
 from tests.models.variants import VARIANTS, prompt
-from tests.workers import RunningWorker, running_worker
+from tests.suite import slow_except
+from tests.tiny import write_tiny_llama
+from tests.workers import RunningWorker, ended, eventually, running_worker
 
 LONG = SamplingParams(temperature=0, max_tokens=400)
 SHORT = SamplingParams(temperature=0, max_tokens=4)
 OPTIONS: dict[str, Any] = {"num_ctx": 512, "threads": 1, "parallel": 2}
-WAIT = 120.0
 
 
 @pytest.fixture
@@ -40,24 +42,6 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningWorker]:
 
 def opened(worker: RunningWorker, **options: Any) -> Engine:
     return Engine(demo.path(), devices=[worker.address], **{**OPTIONS, **options})
-
-
-def ended(call: Callable[[], object]) -> BaseException | None:
-    """What a call raised, made in a thread that must not hang."""
-    raised: list[BaseException | None] = []
-
-    def run() -> None:
-        try:
-            call()
-            raised.append(None)
-        except BaseException as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(WAIT)
-    assert raised, "the call hangs"
-    return raised[0]
 
 
 # -- a worker that ends ------------------------------------------------------------------------------------------------
@@ -119,6 +103,36 @@ def test_killed_while_nothing_is_asked(worker: RunningWorker) -> None:
         assert isinstance(ended(lambda: engine.generate("One day", SHORT)), ClosedError)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_a_lost_engine_leaves_nothing_here(worker: RunningWorker) -> None:
+    """Threads, descriptors and mapped weights are given back without a call of `close`."""
+
+    def held() -> tuple[int, int, bool]:
+        own = Path("/proc/self")
+        mapped = str(demo.path()) in (own / "maps").read_text()
+        return len(list((own / "task").iterdir())), len(list((own / "fd").iterdir())), mapped
+
+    assert _works_here()
+    before = held()
+    engine = opened(worker)
+    stream = engine.stream("One day", LONG)
+    next(stream)
+    assert held()[2]
+    worker.kill()
+    assert ended(lambda: list(stream)) is not None
+    eventually(lambda: held() <= before and held()[2] == before[2])
+    assert engine.closed
+
+
+def test_an_idle_engine_notices(worker: RunningWorker) -> None:
+    with opened(worker) as engine:
+        assert engine.generate("One day", SHORT).tokens
+        worker.kill()
+        eventually(lambda: engine.closed)
+        with pytest.raises(ClosedError, match=f"the worker at {worker.address} is gone"):
+            engine.generate("One day", SHORT)
+
+
 def test_another_worker_takes_over(worker: RunningWorker, shared: RunningWorker) -> None:
     with opened(worker) as engine:
         text = engine.generate("One day", SHORT).text
@@ -131,6 +145,51 @@ def test_another_worker_takes_over(worker: RunningWorker, shared: RunningWorker)
 def _works_here() -> bool:
     with Engine(demo.path(), gpu_layers=0, **OPTIONS) as engine:
         return bool(engine.generate("One day", SHORT).tokens)
+
+
+# -- a worker that is there and does nothing: stopped, or at the other end of a line that is cut -----------------------
+
+
+def test_closing_does_not_wait_for_a_stopped_worker(worker: RunningWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ollama_engine.runner.core.engine_thread.CLOSE_SECONDS", 0.1)
+    engine = opened(worker)
+    stream = engine.stream("One day", LONG)
+    next(stream)
+    with worker.stopped():
+        waiting = engine.submit("Two foxes", LONG)
+        assert ended(engine.close) is None
+        for call in (waiting.result, lambda: list(stream)):
+            assert isinstance(ended(call), (ClosedError, DeviceLostError))
+    with opened(worker) as again:
+        assert again.generate("One day", SHORT).tokens
+
+
+@pytest.mark.parametrize("at", slow_except(["prompt", "answer", "load", "save"], "save"))
+def test_a_stopped_worker_is_lost_in_the_end(
+    at: str, worker: RunningWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After PATIENCE_SECONDS where it computes, after QUIET_SECONDS where it only has to read or write memory."""
+    long = "PATIENCE_SECONDS" if at in ("load", "save") else "QUIET_SECONDS"
+    short = "QUIET_SECONDS" if at in ("load", "save") else "PATIENCE_SECONDS"
+    monkeypatch.setattr(f"ollama_engine.ml.workers.{long}", 3600.0)
+    monkeypatch.setattr(f"ollama_engine.ml.workers.{short}", 5.0)
+    with contextlib.ExitStack() as undo:
+        stop = lambda: undo.enter_context(worker.stopped())  # noqa: E731
+        if at == "load":
+            error = ended(lambda: opened(worker, progress=lambda done, total: done < total or stop()))
+        else:
+            engine = undo.enter_context(opened(worker))
+            session = undo.enter_context(engine.session())
+            session.append("One day a fox")
+            session.generate(SHORT)
+            stream = engine.stream("One day", LONG)
+            if at == "answer":
+                next(stream)
+            stop()
+            error = ended(lambda: session.save(tmp_path / "saved") if at == "save" else list(stream))
+        assert isinstance(error, (DeviceLostError, ClosedError)), error
+        assert f"the worker at {worker.address} does not answer any more" in str(error)
+    assert not (tmp_path / "saved").exists()
 
 
 # -- a worker that is not there, or is busy ----------------------------------------------------------------------------
@@ -147,7 +206,7 @@ def test_no_worker() -> None:
 def test_a_worker_serves_one_engine(shared: RunningWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ollama_engine.ml.worker_client.ANSWER_SECONDS", 0.3)
     with opened(shared) as engine:
-        with pytest.raises(DeviceError, match="one program at a time"):
+        with pytest.raises(DeviceError, match="it is busy"):
             opened(shared)
         assert engine.generate("One day", SHORT).tokens
     with opened(shared) as engine:  # which it does when the first one is closed
@@ -239,6 +298,12 @@ def test_a_full_device(shared: RunningWorker, monkeypatch: pytest.MonkeyPatch) -
         opened(shared, gpu_layers=100)
     with opened(shared) as engine:
         assert engine.generate("One day", SHORT).tokens
+
+
+def test_heads_that_the_caches_type_cannot_hold(shared: RunningWorker, tmp_path: Path) -> None:
+    path = write_tiny_llama(tmp_path / "tiny.gguf").path
+    with pytest.raises(ConfigError, match="blocks of 32"):
+        Engine(path, devices=[shared.address], kv_cache_type="q8_0", **OPTIONS)
 
 
 def test_reports_name_the_worker(shared: RunningWorker) -> None:
