@@ -22,8 +22,10 @@ from ollama_engine.ml.device_info import Device
 from ollama_engine.ml.ops_best import supports_best_k
 from ollama_engine.ml.tensor import Tensor
 
-__all__ = ["LEAST_VOCABULARY", "LEVELS", "BestLogits", "RowCounts", "best_rows", "level_of", "make_best_logits", "sparse_row",
-           "whole_runs"]  # fmt: skip
+__all__ = [
+    "LEAST_VOCABULARY", "LEVELS", "BestLogits", "RowCounts", "best_rows", "level_of", "make_best_logits", "sparse_row",
+    "whole_runs",
+]  # fmt: skip
 
 LEVELS = (16, 128, 256)
 """How many of the best logits a graph may find. 16: greedy answers, with ties. 128: `top_k` of 40, as is the default,

@@ -208,7 +208,8 @@ class Executor:
     @contextmanager
     def _read(self, graph: Graph, needed: Sequence[int]) -> Iterator[FloatArray]:
         if graph.best is not None:
-            assert graph.logits is not None and self.best_logits is not None, "the best are those of logits"
+            assert graph.logits is not None, "the best are those of logits"
+            assert self.best_logits is not None, "the graph was built with it"
             with self.best_logits.read(graph.ctx, graph.logits, graph.best, needed) as rows:
                 yield rows
             return
