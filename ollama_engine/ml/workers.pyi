@@ -22,5 +22,10 @@ class Worker:
     def close(self) -> None: ...
 
 def serve_devices(
-    host: str, port: int, devices: Iterable[Device], threads: int, cache: str | os.PathLike[str] | None = None
+    host: str,
+    port: int,
+    devices: Iterable[Device],
+    threads: int,
+    cache: str | os.PathLike[str] | None = None,
+    memory: int | None = None,
 ) -> None: ...
