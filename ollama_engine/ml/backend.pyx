@@ -400,6 +400,8 @@ def supports_flash_attention(device, key_dim, value_dim, str dtype not None):
     cdef int64_t m[4]
     if dtype not in KEY_TYPES:
         return False
+    if any([whole(dim) % lib.ggml_blck_size(kind) for dim in (key_dim, value_dim)]):
+        return False
     shape_to_ne((key_dim, 1, 1), lib.GGML_TYPE_F32, q)
     shape_to_ne((key_dim, 256, 1), kind, k)
     shape_to_ne((value_dim, 256, 1), kind, v)

@@ -39,6 +39,7 @@ cdef class Computation(Graph):
         self.index_limits = []
         self.stored = {}
         self.rounded = {}
+        self.written = set()
         self.kept = {}
         self.sources = {}
         self.inputs = []

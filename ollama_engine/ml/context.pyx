@@ -264,6 +264,7 @@ cdef class Context(Computation):
         self.limits = None
         self.stored = {}
         self.rounded = {}
+        self.written = set()
         self.kept = {}
         self.sources = {}
         self.placed = set()

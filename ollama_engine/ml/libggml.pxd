@@ -54,6 +54,8 @@ cdef extern from "ggml.h" nogil:
 
     enum ggml_op:
         GGML_OP_NONE
+        GGML_OP_MUL
+        GGML_OP_RMS_NORM
         GGML_OP_MUL_MAT
         GGML_OP_VIEW
         GGML_OP_RESHAPE
@@ -65,6 +67,7 @@ cdef extern from "ggml.h" nogil:
         GGML_OP_CUSTOM
         GGML_OP_CPY
         GGML_OP_SET_ROWS
+        GGML_OP_GLU
 
     enum ggml_unary_op:
         GGML_UNARY_OP_ABS
@@ -155,6 +158,7 @@ cdef extern from "ggml.h" nogil:
     size_t ggml_row_size(ggml_type type, int64_t ne)
     const char *ggml_type_name(ggml_type type)
     const char *ggml_op_name(ggml_op op)
+    ggml_glu_op ggml_get_glu_op(const ggml_tensor *tensor)
     bool ggml_is_quantized(ggml_type type)
     bool ggml_is_transposed(const ggml_tensor *tensor)
     bool ggml_is_permuted(const ggml_tensor *tensor)

@@ -39,6 +39,8 @@ cdef class Graph(Owner):
     # -- activations that ops_small_batch has rounded for a product, {(address, kind of rounding): Tensor}; none is
     #    written after that --
     cdef dict rounded
+    # -- addresses of tensors that some operation writes into: what is computed of them depends on when that is --
+    cdef set written
     # -- what ops_paged shares between layers, and what its operations are told; until the graph is gone --
     cdef dict kept
 

@@ -114,6 +114,7 @@ cdef class Graph(Owner):
         if target is not None and (<Tensor>target).owner.read_only:
             raise ShapeError(f"{op}: {describe(t)} lies in a mapped file and cannot be changed")
         self.rounded.clear()
+        self.written.add(<size_t>root_of(t.ptr))
         return 0
 
     cdef int limit_index(self, Tensor index, int64_t rows, lib.ggml_tensor *result) except -1:

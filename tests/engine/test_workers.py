@@ -19,6 +19,7 @@ from ollama_engine import Engine, SamplingParams, demo
 from ollama_engine.errors import ClosedError, ConfigError, DeviceError, DeviceLostError
 from tests.models.variants import VARIANTS, prompt
 from tests.suite import slow_except
+from tests.tiny import write_tiny_llama
 from tests.workers import RunningWorker, ended, eventually, running_worker
 
 LONG = SamplingParams(temperature=0, max_tokens=400)
@@ -146,7 +147,7 @@ def _works_here() -> bool:
         return bool(engine.generate("One day", SHORT).tokens)
 
 
-# -- a worker that is there and does nothing: stopped, or at the other end of a line that is cut ------------------------
+# -- a worker that is there and does nothing: stopped, or at the other end of a line that is cut -----------------------
 
 
 def test_closing_does_not_wait_for_a_stopped_worker(worker: RunningWorker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,6 +298,12 @@ def test_a_full_device(shared: RunningWorker, monkeypatch: pytest.MonkeyPatch) -
         opened(shared, gpu_layers=100)
     with opened(shared) as engine:
         assert engine.generate("One day", SHORT).tokens
+
+
+def test_heads_that_the_caches_type_cannot_hold(shared: RunningWorker, tmp_path: Path) -> None:
+    path = write_tiny_llama(tmp_path / "tiny.gguf").path
+    with pytest.raises(ConfigError, match="blocks of 32"):
+        Engine(path, devices=[shared.address], kv_cache_type="q8_0", **OPTIONS)
 
 
 def test_reports_name_the_worker(shared: RunningWorker) -> None:

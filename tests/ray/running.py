@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
@@ -14,7 +13,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
 
-PATIENCE = 400
+from tests.ray.ray_environment import PATIENCE, ray_environment
 
 
 @dataclass(frozen=True)
@@ -39,9 +38,16 @@ class RunningServer:
 def serving(*arguments: str) -> Iterator[RunningServer]:
     """The program with these arguments, from when it listens until the block ends."""
     command = [sys.executable, "-m", "ollama_engine", "serve", "--port", "0", *arguments]
+    with ray_environment() as variables, running(command, variables) as found:
+        yield found
+
+
+@contextmanager
+def running(command: list[str], variables: dict[str, str]) -> Iterator[RunningServer]:
+    """A program that says "listening at URL", from then until the block ends; SIGTERM ends it."""
     lines: SimpleQueue[str | None] = SimpleQueue()
     process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL, env=variables
     )
 
     def read() -> None:
@@ -102,8 +108,3 @@ def _is_engine(pid: int) -> bool:
         return b"ServeReplica:ollama-engine:engines" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
-
-
-def kill(pid: int) -> None:
-    """End a process at once, as the system does where memory is short."""
-    os.kill(pid, signal.SIGKILL)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from ollama_engine import Engine, SamplingParams, demo
 from ollama_engine.errors import ConfigError, ContextOverflowError
 from ollama_engine.ray import BatchGenerator
+from tests.ray.ray_environment import PATIENCE, command, kill, processes, ray_environment
 
 SHORT = SamplingParams(max_tokens=3, temperature=0)
 ENGINE = {"num_ctx": 64, "parallel": 4, "threads": 1}
@@ -81,54 +83,69 @@ def keys(folder: Path) -> Counter[int]:
     return Counter(row["key"] for row in whole if "key" in row)
 
 
-JOB = """
-import os, sys
+N_ROWS = 2000
+JOB = f"""
+import os, sys, time
 import ray
 from ollama_engine import SamplingParams, demo
 from ollama_engine.ray import BatchGenerator
 ray.init(address="local", include_dashboard=False, num_cpus=2, object_store_memory=100 << 20, log_to_driver=False,
          logging_level="ERROR")
-rows = ray.data.range({n}).map(lambda row: {{**row, "prompt": f"Day {{row['id']}}:"}})
-answers = rows.map_batches(
+folder, go_on = sys.argv[1:]
+def prompt(row):
+    while row["id"] >= {N_ROWS // 2} and not os.path.exists(go_on):
+        time.sleep(0.1)
+    return {{**row, "prompt": f"Day {{row['id']}}:"}}
+answers = ray.data.range({N_ROWS}, override_num_blocks=20).map(prompt).map_batches(
     BatchGenerator, fn_constructor_args=[str(demo.path()), SamplingParams(max_tokens=3, temperature=0)],
-    fn_constructor_kwargs={{"engine": {engine!r}, "checkpoint": sys.argv[1], "id_column": "id"}},
+    fn_constructor_kwargs={{"engine": {ENGINE!r}, "checkpoint": folder, "id_column": "id"}},
     compute=ray.data.ActorPoolStrategy(size=2), batch_size=64, num_cpus=0.5,
 )
 for row in answers.iter_rows():
-    print(row["id"], row["answer"].replace("\\n", " "), flush=True)
+    print(row["id"])
 ray.shutdown()
 """
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_a_ray_data_job_that_is_killed_answers_every_row_once(tmp_path: Path) -> None:
+def test_a_ray_data_job_whose_processes_are_killed_answers_every_row_once(tmp_path: Path) -> None:
+    """First one of the two that have engines, then all of the job, whose second half of rows waits for that."""
     pytest.importorskip("ray.data", reason="the extra `ray` is not installed")
-    n = 2000
-    rows = run_job(tmp_path / "answers", n, until=lambda so_far: len(so_far) >= 300)
-    assert len(rows) < n
-    left = keys(tmp_path / "answers")
+    folder, go_on = tmp_path / "answers", tmp_path / "go on"
+    with job(folder, go_on) as (first, ray_folder):
+        wait_until(lambda: keys(folder).total() >= 200, first)
+        kill(next(pid for pid in processes(ray_folder) if command(pid).startswith("ray::MapWorker")))
+        wait_until(lambda: keys(folder).total() >= 600, first)
+        for pid in [first.pid, *processes(ray_folder)]:
+            kill(pid)
+    left = keys(folder)
+    assert 600 <= left.total() <= N_ROWS // 2
     assert set(left.values()) == {1}
-    rows = run_job(tmp_path / "answers", n, until=lambda _: False)
-    assert sorted(rows) == list(range(n))
-    answered = keys(tmp_path / "answers")
-    assert answered == Counter(range(n))
+    go_on.touch()
+    with job(folder, go_on) as (second, _):
+        rows = [int(line) for line in second.communicate(timeout=PATIENCE)[0].splitlines()]
+    assert second.returncode == 0
+    assert sorted(rows) == list(range(N_ROWS))
+    assert keys(folder) == Counter(range(N_ROWS))
 
 
-def run_job(folder: Path, n: int, until: Callable[[list[int]], bool]) -> list[int]:
-    """The ids that the job prints. It and all its processes are killed as soon as `until` says so."""
-    script = JOB.format(n=n, engine=ENGINE)
-    job = subprocess.Popen(
-        [sys.executable, "-c", script, str(folder)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0"},
-    )  # fmt: skip
-    assert job.stdout is not None
-    found: list[int] = []
-    for line in job.stdout:
-        found.append(int(line.split()[0]))
-        if until(found):
-            job.kill()
-            break
-    job.wait()
-    job.stdout.close()
-    return found
+@contextmanager
+def job(folder: Path, go_on: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The job, and the folder that Ray's processes have."""
+    with ray_environment() as variables, subprocess.Popen(
+        [sys.executable, "-c", JOB, str(folder), str(go_on)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        text=True, env=variables,
+    ) as started:  # fmt: skip
+        try:
+            yield started, variables["RAY_TMPDIR"]
+        finally:
+            started.kill()
+
+
+def wait_until(true: Callable[[], bool], running: subprocess.Popen[str]) -> None:
+    until = time.monotonic() + PATIENCE
+    while not true():
+        assert running.poll() is None, f"the job ended with {running.returncode}"
+        assert time.monotonic() < until
+        time.sleep(0.05)

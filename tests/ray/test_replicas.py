@@ -16,7 +16,8 @@ pytest.importorskip("ray.serve", reason="the extra `ray` is not installed")
 httpx = pytest.importorskip("httpx", reason="the extra `server` is not installed")
 
 from ollama_engine import Engine, SamplingParams, demo  # noqa: E402
-from tests.ray.running import PATIENCE, RunningServer, kill, serving  # noqa: E402
+from tests.ray.ray_environment import PATIENCE, kill  # noqa: E402
+from tests.ray.running import RunningServer, serving  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 

@@ -50,7 +50,13 @@ def test_a_worker_that_is_killed_and_comes_back(isolation: str, tmp_path: Path) 
     with worker_program(tmp_path) as worker, client_of(worker, tmp_path, isolation=isolation) as client:
         text = answer(client).json()["response"]
         (row,) = loaded(client)
+        assert row["devices"] == {worker.address: row["size_vram"], "CPU": row["size"] - row["size_vram"]}
         assert 0 < row["size_vram"] < row["size"]
+        told = re.findall(rf'^ollama_engine_device_bytes{{device="{worker.address}",kind="(\w+)".*}} (\S+)$',
+                          client.get("/metrics").text, re.MULTILINE)  # fmt: skip
+        taken = {kind: float(nbytes) for kind, nbytes in told}
+        assert set(taken) == {"weights", "cache", "graph"}
+        assert sum(taken.values()) == row["size_vram"]
         with client.stream("POST", "/api/generate", json=LONG) as response:
             lines = response.iter_lines()
             for _ in range(3):
