@@ -114,7 +114,7 @@ def test_a_lost_engine_leaves_nothing_here(worker: RunningWorker) -> None:
 
     assert _works_here()
     before = held()
-    engine = opened(worker)
+    engine = opened(worker, gpu_layers=1)  # the others' weights are mapped here
     stream = engine.stream("One day", LONG)
     next(stream)
     assert held()[2]
