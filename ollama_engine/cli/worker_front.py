@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from ollama_engine.cli.worker_cache import CacheView, WeightCache
 from ollama_engine.errors import DeviceError
 from ollama_engine.ml.worker_client import keep_alive
 from ollama_engine.server.isolation.parent import how_it_ended
@@ -33,20 +34,23 @@ MOST_PROGRAMS = 16
 """Programs served at once; others wait to be connected."""
 CHUNK = 1 << 20
 
-StartProcess = Callable[[int], "subprocess.Popen[bytes]"]
-"""Starts a process that serves at this port of loopback."""
+StartProcess = Callable[[int, "str | None"], "subprocess.Popen[bytes]"]
+"""Starts a process that serves at this port of loopback, and keeps weights in this folder."""
 
 
 class WorkerFront:
     """Serves at a listening socket, which it takes over. Every method is called on one thread.
 
-    `tell` is told what goes wrong, from any thread.
+    `tell` is told what goes wrong, from any thread. `cache`: weights that outlast processes.
     """
 
-    def __init__(self, listener: socket.socket, start: StartProcess, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, listener: socket.socket, start: StartProcess, tell: Callable[[str], None], cache: WeightCache | None
+    ) -> None:
         self._listener = listener
         self._start = start
         self._tell = tell
+        self._cache = cache
         self._lock = threading.Lock()
         self._all: set[_Serving] = set()
         self._idle: list[_Serving] = []
@@ -107,7 +111,7 @@ class WorkerFront:
         return serving
 
     def _started(self) -> _Serving:
-        serving = _Serving(self._start)
+        serving = _Serving(self._start, None if self._cache is None else self._cache.view())
         with self._lock:
             self._all.add(serving)
             self._idle.append(serving)
@@ -142,6 +146,7 @@ class WorkerFront:
                     serving.end()
                     return
                 with inside:
+                    serving.refresh_cache()
                     left = _exchange(connection, inside, serving)
             # Whose process has hung up has crashed, or has been sent what is no command.
             self._give_back(serving, usable=left or not serving.ended.wait(LOOK_SECONDS))
@@ -152,6 +157,7 @@ class WorkerFront:
         """Keep a process for the next program, where none waits already."""
         if not usable:
             return
+        serving.keep_cache()
         with self._lock:
             wanted = serving.lives and not any(other.lives for other in self._idle) and not self._closed
             if wanted:
@@ -164,11 +170,12 @@ class WorkerFront:
 class _Serving:
     """A process that serves one program after the other, at a port of loopback."""
 
-    def __init__(self, start: StartProcess) -> None:
+    def __init__(self, start: StartProcess, cache: CacheView | None) -> None:
         with socket.socket() as found:
             found.bind((LOOPBACK, 0))
             self._port = int(found.getsockname()[1])
-        self._process = start(self._port)
+        self._cache = cache
+        self._process = start(self._port, None if cache is None else str(cache.path))
         self._began = time.monotonic()
         self.peer: str | None = None
         self.told = False
@@ -188,7 +195,19 @@ class _Serving:
         """Its exit code, once it has ended."""
         code = self._process.wait()
         self.ended.set()
+        if self._cache is not None:
+            self._cache.close()
         return code
+
+    def refresh_cache(self) -> None:
+        """Have the next program find what other processes have kept."""
+        if self._cache is not None:
+            self._cache.refresh()
+
+    def keep_cache(self) -> None:
+        """Let others use what the last program has sent."""
+        if self._cache is not None:
+            self._cache.keep()
 
     def wait_until_it_listens(self) -> socket.socket:
         """A connection to it. Raises DeviceError where it ends first, or takes too long."""
@@ -210,6 +229,8 @@ class _Serving:
         self._process.wait()
         if self._process.stdin is not None:
             self._process.stdin.close()
+        if self._cache is not None:
+            self._cache.close()
 
 
 def _exchange(client: socket.socket, inside: socket.socket, serving: _Serving) -> bool:
