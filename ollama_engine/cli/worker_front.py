@@ -71,13 +71,13 @@ class WorkerFront:
                 continue
             try:
                 connection, peer = self._listener.accept()
+                serving = self._taken()
             except OSError as error:
                 self._places.release()
-                if not isinstance(error, TimeoutError):  # no file descriptor is left, or who came has gone
+                if not isinstance(error, TimeoutError):  # no descriptor or process is left, or who came has gone
                     self._tell(f"a connection is lost: {error}")
                     time.sleep(LOOK_SECONDS)
                 continue
-            serving = self._taken()
             threading.Thread(
                 target=self._serve, args=(connection, f"{peer[0]}:{peer[1]}", serving), daemon=True
             ).start()
@@ -96,7 +96,11 @@ class WorkerFront:
         with self._lock:
             found = any(serving.lives for serving in self._all)
         if not found and time.monotonic() >= self._not_before:
-            self._started()
+            try:
+                self._started()
+            except OSError as error:
+                self._tell(f"no process can be started: {error}")
+                self._not_before = time.monotonic() + QUICK_SECONDS
 
     def _taken(self) -> _Serving:
         with self._lock:
@@ -139,17 +143,14 @@ class WorkerFront:
             with connection:
                 keep_alive(connection)  # or a machine that is gone would keep its memory here for ever
                 serving.peer = peer
-                try:
-                    inside = serving.wait_until_it_listens()
-                except DeviceError as error:
-                    self._tell(f"{peer} cannot be served: {error}")
-                    serving.end()
-                    return
-                with inside:
+                with serving.wait_until_it_listens() as inside:
                     serving.refresh_cache()
                     left = _exchange(connection, inside, serving)
             # Whose process has hung up has crashed, or has been sent what is no command.
             self._give_back(serving, usable=left or not serving.ended.wait(LOOK_SECONDS))
+        except OSError as error:  # it does not start, or weights cannot be kept
+            self._tell(f"{peer} is not served any more: {error}")
+            serving.end()
         finally:
             self._places.release()
 
