@@ -25,5 +25,10 @@ class Worker:
 
 def weights_hash(data: Buffer) -> int: ...
 def serve_devices(
-    host: str, port: int, devices: Iterable[Device], threads: int, cache: str | os.PathLike[str] | None = None
+    host: str,
+    port: int,
+    devices: Iterable[Device],
+    threads: int,
+    cache: str | os.PathLike[str] | None = None,
+    memory: int | None = None,
 ) -> None: ...

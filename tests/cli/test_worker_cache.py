@@ -78,7 +78,7 @@ def test_what_is_not_whole_is_not_kept(tmp_path: Path) -> None:
 
 
 def test_folders_of_workers_that_are_gone_are_removed(tmp_path: Path) -> None:
-    made = "import os, sys; from ollama_engine.cli.worker_cache import WeightCache; view = WeightCache(sys.argv[1]).view()"
+    made = "import os, sys; from ollama_engine.cli.worker_cache import WeightCache as W; view = W(sys.argv[1]).view()"
     code = f"{made}; os._exit(0)"
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=120)
     assert len(list(tmp_path.iterdir())) == 1
