@@ -92,6 +92,7 @@ GOOD = Row("demo", "f16 cache", 32, 32, None, 0.01, 0.001, 0.02, 0.05)
     [
         ({}, True),
         ({"largest": 0.051}, False),
+        ({"median": 0.011}, False),
         ({"answer": 0.11}, False),
         ({"equal": 7, "lead": 0.09}, True),
         ({"equal": 7, "lead": 0.11}, False),
