@@ -7,9 +7,9 @@ Nothing is sampled there, no text is made, and no other thread waits for it. `ol
 two spans as callers see them: up to the last stream's first token, and from there to the last stream's end, with
 requests that are queued, scheduled, sampled, turned into text and delivered. So a ratio of 1.00 pays for all that.
 
-Same file, threads, type of cache, batches of 512 tokens computed at a time, and flash attention as each chooses (both where
-the device has a kernel). llama-batched-bench runs in two variants: each stream with a cache of its own, its default,
-and one cache for all (-kvu), as ollama-engine has it. Ratios are to the faster of the two.
+Same file, threads, type of cache, batches of 512 tokens computed at a time, and flash attention as each chooses (both
+where the device has a kernel). llama-batched-bench runs in two variants: each stream with a cache of its own, its
+default, and one cache for all (-kvu), as ollama-engine has it. Ratios are to the faster of the two.
 """
 
 from __future__ import annotations
