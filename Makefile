@@ -6,8 +6,8 @@ PY := $(VENV)/bin/python
 BUILD_REQUIRES := scikit-build-core>=0.11 cython>=3.1 cython-cmake>=0.2.2 cmake>=3.26 ninja>=1.11 pip>=23
 NATIVE := CMakeLists.txt pyproject.toml Makefile $(shell find csrc ollama_engine -name '*.pyx' -o -name '*.pxd' -o -name '*.[ch]' -o -name 'ggml.lock' -o -name fetch.py)
 
-.PHONY: run chat test test-all test-failed clients ray lint bench bench-smoke bench-check build reference portable-check sanitize tsan fuzz soak \
-	clean
+.PHONY: run chat test test-all test-failed clients ray lint bench bench-smoke bench-check build reference portable-check gpu-check \
+	sanitize tsan fuzz soak clean
 
 run: $(VENV)/.built
 	$(VENV)/bin/ollama-engine run demo "Tell me a story about a fox." --verbose
@@ -83,6 +83,22 @@ portable-check: .venv-portable/.built $(VENV)/.test
 		--config-settings=cmake.define.OLLAMA_ENGINE_PORTABLE=ON \
 		"--config-settings=cmake.define.OLLAMA_ENGINE_CPU_VARIANTS=$(PORTABLE_VARIANTS)" \
 		--config-settings=build-dir=build/portable --editable .
+	touch $@
+
+# What a GPU computes beside the CPU, and how fast beside llama.cpp; writes docs/gpu.md. GPU=cuda, vulkan or rpc (no GPU:
+# another process stands in for one); without it what can be built here. See bench/gpu_check.py for GPU_CHECK.
+gpu-check:
+	$(PYTHON) -m bench.gpu_check $(if $(GPU),--gpu $(GPU)) $(GPU_CHECK)
+
+# --verbose, for the lines that say how far it is.
+BACKENDS_cuda := CUDA
+BACKENDS_vulkan := VULKAN
+.venv-gpu-%/.built: $(NATIVE)
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D) || { rm -rf $(@D); exit 1; }
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check $(foreach r,$(BUILD_REQUIRES),"$(r)")
+	$(@D)/bin/python -m pip install --verbose --disable-pip-version-check --no-build-isolation \
+		--config-settings=cmake.define.OLLAMA_ENGINE_$(BACKENDS_$*)=ON --config-settings=build-dir=build/gpu-$* \
+		--editable ".[test]"
 	touch $@
 
 # Our C and Cython built with the address and undefined-behaviour sanitizers, in a .venv and a build folder of their

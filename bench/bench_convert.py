@@ -21,7 +21,8 @@ import pytest
 from gguf import GGMLQuantizationType as QuantType
 from numpy.typing import NDArray
 
-from bench.make_model import SHAPES, random_tensor, vocabulary
+from bench.make_model import random_tensor, vocabulary
+from bench.model_shapes import SHAPES
 from bench.peer_tools import has_tool, tool
 from ollama_engine.convert import convert_model, quantize_model
 

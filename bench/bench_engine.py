@@ -48,23 +48,24 @@ def threads(rounds: int) -> int:
 @pytest.fixture(scope="module")
 def single(given_model: str, rounds: int, threads: int) -> Figures:
     """One caller."""
+    ask = peer_single.Ask(given_model, PROMPT, ANSWER, threads)
     if has_tool("llama-bench"):
         with failing():
-            found: dict[str, Any] = peer_single.compare(given_model, PROMPT, ANSWER, threads, rounds)
+            found: dict[str, Any] = peer_single.compare(ask, rounds)
         return {side: found[side] for side in ("ours", "llama_cpp")}
-    runs = [peer_single.measure_ours(given_model, PROMPT, ANSWER, threads) for _ in range(rounds)]
+    runs = [peer_single.measure_ours(ask) for _ in range(rounds)]
     return {"ours": asdict(peer_single.medians(runs))}
 
 
 @pytest.fixture(scope="module")
 def streams(given_model: str, rounds: int, threads: int) -> dict[int, Figures]:
     """By number of callers. The peer is the faster of its two variants."""
+    load = peer_streams.Load(given_model, STREAMS_PROMPT, STREAMS_ANSWER, WIDTHS, threads)
     if not has_tool("llama-batched-bench"):
-        load = peer_streams.Load(given_model, STREAMS_PROMPT, STREAMS_ANSWER, WIDTHS, threads)
         runs = [peer_streams.measure_ours(load) for _ in range(rounds)]
         return {width: {"ours": asdict(peer_streams.medians([run[width] for run in runs]))} for width in WIDTHS}
     with failing():
-        found = peer_streams.compare(given_model, STREAMS_PROMPT, STREAMS_ANSWER, WIDTHS, threads, rounds)
+        found = peer_streams.compare(load, rounds)
     return {row["streams"]: {"ours": row["ours"], "llama_cpp": _faster(row)} for row in found["parallel"]}
 
 

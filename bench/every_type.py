@@ -25,7 +25,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for when this file is run as a program
 
 from bench import peer_streams
-from bench.make_model import PRESETS, SHAPES
+from bench.model_shapes import PRESETS, SHAPES
 from bench.peer_single import llama_bench_speeds
 from bench.peer_tools import our_program, run, tool
 from bench.real_model import real_model
@@ -106,7 +106,8 @@ def find_model(folder: Path, name: str) -> Path:
         # A process of its own: Linux counts what this one once held into the peaks of those that it starts.
         arch = ["--arch", "qwen2"] if shape == "qwen-0.5b" else []
         command = [sys.executable, str(Path(__file__).with_name("make_model.py")), shape, preset, str(partial), *arch]
-        subprocess.run(command, check=True)
+        if subprocess.run(command, check=False).returncode:
+            raise SystemExit(f"every_type: {name} was not made, for the reason above")
         partial.replace(path)
     return path
 

@@ -23,7 +23,8 @@ if __package__ in (None, ""):  # run as a program
 
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.make_model import PRESETS, base_type, random_tensor
+from bench.make_model import base_type, random_tensor
+from bench.model_shapes import PRESETS
 
 MARKS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PLAIN = ("f32", "f16", "bf16", "q8_0")

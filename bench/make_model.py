@@ -19,20 +19,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
-from gguf import GGMLQuantizationType as QuantType
 from numpy.typing import NDArray
+
+try:
+    import gguf
+    from gguf import GGMLQuantizationType as QuantType
+except ImportError:
+    raise SystemExit("the package gguf is not installed; the extra bench has it: make bench") from None
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for when this file is run as a program
 
-from bench.model_shapes import SHAPES, Shape, tensor_shapes
+from bench.model_shapes import PRESETS, SHAPES, Shape, tensor_shapes
 from ollama_engine.convert.quant.layout import ModelFacts, in_file_order, target_types
-from ollama_engine.convert.quant.presets import PRESETS as LLAMA_CPP_PRESETS
 from ollama_engine.ml.gguf import TensorInfo
-
-PRESETS = {name.lower().removesuffix("_moe"): preset for name, preset in LLAMA_CPP_PRESETS.items()}
-
 
 # -- which tensors, of which type --------------------------------------------------------------------------------------
 

@@ -1,9 +1,14 @@
-"""Shapes of real models for `make_model.py`: sizes, and which tensors of which dimensions a file of them has."""
+"""Shapes of real models for `make_model.py`: sizes, and which tensors of which dimensions a file of them has. And the
+presets of types that it can write."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+
+from ollama_engine.convert.quant.presets import PRESETS as LLAMA_CPP_PRESETS
+
+PRESETS = {name.lower().removesuffix("_moe"): preset for name, preset in LLAMA_CPP_PRESETS.items()}
 
 Dims = tuple[int, ...]
 

@@ -13,6 +13,18 @@ from bench.peer_tools import our_program, run, tool
 
 
 @dataclass(frozen=True)
+class Ask:
+    """What is measured: tokens of a prompt, tokens that are generated, tokens that are there before."""
+
+    model: str
+    prompt: int
+    generate: int
+    threads: int
+    depth: int = 0
+    cache: str = "f16"
+
+
+@dataclass(frozen=True)
 class Figures:
     """One run, or the medians of several. Speeds in tokens/s; `short_run_seconds` is the wall time of a whole process
     that loads the model and computes one prompt token and one more; `peak_rss_bytes` covers mapped model pages."""
@@ -27,24 +39,26 @@ class Figures:
 # -- measuring ---------------------------------------------------------------------------------------------------------
 
 
-def measure_ours(model: str, prompt: int, generate: int, threads: int, depth: int = 0) -> Figures:
-    command = [our_program(), "bench", model, "-t", str(threads), "-r", "1", "--json"]
+def measure_ours(ask: Ask) -> Figures:
+    command = [our_program(), "bench", ask.model, "-t", str(ask.threads), "-r", "1", "--json"]
+    command += ["--kv-cache-type", ask.cache]
     short = run([*command, "-p", "1", "-n", "1", "--no-warmup"])
-    behind = ["--depth", str(depth)] if depth else []
-    full = run([*command, "-p", str(prompt), "-n", str(generate), *behind])
+    behind = ["--depth", str(ask.depth)] if ask.depth else []
+    full = run([*command, "-p", str(ask.prompt), "-n", str(ask.generate), *behind])
     result = json.loads(full.stdout)
-    speeds = result["depth"][0] if depth else result
+    speeds = result["depth"][0] if ask.depth else result
     return Figures(
         speeds["prefill_tps"], speeds["decode_tps"], result["load_seconds"], short.seconds, full.peak_rss_bytes
     )
 
 
-def measure_peer(model: str, prompt: int, generate: int, threads: int, depth: int = 0) -> Figures:
+def measure_peer(ask: Ask) -> Figures:
     """llama-bench does not report its load time: it is what remains of the short run besides its two tests."""
-    command = [tool("llama-bench"), "-m", model, "-t", str(threads), "-r", "1", "-o", "json"]
+    command = [tool("llama-bench"), "-m", ask.model, "-t", str(ask.threads), "-r", "1", "-o", "json"]
+    command += ["-ctk", ask.cache, "-ctv", ask.cache]
     short = run([*command, "-p", "1", "-n", "1", "--no-warmup"])
     in_tests = sum(sum(test["samples_ns"]) for test in json.loads(short.stdout)) / 1e9
-    full = run([*command, "-p", str(prompt), "-n", str(generate), "-d", str(depth)])
+    full = run([*command, "-p", str(ask.prompt), "-n", str(ask.generate), "-d", str(ask.depth)])
     speeds = llama_bench_speeds(json.loads(full.stdout))
     return Figures(*speeds, short.seconds - in_tests, short.seconds, full.peak_rss_bytes)
 
@@ -61,16 +75,16 @@ def medians(runs: list[Figures]) -> Figures:
     return Figures(**{key: statistics.median(row[key] for row in rows) for key in rows[0]})
 
 
-def compare(model: str, prompt: int, generate: int, threads: int, repetitions: int, depth: int = 0) -> dict[str, Any]:
+def compare(ask: Ask, repetitions: int) -> dict[str, Any]:
     tool("llama-bench")  # builds it now rather than in the middle of the runs
     ours, peer = [], []
     for i in range(repetitions):
         print(f"round {i + 1} of {repetitions}", file=sys.stderr)
-        ours.append(measure_ours(model, prompt, generate, threads, depth))
-        peer.append(measure_peer(model, prompt, generate, threads, depth))
+        ours.append(measure_ours(ask))
+        peer.append(measure_peer(ask))
     return {
-        "model": os.path.basename(model), "prompt": prompt, "generate": generate, "threads": threads,
-        "depth": depth, "repetitions": repetitions, "ours": asdict(medians(ours)), "llama_cpp": asdict(medians(peer)),
+        **asdict(ask), "model": os.path.basename(ask.model), "repetitions": repetitions,
+        "ours": asdict(medians(ours)), "llama_cpp": asdict(medians(peer)),
     }  # fmt: skip
 
 

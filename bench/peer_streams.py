@@ -7,9 +7,9 @@ Nothing is sampled there, no text is made, and no other thread waits for it. `ol
 two spans as callers see them: up to the last stream's first token, and from there to the last stream's end, with
 requests that are queued, scheduled, sampled, turned into text and delivered. So a ratio of 1.00 pays for all that.
 
-Same file, threads, f16 cache, batches of 512 tokens computed at a time, and flash attention as each chooses (both where
-the device has a kernel). llama-batched-bench runs in two variants: each stream with a cache of its own, its default,
-and one cache for all (-kvu), as ollama-engine has it. Ratios are to the faster of the two.
+Same file, threads, type of cache, batches of 512 tokens computed at a time, and flash attention as each chooses (both
+where the device has a kernel). llama-batched-bench runs in two variants: each stream with a cache of its own, its
+default, and one cache for all (-kvu), as ollama-engine has it. Ratios are to the faster of the two.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class Load:
     generate: int
     widths: tuple[int, ...]
     threads: int
+    cache: str = "f16"
 
 
 Measured = dict[int, Speeds]
@@ -59,6 +60,7 @@ Measured = dict[int, Speeds]
 def measure_ours(load: Load) -> Measured:
     command = [our_program(), "bench", load.model, "-t", str(load.threads), "-r", "1", "--json"]
     command += ["-p", str(load.prompt), "-n", str(load.generate), "--parallel", _listed(load.widths)]
+    command += ["--kv-cache-type", load.cache]
     rows = json.loads(run(command).stdout)["parallel"]
     return {row["streams"]: Speeds(row["prefill_tps"], row["decode_tps"]) for row in rows}
 
@@ -67,6 +69,7 @@ def measure_peer(load: Load, *variant: str) -> Measured:
     context = -(-(load.prompt + load.generate) // CONTEXT_STEP) * CONTEXT_STEP * max(load.widths)
     command = [tool("llama-batched-bench"), "-m", load.model, "-t", str(load.threads), "-c", str(context)]
     command += ["-npp", str(load.prompt), "-ntg", str(load.generate), "-npl", _listed(load.widths)]
+    command += ["-ctk", load.cache, "-ctv", load.cache]
     for _ in range(ATTEMPTS):
         found = batched_bench_speeds(run([*command, "--output-format", "jsonl", *variant]).stdout)
         if set(found) == set(load.widths):
@@ -91,20 +94,18 @@ SIDES: dict[str, Callable[[Load], Measured]] = {
 }
 
 
-def compare(
-    model: str, prompt: int, generate: int, widths: tuple[int, ...], threads: int, repetitions: int
-) -> dict[str, Any]:
+def compare(load: Load, repetitions: int) -> dict[str, Any]:
     """Medians of all sides and the ratios, in `parallel`: one entry for each width."""
     tool("llama-batched-bench")  # builds it now rather than in the middle of the runs
-    load = Load(model, prompt, generate, widths, threads)
     runs: dict[str, list[Measured]] = {side: [] for side in SIDES}
     for i in range(repetitions):
         for side, measure in SIDES.items():
             print(f"round {i + 1} of {repetitions}: {side}", file=sys.stderr)
             runs[side].append(measure(load))
     return {
-        "model": os.path.basename(model), "prompt": prompt, "generate": generate, "threads": threads,
-        "repetitions": repetitions, "parallel": [_row(width, runs) for width in widths],
+        "model": os.path.basename(load.model), "prompt": load.prompt, "generate": load.generate,
+        "threads": load.threads, "cache": load.cache, "repetitions": repetitions,
+        "parallel": [_row(width, runs) for width in load.widths],
     }  # fmt: skip
 
 

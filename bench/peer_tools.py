@@ -30,6 +30,8 @@ OPTIONS = {
     "LLAMA_CURL": "OFF",
     "LLAMA_OPENSSL": "OFF",
 }
+BACKEND_OPTIONS = {"cuda": "GGML_CUDA", "vulkan": "GGML_VULKAN"}
+"""Backends that the tools can be built with beside the CPU, and the options of llama.cpp that add them."""
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
@@ -68,28 +70,37 @@ def fetch_sources(source: Path) -> None:
         fetch.unpack(archive, whole, source)
 
 
-def build_tools() -> Path:
-    """The folder of the built tools; builds what is not there yet, with the compiler's progress on stderr."""
+def build_tools(backend: str | None = None) -> Path:
+    """The folder of the built tools; builds what is not there yet, with the compiler's progress on stderr.
+
+    With a backend of BACKEND_OPTIONS it is llama-bench alone, in a folder of its own.
+    """
     lock = load_fetch().read_lock(ROOT / "csrc/ggml/ggml.lock")
     source = cache_folder(lock["sha256"]) / "source"
-    tools = source / "build" / "bin"
-    if all((tools / tool).exists() for tool in TOOLS):
+    folder = source / (f"build-{backend}" if backend else "build")
+    wanted, tools = ("llama-bench",) if backend else TOOLS, folder / "bin"
+    if all((tools / tool).exists() for tool in wanted):
         return tools
     cmake = find_program("cmake")
     if cmake is None:
         raise SystemExit("peers: cmake was not found; install it (pip install cmake ninja) and try again")
     if not (source / "CMakeLists.txt").exists():
         fetch_sources(source)
-    configure = [cmake, "-S", str(source), "-B", str(source / "build")]
-    configure += [f"-D{key}={value}" for key, value in (OPTIONS | _without_amx()).items()]
+    configure = [cmake, "-S", str(source), "-B", str(folder)]
+    configure += [f"-D{key}={value}" for key, value in build_options(backend).items()]
     ninja = find_program("ninja")
     if ninja is not None:
         configure += ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
     subprocess.run(configure, check=True, stdout=sys.stderr)
     jobs = str(os.cpu_count() or 1)
-    build = [cmake, "--build", str(source / "build"), "--target", *TOOLS, "-j", jobs]
+    build = [cmake, "--build", str(folder), "--target", *wanted, "-j", jobs]
     subprocess.run(build, check=True, stdout=sys.stderr)
     return tools
+
+
+def build_options(backend: str | None) -> dict[str, str]:
+    """CMake's options for the tools with this backend; None is the CPU alone."""
+    return OPTIONS | _without_amx() | ({BACKEND_OPTIONS[backend]: "ON"} if backend else {})
 
 
 def _without_amx() -> dict[str, str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bench.make_model import SHAPES
+from bench.model_shapes import SHAPES
 
 THIN_1B = replace(SHAPES["llama-1b"], name="thin Llama-3.2-1B shape", n_embd=64, n_ff=128, n_head=8)
 """16 layers, 8 heads of 64 in the cache, 128,256 tokens."""

@@ -239,6 +239,8 @@ _NO_MEMORY = (
 class DeviceError(EngineError, OSError):
     """A device that does not exist or cannot be started."""
 
+    http_status = 503
+
 
 class DeviceLostError(DeviceError):
     """A worker whose devices were in use is gone; what it held of a model, and its requests, are gone with it."""

@@ -15,16 +15,24 @@ LEFT_OUT = pytest.StashKey[int]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--on-workers", action="store_true", help="put all layers of models on workers; see on_workers.py")
+    parser.addoption("--on-workers", action="store_true", help="put layers of models on workers; see on_workers.py")
+    parser.addoption("--placement", choices=("all", "some", "output", "two"), default="all", help="which layers, there")
+    parser.addoption("--on-device", metavar="NAME", help="put all layers of models on this device; see on_device.py")
     parser.addoption("--exhaustive", action="store_true", help="run the slow tests too, and all at full size")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     suite.exhaustive = config.getoption("exhaustive")
+    device = config.getoption("on_device")
+    suite.on_workers = config.getoption("on_workers") or device is not None
     if config.getoption("on_workers"):
         from tests.on_workers import put_engines_on_workers  # noqa: PLC0415 (imports the engine)
 
-        config.add_cleanup(put_engines_on_workers().close)
+        config.add_cleanup(put_engines_on_workers(config.getoption("placement")).close)
+    if device is not None:
+        from tests.on_device import put_engines_on_device  # noqa: PLC0415 (imports the engine)
+
+        config.add_cleanup(put_engines_on_device(device).close)
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -33,6 +41,9 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests that are asked for by their full name run, slow or not."""
+    if suite.on_workers:
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("cpu_only")])
+        items[:] = [item for item in items if not item.get_closest_marker("cpu_only")]
     if config.getoption("exhaustive") or any("::" in argument for argument in config.args):
         return
     slow = [item for item in items if item.get_closest_marker("slow")]

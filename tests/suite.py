@@ -18,6 +18,9 @@ T = TypeVar("T")
 exhaustive = True
 """Set by tests/conftest.py before test modules are imported, though after the conftest.py of a folder is."""
 
+on_workers = False
+"""Whether models lie on workers (`pytest --on-workers`), whose results are near the CPU's. Set likewise."""
+
 
 def scaled(full: T, *, quick: T) -> T:
     """How many examples, rounds or draws. Modules that the conftest.py of a folder imports call it in functions."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,10 +21,11 @@ POLL_SECONDS = 0.02
 
 @dataclass(frozen=True)
 class RunningWorker:
-    """A worker: what devices are named for an Engine, and its process."""
+    """A worker: what devices are named for an Engine, its process, and what that writes."""
 
     address: str
     process: subprocess.Popen[str]
+    log: Path
 
     def kill(self) -> None:
         """End it as the system would: at once."""
@@ -41,21 +44,67 @@ class RunningWorker:
 
 
 @contextlib.contextmanager
-def running_worker(folder: Path) -> Iterator[RunningWorker]:
-    """A worker that serves the CPU with one thread, without the process that would start it again."""
+def running_worker(folder: Path, memory: int | None = None) -> Iterator[RunningWorker]:
+    """A worker that serves the CPU with one thread, without the process that would start it again.
+
+    It lends `memory` bytes; None for all.
+    """
     log = folder / f"worker-{time.monotonic_ns()}.log"
     with log.open("w+") as output:
-        command = [sys.executable, "-m", "tests.worker_child"]
+        command = [sys.executable, "-m", "tests.worker_child", *([] if memory is None else [str(memory)])]
         process = subprocess.Popen(
             command, cwd=ROOT, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, text=True
         )
         try:
-            yield RunningWorker(_address(process, log), process)
+            yield RunningWorker(_address(process, log), process, log)
         finally:
             process.kill()
             process.wait()
             assert process.stdin is not None
             process.stdin.close()
+
+
+@contextlib.contextmanager
+def worker_program(folder: Path, *arguments: str, port: int = 0) -> Iterator[RunningWorker]:
+    """`ollama-engine worker`, with the processes that it starts."""
+    log = folder / f"worker-{time.monotonic_ns()}.log"
+    command = [sys.executable, "-m", "ollama_engine", "worker", "--threads", "1", "--port", str(port), *arguments]
+    with log.open("w") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, text=True)
+        try:
+            eventually(lambda: "serving at" in log.read_text() or process.poll() is not None)
+            found = re.search(r"serving at (rpc://\S+)", log.read_text())
+            assert found is not None, log.read_text()
+            yield RunningWorker(found[1], process, log)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(START_SECONDS)
+
+
+def eventually(what: Callable[[], object]) -> None:
+    """Wait until it is true."""
+    end = time.monotonic() + START_SECONDS
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(POLL_SECONDS)
+
+
+def ended(call: Callable[[], object]) -> BaseException | None:
+    """What a call raised, made in a thread that must not hang."""
+    raised: list[BaseException | None] = []
+
+    def run() -> None:
+        try:
+            call()
+            raised.append(None)
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(START_SECONDS)
+    assert raised, "the call hangs"
+    return raised[0]
 
 
 def _address(process: subprocess.Popen[str], log: Path) -> str:

@@ -11,6 +11,11 @@ int64_t oe_attention_partial(int64_t value_dim) {
     return 2 * OE_LANES + (value_dim + OE_LANES - 1) / OE_LANES * OE_LANES;
 }
 
+int64_t oe_attention_scratch(int64_t key_dim, int64_t value_dim) {
+    const bool many = key_dim <= OE_ATTENTION_MANY_DIM && value_dim <= OE_ATTENTION_MANY_DIM;
+    return many ? OE_TILE * (key_dim + (value_dim + OE_LANES - 1) / OE_LANES * OE_LANES) : 0;
+}
+
 /* A power of two times LEAST, so that neighbouring rows of a prompt mostly have the same pieces. */
 int64_t oe_attention_piece_size(int64_t n) {
     int64_t size = LEAST;

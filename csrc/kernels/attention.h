@@ -62,6 +62,7 @@ typedef struct oe_attention_piece {
     float cap; /* 0: none; else scores become cap * tanh(score / cap) */
     const int32_t *list; /* of cells */
     int64_t base;        /* index of the piece's first cell; may be below 0 where no query sees that */
+    float *scratch;      /* oe_attention_scratch floats, for many queries */
 } oe_attention_piece;
 
 typedef struct oe_attention_kernel {
@@ -74,6 +75,9 @@ typedef struct oe_attention_kernel {
 
 /* Floats in a partial result of one query. */
 int64_t oe_attention_partial(int64_t value_dim);
+
+/* Floats that a thread needs to unpack a tile of cells for many queries; 0 where queries are few at a time. */
+int64_t oe_attention_scratch(int64_t key_dim, int64_t value_dim);
 
 /* Cells whose scores are kept at a time. Sums over the cells of a tile are joined before the next one. */
 #define OE_TILE 64

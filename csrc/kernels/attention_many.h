@@ -29,11 +29,11 @@
 
 /* A tile of cells as floats. */
 typedef struct unpacked {
-    _Alignas(64) float keys[MANY_DIM * TILE];   /* [dimension][TILE] */
-    _Alignas(64) float values[TILE * MANY_DIM]; /* [cell][stride] */
-    int64_t stride;                             /* the values' dimension, rounded up to whole vectors */
-    int64_t first;                              /* the tile's first cell, counted in the piece */
-    int64_t low, high;                          /* cells that any query sees */
+    float *keys;       /* [dimension][TILE] */
+    float *values;     /* [TILE][stride] */
+    int64_t stride;    /* the values' dimension, rounded up to whole vectors */
+    int64_t first;     /* the tile's first cell, counted in the piece */
+    int64_t low, high; /* cells that any query sees */
 } unpacked;
 
 /* Some queries, and which cells of the tile each sees. */
@@ -135,12 +135,20 @@ INLINE void score_cells_many(const int queries, const int vectors, const float *
     }
 }
 
+/* Of the cells that any query of the block sees. */
 INLINE void score_tile(const int queries, block *b, const unpacked *t, int64_t dim) {
+    int64_t low = TILE, high = 0;
+    for (int i = 0; i < queries; i++) {
+        if (b->from[i] < b->to[i]) {
+            low = b->from[i] < low ? b->from[i] : low;
+            high = b->to[i] > high ? b->to[i] : high;
+        }
+    }
     const int some = queries < SCORE_QUERIES ? queries : SCORE_QUERIES;
     const int64_t width = SCORE_VECTORS * OE_LANES;
 #pragma GCC unroll 1
     for (int q = 0; q < queries; q += some) {
-        for (int64_t at = t->low / width * width; at < t->high; at += width) {
+        for (int64_t at = low / width * width; at < high; at += width) {
             score_cells_many(some, SCORE_VECTORS, b->query + q, t->keys + at, dim, &b->score[q][at]);
         }
     }
@@ -281,7 +289,7 @@ INLINE bool many_fits(const oe_attention_piece *p) {
 
 /* All of a piece, up to the cell `end`. */
 INLINE void attend_many(const int type, const oe_attention_piece *p, int64_t end) {
-    unpacked t;
+    unpacked t = {.keys = p->scratch, .values = p->scratch + TILE * p->keys.dim};
     t.stride = (p->values.dim + OE_LANES - 1) / OE_LANES * OE_LANES;
     for (t.first = 0; t.first < end; t.first += TILE) {
         const int32_t *cell = p->list + (p->base + t.first);

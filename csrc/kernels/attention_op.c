@@ -9,7 +9,8 @@
 #define FEW_ROWS 64   /* up to here every piece of a row may be a unit of work of its own */
 #define BAND 48       /* most rows that are computed together */
 #define QUERIES 192   /* most queries that read a tile while it is in the L1 cache */
-#define SCRATCH 32768 /* floats for their partial results: 128 KB of stack, twice; 128 KB more in attention_many.h */
+#define FEWEST_SHARED 16 /* rows that are computed by bands where they share their cells */
+#define MOST_PARTIALS 32768 /* floats for the partial results of queries that are computed together */
 
 /* Rows are split into pieces. With few rows a unit of work is one piece of one row for one key head, and the thread
  * that finishes a row's last piece adds them up. With many rows, and with some that share their cells, it is all pieces
@@ -85,14 +86,35 @@ static int64_t result_size(int64_t rows, int64_t heads, int64_t value_dim) {
     return (rows * heads * value_dim + line - 1) / line * line;
 }
 
-static bool bands_fit(int64_t value_dim) { return OE_QUERIES * oe_attention_partial(value_dim) <= SCRATCH; }
+/* Queries that are computed together. */
+static int64_t most_queries(int64_t value_dim) {
+    const int64_t fitting = MOST_PARTIALS / oe_attention_partial(value_dim) / OE_QUERIES * OE_QUERIES;
+    return fitting < QUERIES ? fitting : QUERIES;
+}
+
+static bool bands_fit(int64_t value_dim) { return most_queries(value_dim) > 0; }
 
 /* Whether there is no place for the partial results of all pieces. */
 static bool by_bands(int64_t rows, int64_t value_dim) { return rows > FEW_ROWS && bands_fit(value_dim); }
 
-int64_t oe_attention_size(int64_t rows, int64_t heads, int64_t value_dim, int64_t n) {
+static int64_t partials_size(int64_t rows, int64_t heads, int64_t value_dim, int64_t n) {
     const int64_t pieces = by_bands(rows, value_dim) ? 0 : rows * oe_attention_most_pieces(n + OE_TILE);
-    return result_size(rows, heads, value_dim) + pieces * heads * oe_attention_partial(value_dim);
+    return pieces * heads * oe_attention_partial(value_dim);
+}
+
+/* Floats of one kind of partial results, of which a thread has two while it computes by bands. */
+static int64_t sums_size(int64_t rows, int64_t value_dim) {
+    return rows < FEWEST_SHARED ? 0 : most_queries(value_dim) * oe_attention_partial(value_dim);
+}
+
+static int64_t thread_size(int64_t rows, int64_t key_dim, int64_t value_dim) {
+    return 2 * sums_size(rows, value_dim) + oe_attention_scratch(key_dim, value_dim);
+}
+
+int64_t oe_attention_size(const oe_attention_shape *of, int threads) {
+    const int64_t line = OE_CACHE_LINE / (int64_t)sizeof(float); /* the scratch is aligned */
+    return result_size(of->rows, of->heads, of->value_dim) + partials_size(of->rows, of->heads, of->value_dim, of->n) +
+           threads * thread_size(of->rows, of->key_dim, of->value_dim) + line;
 }
 
 typedef struct operation {
@@ -102,10 +124,12 @@ typedef struct operation {
     int64_t rows, heads, kv_heads, group, value_dim;
     int64_t stride;  /* floats in a partial result of one query head */
     float *partials; /* [pieces][heads][stride], of few rows */
+    float *sums, *more_sums; /* this thread's [queries][stride], of many rows */
+    float *scratch;          /* this thread's, for the kernel */
     float *out;      /* [rows][heads][value_dim] */
 } operation;
 
-static operation operation_of(const struct ggml_tensor *dst, const oe_attention_params *params) {
+static operation operation_of(const struct ggml_tensor *dst, int ith, const oe_attention_params *params) {
     operation op = {
         .query = dst->src[0],
         .keys = dst->src[1],
@@ -123,13 +147,19 @@ static operation operation_of(const struct ggml_tensor *dst, const oe_attention_
     op.stride = oe_attention_partial(op.value_dim);
     op.partials = op.out + result_size(op.rows, op.heads, op.value_dim);
     op.plan = plan_in(dst->src[3], op.rows);
+    const int64_t sums = sums_size(op.rows, op.value_dim), key_dim = op.keys->ne[0];
+    float *all = op.partials + partials_size(op.rows, op.heads, op.value_dim, op.list->ne[0]);
+    all = (float *)(void *)(((uintptr_t)all + OE_CACHE_LINE - 1) / OE_CACHE_LINE * OE_CACHE_LINE);
+    op.sums = all + ith * thread_size(op.rows, key_dim, op.value_dim);
+    op.more_sums = op.sums + sums;
+    op.scratch = op.more_sums + sums;
     return op;
 }
 
 /* Few rows are computed by bands where most share their cells with others, and every thread gets some. */
 static bool goes_by_bands(const operation *op, int nth) {
     const int64_t bands = *op->plan.n_bands;
-    const bool shared = op->rows >= 16 && op->rows >= 4 * bands && op->kv_heads * bands >= 2 * nth;
+    const bool shared = op->rows >= FEWEST_SHARED && op->rows >= 4 * bands && op->kv_heads * bands >= 2 * nth;
     return by_bands(op->rows, op->value_dim) || (shared && bands_fit(op->value_dim));
 }
 
@@ -161,6 +191,7 @@ static void attend(const operation *op, int64_t row, int64_t number, int64_t kv_
         .cap = op->params->cap,
         .list = op->list->data,
         .base = op->plan.base[row] + number * oe_attention_piece_size(op->plan.end[row]),
+        .scratch = op->scratch,
     };
     op->params->kernel->attend(&piece);
 }
@@ -240,7 +271,7 @@ static void do_pieces(const operation *op, int64_t first, int64_t last) {
 
 /* Up to QUERIES of a band's queries, which are numbered row by row: neighbours see the same cells. */
 static void do_queries(const operation *op, int64_t band, int64_t kv_head, int64_t first, int64_t n) {
-    _Alignas(OE_CACHE_LINE) float sum[SCRATCH], partial[SCRATCH];
+    float *sum = op->sums, *partial = op->more_sums;
     const int64_t begin = op->plan.band[band];
     int64_t row[QUERIES], head[QUERIES], pieces = 1;
     for (int64_t i = 0; i < n; i++) {
@@ -268,8 +299,7 @@ static void do_queries(const operation *op, int64_t band, int64_t kv_head, int64
 
 /* Head by head, so that the keys and values that bands have in common stay in the L2 cache. */
 static void do_bands(const operation *op, int64_t first, int64_t last) {
-    const int64_t fitting = SCRATCH / op->stride / OE_QUERIES * OE_QUERIES;
-    const int64_t most = fitting < QUERIES ? fitting : QUERIES;
+    const int64_t most = most_queries(op->value_dim);
     for (int64_t i = first; i < last; i++) {
         const int64_t band = i % *op->plan.n_bands, kv_head = i / *op->plan.n_bands;
         const int64_t n = (op->plan.band[band + 1] - op->plan.band[band]) * op->group;
@@ -280,12 +310,12 @@ static void do_bands(const operation *op, int64_t first, int64_t last) {
 }
 
 void oe_attention_op(struct ggml_tensor *dst, int ith, int nth, void *params) {
-    const operation op = operation_of(dst, params);
+    const oe_attention_params *given = params;
+    const operation op = operation_of(dst, ith, given);
     const bool many = goes_by_bands(&op, nth);
     const int64_t units = op.kv_heads * (many ? *op.plan.n_bands : op.plan.first_piece[op.rows]);
     int64_t first, last;
-    (void)ith;
-    while (oe_take_chunk(op.plan.taken, units, nth, &first, &last)) {
+    while (ith < given->threads && oe_take_chunk(op.plan.taken, units, nth, &first, &last)) {
         (many ? do_bands : do_pieces)(&op, first, last);
     }
     oe_leave_chunks(op.plan.taken, units, nth);

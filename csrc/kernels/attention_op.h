@@ -14,7 +14,13 @@ struct ggml_tensor;
 typedef struct oe_attention_params {
     const oe_attention_kernel *kernel;
     float scale, cap;
+    int threads; /* for which dst has scratch; others leave the work to these */
 } oe_attention_params;
+
+typedef struct oe_attention_shape {
+    int64_t rows, heads, key_dim, value_dim;
+    int64_t n; /* cells in the list */
+} oe_attention_shape;
 
 /* Size of oe_attention_plan_op's dst in bytes, for up to kv_heads key heads. */
 int64_t oe_attention_plan_size(int64_t rows, int64_t kv_heads);
@@ -24,8 +30,9 @@ int64_t oe_attention_plan_size(int64_t rows, int64_t kv_heads);
  * its first tile, modulo OE_TILE. A part outside of the list counts as empty. */
 void oe_attention_plan_op(struct ggml_tensor *dst, int ith, int nth, void *unused);
 
-/* Size of oe_attention_op's dst in floats for a list of n cells: the result [rows][heads][value_dim], then scratch. */
-int64_t oe_attention_size(int64_t rows, int64_t heads, int64_t value_dim, int64_t n);
+/* Size of oe_attention_op's dst in floats: the result [rows][heads][value_dim], then scratch, also of each thread,
+ * whose stack may be small (musl's are 128 KB). */
+int64_t oe_attention_size(const oe_attention_shape *of, int threads);
 
 /* dst f32 [oe_attention_size]. src: query f32 [key_dim, rows, heads], keys [key_dim, cells, kv_heads], values
  * [value_dim, cells, kv_heads], the result of oe_attention_plan_op, the list i32 [n] of cells, and sinks f32 [heads] or

@@ -31,6 +31,8 @@ struct oe_relay {
     int worker;
     int client;
     int patience_ms;
+    int quiet_ms;
+    bool computes; // a graph was sent, and nothing answered since
     uint8_t hello[OE_RELAY_HELLO];
     atomic_int state;
     atomic_int leaving;
@@ -85,10 +87,14 @@ static void fail(oe_relay *r, int state) {
     atomic_compare_exchange_strong(&r->state, &expected, state);
 }
 
+static int patience(const oe_relay *r) {
+    return r->computes ? r->patience_ms : r->quiet_ms;
+}
+
 // Up to `size` bytes from the worker; 0 when there are none to come, with the fault noted.
 static size_t from_worker(oe_relay *r, uint8_t *data, size_t size) {
     while (works(r)) {
-        const int ready = wait_for(r->worker, POLLIN, r->patience_ms, &r->state);
+        const int ready = wait_for(r->worker, POLLIN, patience(r), &r->state);
         if (ready <= 0) {
             fail(r, ready == 0 ? OE_RELAY_SILENT : OE_RELAY_TOLD);
             return 0;
@@ -114,7 +120,7 @@ static void to_worker(oe_relay *r, const uint8_t *data, size_t size) {
             data += n;
             size -= (size_t)n;
         } else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-            const int ready = wait_for(r->worker, POLLOUT, r->patience_ms, &r->state);
+            const int ready = wait_for(r->worker, POLLOUT, patience(r), &r->state);
             if (ready <= 0) {
                 fail(r, ready == 0 ? OE_RELAY_SILENT : OE_RELAY_TOLD);
             }
@@ -211,12 +217,34 @@ static bool pass_answer(oe_relay *r, uint8_t command, uint64_t size) {
         }
         done += n;
     }
+    r->computes = false; // a worker does one thing after the other
     return true;
+}
+
+// Waits until ggml sends something. A worker says nothing meanwhile, so what can be read there is its end, or wrong.
+static void await_command(oe_relay *r) {
+    while (works(r)) {
+        struct pollfd ends[] = {{.fd = r->client, .events = POLLIN}, {.fd = r->worker, .events = POLLIN}};
+        if (poll(ends, 2, -1) < 0 && errno != EINTR && errno != EAGAIN) {
+            return;
+        }
+        if (ends[1].revents != 0) {
+            uint8_t first;
+            const ssize_t n = recv(r->worker, &first, 1, MSG_PEEK | MSG_DONTWAIT);
+            if (n >= 0 || (errno != EINTR && errno != EAGAIN)) {
+                fail(r, n > 0 ? OE_RELAY_WRONG : OE_RELAY_GONE);
+            }
+        }
+        if (ends[0].revents != 0) {
+            return;
+        }
+    }
 }
 
 static bool pass_command(oe_relay *r) {
     uint8_t command;
     uint64_t size, last = 0;
+    await_command(r);
     if (!from_client(r, &command, 1) || !from_client(r, (uint8_t *)&size, sizeof size)) {
         return false;
     }
@@ -230,6 +258,7 @@ static bool pass_command(oe_relay *r) {
     atomic_fetch_add(&r->messages, 1);
     if (command == OE_RPC_GRAPH_COMPUTE || command == OE_RPC_GRAPH_RECOMPUTE) {
         atomic_fetch_add(&r->graphs, 1);
+        r->computes = true;
     }
     if (!pass_request(r, command, size, &last)) {
         return false;
@@ -291,7 +320,7 @@ static void *serve(void *self) {
     return NULL;
 }
 
-oe_relay *oe_relay_new(int listener, int worker, const uint8_t *hello, int patience_ms) {
+oe_relay *oe_relay_new(int listener, int worker, const uint8_t *hello, int patience_ms, int quiet_ms) {
     oe_relay *r = calloc(1, sizeof *r);
     sigset_t all, before;
     pthread_t thread;
@@ -301,6 +330,7 @@ oe_relay *oe_relay_new(int listener, int worker, const uint8_t *hello, int patie
         r->worker = worker;
         r->client = -1;
         r->patience_ms = patience_ms;
+        r->quiet_ms = quiet_ms;
         memcpy(r->hello, hello, OE_RELAY_HELLO);
         plain(worker);
         sigfillset(&all); // signals are for the program's own threads

@@ -3,7 +3,8 @@
 // ggml's client calls abort() when a connection ends, or an answer is not what it expects. It is therefore connected to
 // a thread of this process, which passes everything on. When the worker is gone, silent or wrong, the relay says so
 // (oe_relay_fault) and from then on answers itself, with zeros: ggml's calls return, their results are worth nothing,
-// and whoever called ggml looks at the fault before using them.
+// and whoever called ggml looks at the fault before using them. While ggml asks for nothing, the end of a worker's
+// connection is noticed at once.
 #ifndef OE_RELAY_H
 #define OE_RELAY_H
 
@@ -19,7 +20,7 @@ typedef struct oe_relay oe_relay;
 enum oe_relay_state {
     OE_RELAY_WORKS = 0,
     OE_RELAY_GONE = 1,   // the connection ended
-    OE_RELAY_SILENT = 2, // nothing came for `patience_ms`
+    OE_RELAY_SILENT = 2, // nothing came for `patience_ms`, or `quiet_ms`
     OE_RELAY_WRONG = 3,  // an answer had another size than the protocol says
     OE_RELAY_TOLD = 4,   // oe_relay_give_up was called
 };
@@ -38,7 +39,10 @@ enum { OE_RELAY_HELLO = 28 };
 // Starts a thread that accepts one connection of this very process at `listener`, a listening socket on loopback, and
 // passes its commands to `worker`, a connected socket on which HELLO has been answered with `hello`. Takes both sockets
 // over. Returns NULL, with the sockets closed, when there is no memory or no thread.
-oe_relay *oe_relay_new(int listener, int worker, const uint8_t *hello, int patience_ms);
+//
+// `patience_ms`: how long the worker may be silent when it has a graph to compute. `quiet_ms`: when it has none, and
+// only moves memory.
+oe_relay *oe_relay_new(int listener, int worker, const uint8_t *hello, int patience_ms, int quiet_ms);
 
 // An oe_relay_state. May be called from any thread.
 int oe_relay_fault(const oe_relay *relay);

@@ -266,6 +266,32 @@ static oe_row make_row(const oe_sample_job *job, int32_t n_allowed) {
     return row;
 }
 
+/* Whether no bias, penalty or repetition makes a logit larger. */
+static bool only_lowers(const oe_sampler *s) {
+    const oe_sample_params *q = &s->params;
+    for (int32_t i = 0; i < s->penalties.n_bias; i++) {
+        if (s->penalties.bias[i] > 0.0f) {
+            return false;
+        }
+    }
+    return !s->has_penalties ||
+           (q->repeat_penalty >= 1.0f && q->presence_penalty >= 0.0f && q->frequency_penalty >= 0.0f);
+}
+
+/* Of the n best logits, at most as many are lowered as tokens can be touched. So if those are added to what the chain
+ * needs, as many as it needs stay above all others. */
+int32_t oe_sampler_best_needed(const oe_sampler *s) {
+    const bool is_short = s->is_greedy || top_k_comes_first(s);
+    const int32_t recent = s->has_penalties ? s->params.repeat_last_n : 0;
+    const int32_t repeating = s->has_dry ? s->params.dry_penalty_last_n : 0;
+    if (!is_short || recent < 0 || repeating < 0 || !only_lowers(s)) {
+        return 0;
+    }
+    const int64_t touched = (int64_t)s->penalties.n_bias + recent + repeating;
+    const int64_t needed = touched + (s->is_greedy ? 1 : s->params.top_k);
+    return needed < s->pool.n_vocab ? (int32_t)needed : 0;
+}
+
 static oe_sample_status status_of(bool done) { return done ? OE_SAMPLE_OK : OE_SAMPLE_NO_MEMORY; }
 
 /* The candidates before the chain: a row, or a list where that is shorter. */

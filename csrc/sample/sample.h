@@ -46,6 +46,11 @@ double oe_sampler_adaptive_mean(const oe_sampler *sampler); /* of the probabilit
 /* Adds tokens (0..n_vocab-1) to the history. With OE_SAMPLE_NO_MEMORY the history is as it was before the call. */
 oe_sample_status oe_sampler_accept(oe_sampler *sampler, const int32_t *tokens, int64_t n);
 
+/* So many of the best logits of a row are enough to sample it: of any row the token is the one that comes where all but
+ * its n best logits, n at least this number, are -inf, if the n-th is larger than the next. 0 where each may matter.
+ * A property of the parameters alone; masks and log-probabilities are not counted with. */
+int32_t oe_sampler_best_needed(const oe_sampler *sampler);
+
 typedef struct oe_sample_job {
     oe_sampler *sampler;
     const float *logits;  /* [n_vocab] only read */

@@ -27,8 +27,10 @@ RAY_SETTINGS = {
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",  # a replica's code waits for nothing but its event loop
 }
 """Ray's own environment variables, where they are not set; they hold for clusters that are started here."""
-FLAGS = {"debug": "debug-level"}
+FLAGS = {"debug": "debug-level", "devices": "device"}
 """Settings whose flags have other names: --debug shows tracebacks, with every command."""
+REPEATED = ("devices",)
+"""Settings whose flags may be given several times, as with other commands."""
 LOG_LEVELS = (logging.INFO, logging.DEBUG, 5)
 """For OLLAMA_DEBUG 0, 1 and 2."""
 EXAMPLE = """\
@@ -92,6 +94,10 @@ def add_flag(group: argparse._ArgumentGroup, name: str, setting: Setting) -> Non
         except ValueError as error:
             raise argparse.ArgumentTypeError(f"expected {error}, got {text!r}") from None
 
+    if name in REPEATED:
+        group.add_argument(flag, dest=name, metavar=setting.metavar, type=convert, action="extend",
+                           help=f"{told}; may be repeated")  # fmt: skip
+        return
     group.add_argument(flag, dest=name, metavar=setting.metavar, type=convert, help=told)
 
 
@@ -159,6 +165,9 @@ class LineFormatter(logging.Formatter):
 def settings_of(args: argparse.Namespace) -> ServerSettings:
     """The environment's settings with the flags above them. Raises ConfigError and UsageError."""
     changes = {name: getattr(args, name) for name in SETTINGS if getattr(args, name) is not None}
+    for name in REPEATED:
+        if name in changes:
+            changes[name] = tuple(changes[name])
     if args.host is not None:
         changes["host"], changes["port"] = read_address("--host", args.host)
     if args.port is not None:

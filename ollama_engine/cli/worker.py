@@ -10,13 +10,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ollama_engine.cli.errors import UsageError
+from ollama_engine.cli.sizes import read_size
 from ollama_engine.cli.tables import size, table
-from ollama_engine.errors import DeviceError, EngineError
+from ollama_engine.errors import DeviceError
 from ollama_engine.ml.worker_address import DEFAULT_PORT, WorkerAddress
 
 if TYPE_CHECKING:
@@ -30,10 +30,6 @@ warning: whoever reaches {address} can use these devices, read and write what is
 programs as this user: ggml's protocol has no password and no encryption, and trusts what it is sent. Let only machines
 that you trust reach it: a network of their own, a firewall, or a tunnel (ssh -L) to a worker on loopback.
 """
-START_SECONDS = 60.0
-"""How long the serving process may take until it listens."""
-QUICK_SECONDS = 10.0
-"""A serving process that ended sooner than this is not started again at once."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,6 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-t", "--threads", metavar="N", type=int, help="CPU threads (default: the physical cores)")
     parser.add_argument("--cache", metavar="FOLDER", help="keep large weights here, so that a program that comes again "
                         "need not send them again")  # fmt: skip
+    parser.add_argument("--memory", metavar="SIZE", type=read_size, help="most memory of each device that a "
+                        "program gets, such as 8GiB (default: what is free)")  # fmt: skip
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
 
 
@@ -91,12 +89,15 @@ def chosen_devices(names: Sequence[str] | None) -> tuple[Device, ...]:
 
 
 def _serve(host: str, args: argparse.Namespace, devices: tuple[Device, ...]) -> None:
+    import faulthandler  # noqa: PLC0415
+
     from ollama_engine.ml.placement import choose_threads  # noqa: PLC0415
     from ollama_engine.ml.workers import serve_devices  # noqa: PLC0415
     from ollama_engine.server.isolation.parent import end_with_parent  # noqa: PLC0415
 
+    faulthandler.enable()  # a driver that fails leaves a line, too
     end_with_parent(lambda: os._exit(0))
-    serve_devices(host, args.port, devices, choose_threads(args.threads), args.cache)
+    serve_devices(host, args.port, devices, choose_threads(args.threads), args.cache, args.memory)
     raise DeviceError(f"cannot listen at {WorkerAddress(host, args.port)}")
 
 
@@ -104,39 +105,41 @@ def _serve(host: str, args: argparse.Namespace, devices: tuple[Device, ...]) -> 
 
 
 def _watch_over(host: str, args: argparse.Namespace, devices: tuple[Device, ...]) -> None:
-    """Run the serving process, and another one when it ends: ggml ends it where a program sends what it cannot take."""
-    port = _free_port(host, args.port)
-    if args.cache is not None:
-        os.makedirs(args.cache, mode=0o700, exist_ok=True)
-    command = [sys.executable, "-m", "ollama_engine", "worker", "--child", "--host", host, "--port", str(port)]
+    """Listen, and have a process serve each program that comes."""
+    from ollama_engine.cli.worker_cache import WeightCache  # noqa: PLC0415 (--help needs none)
+    from ollama_engine.cli.worker_front import WorkerFront  # noqa: PLC0415
+
+    listener = _listener(host, args.port)
+    cache = None if args.cache is None else WeightCache(args.cache)
+    command = [sys.executable, "-m", "ollama_engine", "worker", "--child"]
     command += [part for device in devices for part in ("--device", device.name)]
     command += ["--threads", str(args.threads)] if args.threads is not None else []
-    command += ["--cache", args.cache] if args.cache is not None else []
+    command += ["--memory", str(args.memory)] if args.memory is not None else []
+
+    def start(port: int, folder: str | None) -> subprocess.Popen[bytes]:
+        more = ["--port", str(port)] if folder is None else ["--port", str(port), "--cache", folder]
+        return subprocess.Popen([*command, *more], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+
+    def tell(text: str) -> None:
+        print(f"error: {text}", file=sys.stderr, flush=True)
+
+    front = WorkerFront(listener, start, tell, cache)
     with _ended_by_signals():
-        first = True
-        while True:
-            began = time.monotonic()
-            with _child(command) as child:
-                _wait_until_it_serves(child, host, port)
-                if first:
-                    _announce(host, port, devices)
-                code = child.wait()
-            print(f"error: the serving process ended with code {code}; starting it again", file=sys.stderr, flush=True)
-            first = False
-            if time.monotonic() - began < QUICK_SECONDS:
-                time.sleep(1.0)
+        try:
+            front.begin()
+            _announce(host, listener.getsockname()[1], devices, args.memory)
+            front.serve()
+        finally:
+            front.close()
 
 
-def _free_port(host: str, port: int) -> int:
-    """The port, or a free one for 0. Raises DeviceError where it is taken, or the address is not this machine's."""
+def _listener(host: str, port: int) -> socket.socket:
+    """A socket that listens. Raises DeviceError where the port is taken, or the address is not this machine's."""
     try:
-        with socket.socket() as found:
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            found.bind((host, port))
-            return int(found.getsockname()[1])
+        return socket.create_server((host, port))
     except OSError as error:
         raise DeviceError(
-            f"cannot listen at {WorkerAddress(host, port)}: {error.strerror}",
+            f"cannot listen at {WorkerAddress(host, port)}: {os.strerror(error.errno or 0)}",
             advice=["give an address of this machine with --host, and a port that is free with --port (0: any)"],
         ) from None
 
@@ -155,39 +158,17 @@ def _ended_by_signals() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-@contextlib.contextmanager
-def _child(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
-    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
-    try:
-        yield child
-    finally:
-        child.kill()
-        child.wait()
-        if child.stdin is not None:
-            child.stdin.close()
-
-
-def _wait_until_it_serves(child: subprocess.Popen[bytes], host: str, port: int) -> None:
-    from ollama_engine.ml.worker_client import WorkerClient  # noqa: PLC0415
-
-    address = WorkerAddress(LOOPBACK if host == "0.0.0.0" else host, port)
-    end = time.monotonic() + START_SECONDS
-    while True:
-        if child.poll() is not None:
-            raise DeviceError("the serving process ended before it listened; the lines above say why")
-        try:
-            with WorkerClient(address):
-                return
-        except EngineError:
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.05)
-
-
-def _announce(host: str, port: int, devices: tuple[Device, ...]) -> None:
+def _announce(host: str, port: int, devices: tuple[Device, ...], memory: int | None) -> None:
     address = WorkerAddress(host, port)
-    rows = [(d.name, d.description, f"{size(d.memory_free)} free of {size(d.memory_total)}") for d in devices]
+    rows = [(d.name, d.description, _lent(d, memory)) for d in devices]
     print(table(rows))
     if not ipaddress.IPv4Address(host).is_loopback:
         print(WARNING.format(address=address), file=sys.stderr, flush=True)
     print(f"serving at {address}", flush=True)
+
+
+def _lent(device: Device, memory: int | None) -> str:
+    """How much memory of a device programs get."""
+    if memory is None:
+        return f"{size(device.memory_free)} free of {size(device.memory_total)}"
+    return f"{size(min(memory, device.memory_free))} of {size(device.memory_total)}"

@@ -3,6 +3,7 @@ from libc.stdint cimport uint64_t
 from ollama_engine.ml cimport libggml as lib
 from ollama_engine.ml.libworker cimport oe_worker, oe_worker_task
 from ollama_engine.ml.thread_pools cimport ThreadPools
+from ollama_engine.ml.uploads cimport Uploads
 from ollama_engine.ml.window cimport Memory
 
 
@@ -33,6 +34,7 @@ cdef class Backend:
     cdef Scheduler scheduler
     cdef lib.ggml_backend_sched_t measurer
     cdef ThreadPools pools
+    cdef Uploads uploads
     cdef lib.graph_plan_t plan_graph
     cdef oe_worker *worker
     cdef int pid

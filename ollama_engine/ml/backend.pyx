@@ -29,6 +29,7 @@ from ollama_engine.ml.libworker cimport (
 from ollama_engine.ml.tensor cimport root_of
 from ollama_engine.ml.thread_pools cimport ThreadPools
 from ollama_engine.ml.types cimport shape_to_ne, type_of, whole
+from ollama_engine.ml.uploads cimport Uploads
 from ollama_engine.ml.window cimport Memory
 from ollama_engine.ml.workers cimport Worker, start_device
 
@@ -51,7 +52,8 @@ cdef class Buffer:
 
     def __dealloc__(self):
         if self.buffer != NULL and self.pid == getpid():
-            lib.ggml_backend_buffer_free(self.buffer)
+            with nogil:  # a worker may not answer at once
+                lib.ggml_backend_buffer_free(self.buffer)
 
 
 cdef Buffer new_buffer(lib.ggml_backend_buffer_t buffer):
@@ -69,7 +71,8 @@ cdef class Scheduler(Memory):
 
     def __dealloc__(self):
         if self.ptr != NULL and self.pid == getpid():
-            lib.ggml_backend_sched_free(self.ptr)
+            with nogil:
+                lib.ggml_backend_sched_free(self.ptr)
 
 
 cdef class Backend:
@@ -127,6 +130,7 @@ cdef class Backend:
             self.handles[self.n_handles] = handle
             self.n_handles += 1
         self.plan_graph = <lib.graph_plan_t>cpu_library_function("ggml_graph_plan")
+        self.uploads = Uploads()
         self.pools = ThreadPools.__new__(ThreadPools)
         self.pools.start(self.handles[self.n_handles - 1], self.threads, self.n_handles == 1)
         self.renew_scheduler()
@@ -142,7 +146,10 @@ cdef class Backend:
                 f"no address space to schedule graphs of {self.max_nodes} nodes; let the process have more (ulimit -v)"
             )
         free(probe)
-        return lib.ggml_backend_sched_new(self.handles, NULL, self.n_handles, size, False, True)
+        cdef lib.ggml_backend_sched_t made
+        with nogil:
+            made = lib.ggml_backend_sched_new(self.handles, NULL, self.n_handles, size, False, True)
+        return made
 
     cdef int check_open(self) except -1:
         if self.sched == NULL:
@@ -168,6 +175,11 @@ cdef class Backend:
     def check_devices(self):
         """Raise DeviceLostError where a worker is gone: what lay on its devices is lost."""
         self.check_workers()
+
+    def give_up_devices(self):
+        """Have a call that waits for a worker return at once, with DeviceLostError. From any thread."""
+        for worker in self.workers:
+            worker.give_up()
 
     cdef int pin_operations(self, lib.ggml_backend_sched_t sched, lib.ggml_cgraph *graph) noexcept:
         """Have the CPU run what ggml's scheduler would place wrongly. To be called after each reset of the scheduler.
@@ -230,6 +242,7 @@ cdef class Backend:
     cdef int forget_graph(self) except -1:
         """With `lock` held: the scheduler's memory belongs to no context from now on."""
         self.allocated = None
+        self.uploads.forget()
         if self.sched != NULL:
             lib.ggml_backend_sched_reset(self.sched)
         return 0
@@ -328,6 +341,7 @@ cdef class Backend:
             self.give_up()
             return
         with self.lock:
+            self.give_up_devices()  # they free what they hold when the connection ends, and need not be asked
             if self.running:
                 self.busy.abandon()
             self.check_idle()
@@ -345,10 +359,14 @@ cdef class Backend:
         self.sched = NULL
         self.scheduler = None  # an array over its memory keeps it
         if self.measurer != NULL:
-            lib.ggml_backend_sched_free(self.measurer)
+            with nogil:
+                lib.ggml_backend_sched_free(self.measurer)
             self.measurer = NULL
-        for i in range(self.n_handles):
-            lib.ggml_backend_free(self.handles[i])
+        if self.uploads is not None:
+            self.uploads.close()
+        with nogil:
+            for i in range(self.n_handles):
+                lib.ggml_backend_free(self.handles[i])
         self.n_handles = 0
         if self.pools is not None:
             self.pools.close()
@@ -381,6 +399,8 @@ def supports_flash_attention(device, key_dim, value_dim, str dtype not None):
     cdef int64_t v[4]
     cdef int64_t m[4]
     if dtype not in KEY_TYPES:
+        return False
+    if any([whole(dim) % lib.ggml_blck_size(kind) for dim in (key_dim, value_dim)]):
         return False
     shape_to_ne((key_dim, 1, 1), lib.GGML_TYPE_F32, q)
     shape_to_ne((key_dim, 256, 1), kind, k)

@@ -37,6 +37,7 @@ cdef class Computation(Graph):
     cdef int plan(self, uint64_t structure) except -1
     cdef int allocate(self) except -1
     cdef size_t upper_bound(self) noexcept
+    cdef int assign_devices(self) except -1
     cdef int detach(self) except -1
     cdef int restore_operands(self) except -1
     cdef int forget_inputs(self) except -1

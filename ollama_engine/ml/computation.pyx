@@ -6,7 +6,7 @@ names the graph it works on.
 
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stddef cimport size_t
-from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 from libcpp cimport bool
@@ -18,6 +18,7 @@ from ollama_engine.ml cimport libggml as lib
 from ollama_engine.ml.backend cimport DEVICE_SLOTS, Backend
 from ollama_engine.ml.graph_walk cimport most_alive, structure_of
 from ollama_engine.ml.libcompute cimport OE_THREW, oe_compute
+from ollama_engine.ml.row_check cimport check_rows
 from ollama_engine.ml.tensor cimport Graph, Tensor, describe, root_of
 
 # Smaller allocations are not compared with the memory that the system has: asking takes 100 us.
@@ -42,7 +43,7 @@ cdef class Computation(Graph):
         self.sources = {}
         self.inputs = []
         self.unwritten = set()
-        self.placed = set()
+        self.placed, self.written = set(), set()
         self.start(lib.ggml_tensor_overhead() * max_nodes + lib.ggml_graph_overhead_custom(max_nodes, False) + 1024)
         self.graph = lib.ggml_new_graph_custom(self.ctx, max_nodes, False)
         self.used_at_start = lib.ggml_used_mem(self.ctx)
@@ -75,6 +76,9 @@ cdef class Computation(Graph):
         if writing:
             self.unwritten.discard(<size_t>ptr)
         return self.backend.check_workers()
+
+    cdef char *staged(self, lib.ggml_tensor *ptr) noexcept nogil:
+        return self.backend.uploads.host_of(ptr)
 
     cdef int check_access(self, Tensor t, bint writing) except -1:
         cdef lib.ggml_tensor *root = root_of(t.ptr)
@@ -206,6 +210,7 @@ cdef class Computation(Graph):
                                    "(another context may have been allocated since)")
             self.allocate()
         self.check_inputs()
+        self.backend.uploads.send()
         self.job.sched = self.backend.sched
         self.job.graph = self.graph
         self.job.time = &self.backend.pools.time
@@ -269,7 +274,7 @@ cdef class Computation(Graph):
         cdef bool done = False
         self.restore_operands()
         self.backend.start_plan()
-        self.backend.pin_operations(self.backend.sched, self.graph)
+        self.assign_devices()
         self.backend.busy = self
         try:
             with nogil:
@@ -301,7 +306,7 @@ cdef class Computation(Graph):
             self.plan(structure)
             self.restore_operands()
         self.backend.forget_graph()
-        self.backend.pin_operations(self.backend.sched, self.graph)
+        self.assign_devices()
         self.attached = True
         self.backend.busy = self
         try:
@@ -315,7 +320,25 @@ cdef class Computation(Graph):
             raise NoMemoryError(f"no memory for a graph of {self.n_nodes} operations")
         self.backend.allocated = self
         self.computed = False
+        if self.backend.n_handles > 1:
+            self.backend.uploads.collect(self.backend.sched, self.inputs)
         return self.forget_inputs()
+
+    cdef int assign_devices(self) except -1:
+        """Tell the scheduler, which was reset, where to put what it would put elsewhere: operations, and inputs."""
+        cdef lib.ggml_backend_sched_t sched = self.backend.sched
+        self.backend.pin_operations(sched, self.graph)
+        if self.backend.n_handles == 1:
+            return 0
+        self.backend.busy = self
+        try:
+            self.backend.uploads.look(sched, self.graph)
+        finally:
+            self.backend.busy = None
+            lib.ggml_backend_sched_reset(sched)
+            self.restore_operands()
+        self.backend.pin_operations(sched, self.graph)
+        return self.backend.uploads.assign(sched, self.graph, self.backend.handles[self.backend.n_handles - 1])
 
     cdef size_t upper_bound(self) noexcept:
         """An upper bound on the bytes that the graph needs beyond what the scheduler holds: no value reuses memory."""
@@ -379,42 +402,5 @@ cdef class Computation(Graph):
         if self.limits is None:
             self.limits = self.active_limits()
         for index, rows in self.limits.values():
-            _check_rows(<Tensor>index, rows)
+            check_rows(<Tensor>index, rows)
         return 0
-
-
-cdef bint _all_below(const int32_t *values, int64_t n, uint32_t rows) noexcept:
-    """Whether all values lie in [0, rows). The loop has no branch, so that the compiler vectorizes it."""
-    cdef int64_t i
-    cdef uint32_t most = 0
-    for i in range(n):
-        most = max(most, <uint32_t>values[i])
-    return most < rows
-
-
-cdef int _check_rows(Tensor index, int64_t rows) except -1:
-    """Every value of an index tensor that holds memory must be a row number."""
-    cdef lib.ggml_tensor *t = index.ptr
-    cdef int64_t i0, i1, i2, i3
-    cdef int64_t value = 0
-    cdef char *row
-    if t.data == NULL or t.buffer == NULL:
-        return 0  # not part of the graph that is computed
-    if not lib.ggml_backend_buffer_is_host(t.buffer):
-        values = index.numpy()
-        if values.size and (values.min() < 0 or values.max() >= rows):
-            raise ShapeError(f"row numbers are 0 to {rows - 1}, got {values.min()} to {values.max()}")
-        return 0
-    if t.type == lib.GGML_TYPE_I32 and lib.ggml_is_contiguous(t) and _all_below(
-            <const int32_t *>t.data, lib.ggml_nelements(t), min(rows, 1 << 31)):
-        return 0
-    for i3 in range(t.ne[3]):
-        for i2 in range(t.ne[2]):
-            for i1 in range(t.ne[1]):
-                row = <char *>t.data + i1 * t.nb[1] + i2 * t.nb[2] + i3 * t.nb[3]
-                for i0 in range(t.ne[0]):
-                    value = (<int64_t *>(row + i0 * t.nb[0]))[0] if t.type == lib.GGML_TYPE_I64 \
-                        else (<int32_t *>(row + i0 * t.nb[0]))[0]
-                    if not 0 <= value < rows:
-                        raise ShapeError(f"row numbers are 0 to {rows - 1}, got {value} at place {(i0, i1, i2, i3)}")
-    return 0

@@ -203,6 +203,36 @@ cdef class Context(Computation):
                 return None
             return window_over(self.backend.scheduler, t.ptr.data, lib.ggml_nbytes(t.ptr))
 
+    def read_rows(self, Tensor t not None, first, out):
+        """Copy rows of an output, f32 [n, rows], from row `first` on into `out`, a writable float32 [k, n] array.
+
+        Of an output on another device nothing else is fetched. Raises ShapeError for rows that there are not, and as
+        `Tensor.numpy`.
+        """
+        cdef int64_t begin = whole(first)
+        cdef float[:, ::1] rows = None
+        try:
+            rows = out
+        except (TypeError, ValueError, BufferError):
+            rows = None
+        if rows is None:
+            raise ShapeError(f"read_rows: expected a writable float32 [rows, n] array, got {out!r:.80}")
+        self.backend.check_open()
+        with self.lock:
+            self.charge(0)
+            self.backend.check_idle()
+            if t.owner is not self or t.ptr.type != lib.GGML_TYPE_F32 or not lib.ggml_is_contiguous(t.ptr):
+                raise ShapeError("read_rows reads a contiguous f32 output of this context")
+            self.check_access(t, False)
+            if rows.shape[1] != t.ptr.ne[0] or not 0 <= begin <= lib.ggml_nrows(t.ptr) - rows.shape[0]:
+                raise ShapeError(f"rows {begin} to {begin + rows.shape[0]} with {rows.shape[1]} values are none of "
+                                 f"{lib.ggml_nrows(t.ptr)} with {t.ptr.ne[0]}")
+            if rows.shape[0]:
+                with nogil:
+                    lib.ggml_backend_tensor_get(t.ptr, &rows[0, 0], begin * t.ptr.nb[1],
+                                                <size_t>rows.shape[0] * t.ptr.nb[1])
+            self.exchanged(t.ptr, False)
+
     # -- lifetime ------------------------------------------------------------------------------------------------------
 
     def close(self):
@@ -234,6 +264,7 @@ cdef class Context(Computation):
         self.limits = None
         self.stored = {}
         self.rounded = {}
+        self.written = set()
         self.kept = {}
         self.sources = {}
         self.placed = set()

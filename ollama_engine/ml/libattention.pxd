@@ -29,8 +29,16 @@ cdef extern from "kernels/attention_op.h" nogil:
         const oe_attention_kernel *kernel
         float scale
         float cap
+        int threads
+
+    struct oe_attention_shape:
+        int64_t rows
+        int64_t heads
+        int64_t key_dim
+        int64_t value_dim
+        int64_t n
 
     int64_t oe_attention_plan_size(int64_t rows, int64_t kv_heads)
     void oe_attention_plan_op(ggml_tensor *dst, int ith, int nth, void *unused) noexcept
-    int64_t oe_attention_size(int64_t rows, int64_t heads, int64_t value_dim, int64_t n)
+    int64_t oe_attention_size(const oe_attention_shape *shape, int threads)
     void oe_attention_op(ggml_tensor *dst, int ith, int nth, void *params) noexcept

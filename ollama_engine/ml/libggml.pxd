@@ -54,6 +54,8 @@ cdef extern from "ggml.h" nogil:
 
     enum ggml_op:
         GGML_OP_NONE
+        GGML_OP_MUL
+        GGML_OP_RMS_NORM
         GGML_OP_MUL_MAT
         GGML_OP_VIEW
         GGML_OP_RESHAPE
@@ -65,6 +67,7 @@ cdef extern from "ggml.h" nogil:
         GGML_OP_CUSTOM
         GGML_OP_CPY
         GGML_OP_SET_ROWS
+        GGML_OP_GLU
 
     enum ggml_unary_op:
         GGML_UNARY_OP_ABS
@@ -155,6 +158,7 @@ cdef extern from "ggml.h" nogil:
     size_t ggml_row_size(ggml_type type, int64_t ne)
     const char *ggml_type_name(ggml_type type)
     const char *ggml_op_name(ggml_op op)
+    ggml_glu_op ggml_get_glu_op(const ggml_tensor *tensor)
     bool ggml_is_quantized(ggml_type type)
     bool ggml_is_transposed(const ggml_tensor *tensor)
     bool ggml_is_permuted(const ggml_tensor *tensor)
@@ -172,6 +176,7 @@ cdef extern from "ggml.h" nogil:
     size_t ggml_used_mem(const ggml_context *ctx)
     void *ggml_get_mem_buffer(const ggml_context *ctx)
     size_t ggml_get_mem_size(const ggml_context *ctx)
+    int64_t ggml_nrows(const ggml_tensor *tensor)
     ggml_tensor *ggml_new_tensor(ggml_context *ctx, ggml_type type, int n_dims, const int64_t *ne)
     ggml_tensor *ggml_dup_tensor(ggml_context *ctx, const ggml_tensor *src)
     ggml_tensor *ggml_view_tensor(ggml_context *ctx, ggml_tensor *src)
@@ -232,6 +237,7 @@ cdef extern from "ggml.h" nogil:
     ggml_tensor *ggml_pad_ext_circular(ggml_context *ctx, ggml_tensor *a, int lp0, int rp0, int lp1, int rp1, int lp2,
                                        int rp2, int lp3, int rp3)
     ggml_tensor *ggml_pad_reflect_1d(ggml_context *ctx, ggml_tensor *a, int p0, int p1)
+    ggml_tensor *ggml_top_k(ggml_context *ctx, ggml_tensor *a, int k)
     ggml_tensor *ggml_argsort(ggml_context *ctx, ggml_tensor *a, ggml_sort_order order)
     ggml_tensor *ggml_flash_attn_ext(ggml_context *ctx, ggml_tensor *q, ggml_tensor *k, ggml_tensor *v,
                                      ggml_tensor *mask, float scale, float max_bias, float logit_softcap)
@@ -319,6 +325,10 @@ cdef extern from "ggml-backend.h" nogil:
     void ggml_backend_free(ggml_backend_t backend)
     ggml_backend_buffer_type_t ggml_backend_get_default_buffer_type(ggml_backend_t backend)
     void ggml_backend_tensor_set(ggml_tensor *tensor, const void *data, size_t offset, size_t size) except +
+    void ggml_backend_tensor_set_async(ggml_backend_t backend, ggml_tensor *tensor, const void *data, size_t offset,
+                                       size_t size)
+    ggml_backend_buffer_type_t ggml_backend_dev_host_buffer_type(ggml_backend_dev_t device)
+    ggml_backend_buffer_type_t ggml_backend_cpu_buffer_type()
     void ggml_backend_tensor_get(const ggml_tensor *tensor, void *data, size_t offset, size_t size)
     ggml_backend_dev_t ggml_backend_get_device(ggml_backend_t backend)
 
@@ -383,6 +393,8 @@ cdef extern from "ggml-backend.h" nogil:
     bool ggml_backend_sched_alloc_graph(ggml_backend_sched_t sched, ggml_cgraph *graph) except +
     ggml_status ggml_backend_sched_graph_compute(ggml_backend_sched_t sched, ggml_cgraph *graph) except +
     void ggml_backend_sched_set_tensor_backend(ggml_backend_sched_t sched, ggml_tensor *node, ggml_backend_t backend)
+    void ggml_backend_sched_split_graph(ggml_backend_sched_t sched, ggml_cgraph *graph) except +
+    ggml_backend_t ggml_backend_sched_get_tensor_backend(ggml_backend_sched_t sched, ggml_tensor *node)
     void ggml_backend_sched_reset(ggml_backend_sched_t sched)
     ggml_status ggml_backend_tensor_alloc(ggml_backend_buffer_t buffer, ggml_tensor *tensor, void *addr)
 

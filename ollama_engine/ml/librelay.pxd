@@ -18,7 +18,7 @@ cdef extern from "rpc/relay.h" nogil:
     int OE_RELAY_WRONG
     int OE_RELAY_TOLD
 
-    oe_relay *oe_relay_new(int listener, int worker, const uint8_t *hello, int patience_ms)
+    oe_relay *oe_relay_new(int listener, int worker, const uint8_t *hello, int patience_ms, int quiet_ms)
     int oe_relay_fault(const oe_relay *relay)
     oe_relay_counts oe_relay_count(const oe_relay *relay)
     void oe_relay_give_up(oe_relay *relay)

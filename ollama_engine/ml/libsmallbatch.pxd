@@ -52,8 +52,16 @@ cdef extern from "kernels/small_batch/kernel.h" nogil:
 
 
 cdef extern from "kernels/small_batch/op.h" nogil:
+    float oe_sb_norm_eps(const ggml_tensor *norm)
     int64_t oe_sb_acts_size(const oe_sb_kernel *kernel, int64_t k, int64_t rows)
-    void oe_sb_quantize_op(ggml_tensor *dst, int ith, int nth, void *kernel) noexcept
+    struct oe_sb_rounding:
+        const oe_sb_kernel *kernel
+        bint alone
+        float eps
+
+    void oe_sb_quantize_op(ggml_tensor *dst, int ith, int nth, void *rounding) noexcept
+    void oe_sb_quantize_swiglu_op(ggml_tensor *dst, int ith, int nth, void *rounding) noexcept
+    void oe_sb_quantize_norm_op(ggml_tensor *dst, int ith, int nth, void *rounding) noexcept
     void oe_sb_multiply_op(ggml_tensor *dst, int ith, int nth, void *kernel) noexcept
 
 

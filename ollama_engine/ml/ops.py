@@ -6,6 +6,7 @@ only adds a node to the graph; `Context.compute()` computes.
 
 from __future__ import annotations
 
+from ollama_engine.ml.ops_best import best_k
 from ollama_engine.ml.ops_experts import mul_mat_id_small_batch, weighted_sum
 from ollama_engine.ml.ops_gelu import gelu_exact
 from ollama_engine.ml.ops_image import conv_2d, im2col, interpolate, pad, pool_2d
@@ -47,6 +48,7 @@ from ollama_engine.ml.ops_small_batch import mul_mat_small_batch
 
 __all__ = [
     "argsort",
+    "best_k",
     "cast",
     "clamp",
     "concat",

@@ -14,9 +14,10 @@ from ollama_engine.ml cimport libggml as lib
 from ollama_engine.ml.libattention cimport (
     OE_ATTENTION_AVX2, OE_ATTENTION_AVX512, OE_ATTENTION_BF16, OE_ATTENTION_F16, OE_ATTENTION_F32, OE_ATTENTION_Q4_0,
     OE_ATTENTION_Q8_0, OE_ATTENTION_SCALAR, oe_attention_isa, oe_attention_kernel, oe_attention_kernel_find,
-    oe_attention_op, oe_attention_params, oe_attention_plan_op, oe_attention_plan_size, oe_attention_size,
-    oe_attention_type,
+    oe_attention_op, oe_attention_params, oe_attention_plan_op, oe_attention_plan_size, oe_attention_shape,
+    oe_attention_size, oe_attention_type,
 )
+from ollama_engine.ml.computation cimport Computation
 from ollama_engine.ml.operands cimport finite, read_softcap
 from ollama_engine.ml.tensor cimport Graph, Tensor, describe, graph_of, wrap
 from ollama_engine.ml.types cimport check_size, type_of
@@ -127,12 +128,12 @@ cdef Tensor _plan(Graph graph, Tensor parts, Tensor cells, Tensor phases, int64_
     return plan
 
 
-cdef _Params _params(Graph graph, const oe_attention_kernel *kernel, float scale, float cap):
+cdef _Params _params(Graph graph, const oe_attention_kernel *kernel, float scale, float cap, int threads):
     key = ("params", <size_t>kernel, scale, cap)
     params = graph.kept.get(key)
     if params is None:
         params = _Params()
-        (<_Params>params).values = oe_attention_params(kernel, scale, cap)
+        (<_Params>params).values = oe_attention_params(kernel, scale, cap, threads)
         graph.kept[key] = params
     return params
 
@@ -160,6 +161,8 @@ def paged_attention(Tensor q not None, Tensor k not None, Tensor v not None, Ten
     cdef lib.ggml_tensor *operands[6]
     cdef int64_t ne[4]
     cdef int64_t flat[4]
+    cdef oe_attention_shape shape
+    cdef int threads
     graph_of(q, parts, cells)
     _check_operands(q, k, v)
     _check_lists(parts, cells, q.ptr.ne[1])
@@ -171,10 +174,12 @@ def paged_attention(Tensor q not None, Tensor k not None, Tensor v not None, Ten
         _check_sinks(sinks, q.ptr.ne[2])
     ne[0], ne[1], ne[2], ne[3] = v.ptr.ne[0], q.ptr.ne[2], q.ptr.ne[1], 1
     check_size(ne)
-    flat[0], flat[1], flat[2], flat[3] = oe_attention_size(ne[2], ne[1], ne[0], cells.ptr.ne[0]), 1, 1, 1
+    threads = (<Computation>graph).backend.threads
+    shape = oe_attention_shape(ne[2], ne[1], q.ptr.ne[0], ne[0], cells.ptr.ne[0])
+    flat[0], flat[1], flat[2], flat[3] = oe_attention_size(&shape, threads), 1, 1, 1
     check_size(flat)
     plan = _plan(graph, parts, cells, phases, k.ptr.ne[2])
-    params = _params(graph, _kernel(k.ptr.type, instructions or _FASTEST[<int>k.ptr.type]), factor, cap)
+    params = _params(graph, _kernel(k.ptr.type, instructions or _FASTEST[<int>k.ptr.type]), factor, cap, threads)
     operands[0], operands[1], operands[2], operands[3], operands[4] = q.ptr, k.ptr, v.ptr, plan.ptr, cells.ptr
     operands[5] = sinks.ptr if sinks is not None else NULL
     result = lib.ggml_custom_4d(graph.ctx, lib.GGML_TYPE_F32, flat[0], 1, 1, 1, operands, 6 if sinks is not None else 5,

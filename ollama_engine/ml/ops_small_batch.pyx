@@ -1,9 +1,12 @@
 """Small-batch matmul: products of weights with few rows of activations (csrc/kernels/small_batch/kernel.h).
 
 A product is two ggml custom operations, which only ggml's CPU backend runs: the first converts the activations to the
-kernel's layout (for quantized weights it also quantizes them), the second multiplies.
+kernel's layout (for quantized weights it also quantizes them), the second multiplies. Where the activations are the
+result of a norm or of a gated unit, the first computes that as well, so that it is not written to memory.
 """
 
+from cython cimport final
+from libc.stddef cimport size_t
 from libc.stdint cimport int64_t
 
 from ollama_engine.errors import ShapeError
@@ -14,9 +17,10 @@ from ollama_engine.ml.libsmallbatch cimport (
     OE_SB_MXFP4, OE_SB_PLAIN, OE_SB_Q2_K, OE_SB_Q3_K, OE_SB_Q4_0, OE_SB_Q4_1, OE_SB_Q4_K, OE_SB_Q5_0, OE_SB_Q5_1,
     OE_SB_Q5_K, OE_SB_Q6_K, OE_SB_Q8_0, oe_cpu_has_avx2_fma_f16c, oe_cpu_has_avx512, oe_cpu_has_avx512_vnni,
     oe_cpu_has_avx_vnni, oe_cpu_is_intel, oe_sb_acts_size, oe_sb_isa, oe_sb_kernel, oe_sb_kernel_find,
-    oe_sb_kernel_for, oe_sb_multiply_op, oe_sb_quantize_op, oe_sb_type,
+    oe_sb_kernel_for, oe_sb_multiply_op, oe_sb_norm_eps, oe_sb_quantize_norm_op, oe_sb_quantize_op,
+    oe_sb_quantize_swiglu_op, oe_sb_rounding, oe_sb_type,
 )
-from ollama_engine.ml.tensor cimport Graph, Tensor, alive, describe, graph_of, wrap
+from ollama_engine.ml.tensor cimport Graph, Tensor, alive, describe, graph_of, root_of, wrap
 from ollama_engine.ml.types cimport check_size, type_of
 
 cdef dict _TYPES = {
@@ -132,15 +136,70 @@ cdef const oe_sb_kernel *kernel_of(str op, tuple types, Tensor weight, str instr
     return _kernel(weight.ptr.type, instructions or <str>_FASTEST[<int>weight.ptr.type], weight.ptr.ne[1])
 
 
-cdef Tensor _rounded(Graph graph, Tensor b, const oe_sb_kernel *kernel):
+@final
+cdef class _Rounding:
+    """What a conversion is told. The graph keeps it alive, since ggml holds only a pointer."""
+
+    cdef oe_sb_rounding values
+
+
+cdef _Rounding _rounding_of(Graph graph, const oe_sb_kernel *kernel, bint alone, float eps):
+    key = ("rounding", <size_t>kernel, alone, eps)
+    rounding = graph.kept.get(key)
+    if rounding is None:
+        rounding = _Rounding()
+        (<_Rounding>rounding).values = oe_sb_rounding(kernel, alone, eps)
+        graph.kept[key] = rounding
+    return rounding
+
+
+cdef bint _unchanged(Graph graph, lib.ggml_tensor *t):
+    return <size_t>root_of(t) not in graph.written
+
+
+cdef bint _is_swiglu(Graph graph, lib.ggml_tensor *b):
+    """Whether b is silu(x) * y of two tensors with contiguous rows, which nothing writes into."""
+    return b.op == lib.GGML_OP_GLU and lib.ggml_get_glu_op(b) == lib.GGML_GLU_OP_SWIGLU and b.src[1] != NULL \
+        and _unchanged(graph, b) and _unchanged(graph, b.src[0]) and _unchanged(graph, b.src[1])
+
+
+cdef bint _is_norm(Graph graph, lib.ggml_tensor *b):
+    """Whether b is rms_norm(x) * weight [n], of an x with contiguous rows, and nothing writes into these."""
+    if b.op != lib.GGML_OP_MUL or b.src[0].op != lib.GGML_OP_RMS_NORM or b.type != lib.GGML_TYPE_F32:
+        return False
+    cdef lib.ggml_tensor *weight = b.src[1]
+    cdef lib.ggml_tensor *x = b.src[0].src[0]
+    return weight.type == lib.GGML_TYPE_F32 and weight.ne[0] == lib.ggml_nelements(weight) == b.ne[0] \
+        and lib.ggml_is_contiguous(weight) and x.nb[0] == sizeof(float) and x.nb[0] <= x.nb[1] \
+        and _unchanged(graph, b) and _unchanged(graph, b.src[0]) and _unchanged(graph, x) and _unchanged(graph, weight)
+
+
+cdef lib.ggml_tensor *_convert(Graph graph, lib.ggml_tensor *b, const oe_sb_kernel *kernel, bint alone) except NULL:
+    """The node that converts b, and computes it where b is a gated unit or a norm: their own nodes are not run then,
+    unless something else reads them."""
+    cdef int64_t[4] ne = [oe_sb_acts_size(kernel, b.ne[0], b.ne[1]), 1, 1, 1]
+    cdef lib.ggml_tensor *operands[2]
+    cdef int n = 1
+    cdef float eps = 0
+    cdef lib.ggml_custom_op_t run = oe_sb_quantize_op
+    operands[0] = b
+    if _is_swiglu(graph, b):
+        operands[0], operands[1], n = b.src[0], b.src[1], 2
+        run = oe_sb_quantize_swiglu_op
+    elif _is_norm(graph, b):
+        operands[0], operands[1], n = b.src[0].src[0], b.src[1], 2
+        eps = oe_sb_norm_eps(b.src[0])
+        run = oe_sb_quantize_norm_op
+    return custom(graph, ne, lib.GGML_TYPE_I8, operands, n, run, lib.GGML_N_TASKS_MAX,
+                  <void *>&_rounding_of(graph, kernel, alone, eps).values)
+
+
+cdef Tensor _rounded(Graph graph, Tensor b, const oe_sb_kernel *kernel, bint alone):
     """The node that converts the activations. Query, key and value multiply the same values and share it."""
-    cdef int64_t[4] ne = [oe_sb_acts_size(kernel, b.ptr.ne[0], b.ptr.ne[1]), 1, 1, 1]
-    cdef lib.ggml_tensor *operand = b.ptr
-    key = (<size_t>b.ptr, <size_t>kernel.quantize, b.ptr.ne[1] == 1 and kernel.multiply_single != NULL)
+    key = (<size_t>b.ptr, <size_t>kernel.quantize, alone)
     acts = graph.rounded.get(key)
     if acts is None:
-        acts = wrap(graph, custom(graph, ne, lib.GGML_TYPE_I8, &operand, 1, oe_sb_quantize_op, lib.GGML_N_TASKS_MAX,
-                                  <void *>kernel))
+        acts = wrap(graph, _convert(graph, b.ptr, kernel, alone))
         graph.rounded[key] = acts
     return acts
 
@@ -160,7 +219,10 @@ def mul_mat_small_batch(Tensor a not None, Tensor b not None, str instructions=N
     kernel = kernel_of("mul_mat_small_batch", SMALL_BATCH_QUANTIZED + _FLOATS, a, instructions)
     kernel = oe_sb_kernel_for(kernel, b.ptr.ne[1])
     _check(a, b)
-    operands[0], operands[1] = a.ptr, _rounded(graph, b, kernel).ptr
+    # Few results are multiplied in plain C, but their activations are those of others.
+    acts = _rounded(graph, b, _kernel(a.ptr.type, instructions or <str>_FASTEST[<int>a.ptr.type], MANY),
+                    b.ptr.ne[1] == 1 and kernel.multiply_single != NULL)
+    operands[0], operands[1] = a.ptr, acts.ptr
     ne[0], ne[1], ne[2], ne[3] = a.ptr.ne[1], b.ptr.ne[1], 1, 1
     return wrap(graph, custom(graph, ne, lib.GGML_TYPE_F32, operands, 2, oe_sb_multiply_op, lib.GGML_N_TASKS_MAX,
                               <void *>kernel))

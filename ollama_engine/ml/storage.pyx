@@ -134,10 +134,12 @@ cdef class Storage(Owner):
 
     cdef int take(self, lib.ggml_backend_buffer_type_t kind, str where) except -1:
         cdef lib.ggml_backend_buffer_t buffer = NULL
+        cdef size_t needed
         self.check_fresh("allocate")
         if not self.tensors:
             raise ShapeError("this storage has no tensors to allocate; declare them with add(...)")
-        needed = lib.ggml_backend_alloc_ctx_tensors_from_buft_size(self.ctx, kind)
+        with nogil:
+            needed = lib.ggml_backend_alloc_ctx_tensors_from_buft_size(self.ctx, kind)
         # Repacked memory is host memory too, although ggml does not report it as such.
         if (lib.ggml_backend_buft_is_host(kind) or self.is_repacked) and needed > available_bytes():
             raise NoMemoryError(f"{needed >> 20} MiB are needed, {available_bytes() >> 20} MiB are available")
@@ -318,8 +320,9 @@ cdef int _check_fillings(Storage storage, contents, const Filling *fillings) exc
 
 cdef int _zero(lib.ggml_backend_buffer_t buffer, int threads) except -1:
     cdef bint on_host = lib.ggml_backend_buffer_is_host(buffer)
-    cdef void *start = lib.ggml_backend_buffer_get_base(buffer)
+    cdef void *start
     with nogil:
+        start = lib.ggml_backend_buffer_get_base(buffer)
         if on_host:
             fan.oe_prefault_zero(start, lib.ggml_backend_buffer_get_size(buffer), threads)
         else:

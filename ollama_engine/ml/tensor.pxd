@@ -25,6 +25,8 @@ cdef class Owner:
     cdef int busy(self) except -1
     cdef int check_access(self, Tensor t, bint writing) except -1
     cdef int exchanged(self, lib.ggml_tensor *ptr, bint writing) except -1
+    # Host memory where values for another device are collected; NULL where they are exchanged at once.
+    cdef char *staged(self, lib.ggml_tensor *ptr) noexcept nogil
     cdef Window window(self, Tensor t)
 
 
@@ -37,6 +39,8 @@ cdef class Graph(Owner):
     # -- activations that ops_small_batch has rounded for a product, {(address, kind of rounding): Tensor}; none is
     #    written after that --
     cdef dict rounded
+    # -- addresses of tensors that some operation writes into: what is computed of them depends on when that is --
+    cdef set written
     # -- what ops_paged shares between layers, and what its operations are told; until the graph is gone --
     cdef dict kept
 
@@ -62,4 +66,4 @@ cdef Tensor wrap(Owner owner, lib.ggml_tensor *ptr)
 cdef Graph graph_of(Tensor a, Tensor b=*, Tensor c=*, bint product=*)
 cdef int alive(Tensor t) except -1
 cdef str describe(Tensor t)
-cdef lib.ggml_tensor *root_of(lib.ggml_tensor *ptr) noexcept
+cdef lib.ggml_tensor *root_of(lib.ggml_tensor *ptr) noexcept nogil

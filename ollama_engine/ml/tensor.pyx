@@ -14,18 +14,19 @@ from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBUF_WRITABLE, PyBuffer_Release
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t
 from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
 
 from ollama_engine.errors import ClosedError, NoMemoryError, ShapeError
 
 from ollama_engine.ml cimport libggml as lib
-from ollama_engine.ml.types cimport axis_of, dtype_name, kind_of, on_host
+from ollama_engine.ml.types cimport axis_of, check_kind, dtype_name, kind_of, on_host
 from ollama_engine.ml.window cimport Window, mapping_of
 
 # Bytes from which a copy releases the GIL. Releasing it costs as much as copying a few kilobytes.
 cdef size_t LARGE = 64 * 1024
 
 
-cdef lib.ggml_tensor *root_of(lib.ggml_tensor *ptr) noexcept:
+cdef lib.ggml_tensor *root_of(lib.ggml_tensor *ptr) noexcept nogil:
     """The tensor that a view looks into; the tensor itself where it is no view."""
     return ptr if ptr.view_src == NULL else ptr.view_src
 
@@ -76,6 +77,9 @@ cdef class Owner:
     cdef int exchanged(self, lib.ggml_tensor *ptr, bint writing) except -1:
         return 0
 
+    cdef char *staged(self, lib.ggml_tensor *ptr) noexcept nogil:
+        return NULL
+
     cdef Window window(self, Tensor t):
         """The tensor's own memory, or None where its values have to be copied."""
         return None
@@ -110,7 +114,7 @@ cdef class Graph(Owner):
         if target is not None and (<Tensor>target).owner.read_only:
             raise ShapeError(f"{op}: {describe(t)} lies in a mapped file and cannot be changed")
         self.rounded.clear()
-        return 0
+        self.written.add(<size_t>root_of(t.ptr))
 
     cdef int limit_index(self, Tensor index, int64_t rows, lib.ggml_tensor *result) except -1:
         """Note that the operation `result` uses the values of `index` as row numbers below `rows`.
@@ -128,12 +132,12 @@ cdef class Graph(Owner):
                 moved = True
             else:
                 break
-        if source.op == lib.GGML_OP_ARGSORT:
-            if source.ne[0] > rows:
-                raise ShapeError(f"indices sorted out of {source.ne[0]} values cannot select among {rows} rows")
+        if source.op in (lib.GGML_OP_ARGSORT, lib.GGML_OP_TOP_K):
+            if source.src[0].ne[0] > rows:
+                raise ShapeError(f"indices sorted out of {source.src[0].ne[0]} values cannot select among {rows} rows")
             return 0
         if source.op != lib.GGML_OP_NONE:
-            raise ShapeError("row numbers must be an input, a constant, or the result of argsort or top_k; "
+            raise ShapeError("row numbers must be an input, a constant, or the result of argsort, top_k or best_k; "
                              f"got the result of {(<bytes>lib.ggml_op_name(source.op)).decode()}")
         if moved:
             index = wrap(index.owner, source)
@@ -177,8 +181,7 @@ cdef Graph graph_of(Tensor a, Tensor b=None, Tensor c=None, bint product=False):
     """
     alive(a)
     cdef Graph graph = <Graph>a.owner if a.owner.is_graph else None
-    graph = _join(graph, b)
-    graph = _join(graph, c)
+    graph = _join(_join(graph, b), c)
     if graph is None:
         raise ShapeError("no operand belongs to a context (weights and cache do not); "
                          "start from ctx.input(...), or bring one in with ops.view(..., ctx=ctx)")
@@ -209,10 +212,7 @@ cdef Graph _join(Graph graph, Tensor t):
 
 
 cdef class Tensor:
-    """One n-dimensional array of a graph, a weight, or a piece of a cache.
-
-    Made by `Context`, `Weights`, `Storage` and the functions in `ollama_engine.ml.ops`, never directly.
-    """
+    """One array of a graph, a weight, or a piece of a cache; made by `Context`, `Weights`, `Storage` and `ops` only."""
 
     def __init__(self):
         raise TypeError("tensors are made by a Context (ctx.input, ctx.from_floats ...), not by Tensor()")
@@ -343,11 +343,12 @@ cdef class Tensor:
                 raise ShapeError(f"{describe(self)} is not contiguous; use its source, or ops.cont(...) of it")
             if size != lib.ggml_nbytes(self.ptr):
                 raise ShapeError(f"{describe(self)} holds {lib.ggml_nbytes(self.ptr)} bytes, the buffer {size}")
+            staged = self.owner.staged(self.ptr)
             if lock is None or not slow:
-                _copy(self.ptr, data, size, writing)
+                _copy(self.ptr, staged, data, size, writing)
             else:
                 with nogil:
-                    _copy(self.ptr, data, size, writing)
+                    _copy(self.ptr, staged, data, size, writing)
             self.owner.exchanged(self.ptr, writing)
         finally:
             if lock is not None:
@@ -372,8 +373,10 @@ cdef class Tensor:
         return _arithmetic(self, other, lib.ggml_div, "/")
 
 
-cdef int _copy(lib.ggml_tensor *ptr, void *data, size_t size, bint writing) except -1 nogil:
-    if writing:
+cdef int _copy(lib.ggml_tensor *ptr, char *staged, void *data, size_t size, bint writing) except -1 nogil:
+    if staged != NULL:
+        memcpy(staged if writing else data, data if writing else staged, size)
+    elif writing:
         lib.ggml_backend_tensor_set(ptr, data, 0, size)
     else:
         lib.ggml_backend_tensor_get(ptr, data, 0, size)
@@ -412,9 +415,5 @@ cdef object _payload(Tensor t, object data):
         return data if data.flags.c_contiguous else np.ascontiguousarray(data)
     array = np.asarray(data)
     alive(t)
-    if expected is None:
-        if array.dtype.kind not in "uV":
-            raise ShapeError(f"{describe(t)} takes its raw bytes, got an array of {array.dtype}")
-    elif array.dtype != expected:
-        raise ShapeError(f"{describe(t)} takes {expected} values, got {array.dtype}")
+    check_kind(array.dtype, expected, describe(t))
     return np.ascontiguousarray(array)

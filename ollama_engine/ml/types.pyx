@@ -135,3 +135,13 @@ cdef int axis_of(object axis) except -1:
 cdef bint on_host(const lib.ggml_tensor *tensor) noexcept:
     """Whether its values can be read at its address; also where it has no memory yet."""
     return tensor.buffer == NULL or lib.ggml_backend_buffer_is_host(<lib.ggml_backend_buffer_t>tensor.buffer)
+
+
+cdef int check_kind(object given, object expected, str what) except -1:
+    """Refuse values of another element type; None expects raw bytes."""
+    if expected is None:
+        if given.kind not in "uV":
+            raise ShapeError(f"{what} takes its raw bytes, got an array of {given}")
+    elif given != expected:
+        raise ShapeError(f"{what} takes {expected} values, got {given}")
+    return 0

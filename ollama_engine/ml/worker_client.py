@@ -15,7 +15,7 @@ from ollama_engine.errors import DeviceError
 from ollama_engine.ml.device_info import Device
 from ollama_engine.ml.worker_address import SCHEME, WorkerAddress, read_address
 
-__all__ = ["HELLO_SIZE", "PROTOCOL", "WorkerClient", "devices_of_workers"]
+__all__ = ["HELLO_SIZE", "PROTOCOL", "WorkerClient", "devices_of_workers", "keep_alive"]
 
 PROTOCOL = (7, 0)
 """Major and minor version of ggml's protocol; a worker's minor version may be lower."""
@@ -25,7 +25,8 @@ HELLO_SIZE = 4 + CAPABILITIES
 HELLO, DEVICE_COUNT, DEVICE_MEMORY = 14, 15, 11
 
 CONNECT_SECONDS = 5.0
-ANSWER_SECONDS = 10.0
+ANSWER_SECONDS = 30.0
+"""A worker may start a process for this program first."""
 
 SILENT_SECONDS = 30
 """How long a connection may be without any sign of the other machine, until the system ends it."""
@@ -79,7 +80,7 @@ class WorkerClient:
     def detach(self) -> int:
         """The socket's descriptor, which is the caller's to close from now on."""
         self._socket.settimeout(None)
-        _keep_alive(self._socket)
+        keep_alive(self._socket)
         return self._socket.detach()
 
     def close(self) -> None:
@@ -100,7 +101,7 @@ class WorkerClient:
         except TimeoutError:
             raise DeviceError(
                 f"the worker at {self.address} takes connections and does not answer",
-                advice=["wait until it is free: a worker serves one program at a time"],
+                advice=["wait until other programs have ended: it is busy, or serves as many as it can"],
             ) from None
         except OSError as error:
             raise self._no_worker(error.strerror or str(error)) from None
@@ -144,7 +145,7 @@ def _connected(address: WorkerAddress) -> socket.socket:
         ) from None
 
 
-def _keep_alive(connection: socket.socket) -> None:
+def keep_alive(connection: socket.socket) -> None:
     """Have the system notice that the other machine is gone, where nothing is sent, too."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     options = {"TCP_KEEPIDLE": SILENT_SECONDS // 3, "TCP_KEEPINTVL": SILENT_SECONDS // 6, "TCP_KEEPCNT": 4,

@@ -12,5 +12,5 @@ cdef class Worker:
     cdef int pid
 
     cdef int check(self) except -1
-    cdef int connect(self, client, patience) except -1
+    cdef int connect(self, client, patience, quiet) except -1
     cdef tuple describe(self, int port, devices)

@@ -8,20 +8,26 @@ takes a call that a signal has interrupted for the end of a connection.
 import os
 from dataclasses import replace
 
-from libc.stdint cimport uint8_t, uintptr_t
+from libc.stdint cimport uint8_t, uint64_t, uintptr_t
 from posix.signal cimport sigfillset, sigset_t
 from posix.unistd cimport getpid
 
-from ollama_engine.errors import DeviceError, DeviceLostError
+from ollama_engine.errors import DeviceError, DeviceLostError, NoMemoryError
 from ollama_engine.ml.device import devices as local_devices
 from ollama_engine.ml.worker_address import WorkerAddress
 
 from ollama_engine.ml cimport libggml as lib
 from ollama_engine.ml.device cimport device_handle
+from ollama_engine.ml.liblimiteddevice cimport oe_limited_device
 from ollama_engine.ml.librelay cimport (
     OE_RELAY_GONE, OE_RELAY_SILENT, OE_RELAY_WORKS, OE_RELAY_WRONG, oe_relay_count, oe_relay_counts, oe_relay_fault,
     oe_relay_free, oe_relay_give_up, oe_relay_new,
 )
+
+cdef extern from "<stdio.h>" nogil:
+    ctypedef struct FILE
+    FILE *stderr
+    int fprintf(FILE *stream, const char *format, ...)
 
 cdef extern from "<signal.h>" nogil:
     int SIG_SETMASK
@@ -29,6 +35,8 @@ cdef extern from "<signal.h>" nogil:
 
 # How long a worker may compute without sending anything.
 PATIENCE_SECONDS = 600.0
+# How long it may take for anything else: all that it does then is to fill, copy, read and write memory.
+QUIET_SECONDS = 60.0
 
 cdef dict _FAULTS = {
     OE_RELAY_GONE: "is gone: its connection has ended",
@@ -40,12 +48,13 @@ cdef dict _FAULTS = {
 cdef lib.ggml_backend_t start_device(lib.ggml_backend_dev_t device) except? NULL:
     """A device's backend, or NULL where it cannot be started."""
     cdef sigset_t everything, before
-    sigfillset(&everything)
-    pthread_sigmask(SIG_SETMASK, &everything, &before)
-    try:
-        return lib.ggml_backend_dev_init(device, NULL)
-    finally:
+    cdef lib.ggml_backend_t started
+    with nogil:
+        sigfillset(&everything)
+        pthread_sigmask(SIG_SETMASK, &everything, &before)
+        started = lib.ggml_backend_dev_init(device, NULL)
         pthread_sigmask(SIG_SETMASK, &before, NULL)
+    return started
 
 
 cdef void *_rpc_function(const char *name) except NULL:
@@ -65,10 +74,11 @@ cdef void *_rpc_function(const char *name) except NULL:
 cdef class Worker:
     """A connection to one worker, which serves nobody else until `close`. Raises DeviceError where there is none.
 
-    `patience`: seconds that it may be silent while something is computed.
+    `patience`: seconds that it may be silent while something is computed, `quiet`: while nothing is. None takes
+    PATIENCE_SECONDS and QUIET_SECONDS.
     """
 
-    def __init__(self, address, *, patience=PATIENCE_SECONDS):
+    def __init__(self, address, *, patience=None, quiet=None):
         if self.relay != NULL:
             raise DeviceError("a Worker is initialised once")
         if not isinstance(address, WorkerAddress):
@@ -78,12 +88,14 @@ cdef class Worker:
         _rpc_function(b"ggml_backend_rpc_add_server")
         self.address = address
         self.pid = getpid()
+        patience = PATIENCE_SECONDS if patience is None else patience
+        quiet = QUIET_SECONDS if quiet is None else quiet
         client = WorkerClient(address)
         try:
             devices = client.devices()
             if not devices:
                 raise DeviceError(f"the worker at {address} has no devices")
-            port = self.connect(client, patience)
+            port = self.connect(client, patience, quiet)
         finally:
             client.close()
         try:
@@ -93,18 +105,19 @@ cdef class Worker:
             self.close()
             raise
 
-    cdef int connect(self, client, patience) except -1:
+    cdef int connect(self, client, patience, quiet) except -1:
         """Start the relay. Returns the port of loopback at which ggml finds it."""
         import socket
 
         hello = client.hello
         cdef const uint8_t *said = hello
-        cdef int milliseconds = int(patience * 1000)
+        cdef int computing = int(patience * 1000)
+        cdef int otherwise = int(quiet * 1000)
         cdef int listening, connected
         listener = socket.create_server(("127.0.0.1", 0))
         port = listener.getsockname()[1]
         listening, connected = listener.detach(), client.detach()
-        self.relay = oe_relay_new(listening, connected, said, milliseconds)
+        self.relay = oe_relay_new(listening, connected, said, computing, otherwise)
         if self.relay == NULL:
             raise DeviceError(f"no thread for the connection to {self.address}")
         return port
@@ -190,14 +203,32 @@ cdef class Worker:
             oe_relay_free(self.relay)
 
 
-def serve_devices(str host not None, int port, devices, int threads, cache=None):
+def weights_hash(const uint8_t[::1] data not None):
+    """The number by which ggml's workers keep weights: FNV-1a with 64 bits (isthe.com/chongo/tech/comp/fnv)."""
+    cdef uint64_t found = 0xcbf29ce484222325
+    cdef uint64_t prime = 0x100000001b3
+    cdef Py_ssize_t i
+    with nogil:
+        for i in range(data.shape[0]):
+            found = (found ^ data[i]) * prime
+    return found
+
+
+cdef void _reason_of_end(const char *message) noexcept nogil:
+    fprintf(stderr, b"%s\nollama_engine: a program has sent what cannot be computed here, or a device has failed: see "
+                    b"the line above, and those before it\n", message)
+
+
+def serve_devices(str host not None, int port, devices, int threads, cache=None, memory=None):
     """Serve devices of this machine to one program after the other; returns only where that cannot begin.
 
     `host` is an IPv4 address. `cache`: a folder that keeps large weights, so that a program need not send them again.
-    ggml ends this process where a program sends what it cannot compute.
+    `memory`: most bytes of each device that a program gets; None for all. ggml ends this process where a program sends
+    what it cannot compute, or a device fails; standard error says why.
     """
     cdef lib.rpc_serve_t start = <lib.rpc_serve_t>_rpc_function(b"ggml_backend_rpc_start_server")
     cdef lib.ggml_backend_dev_t handles[16]
+    cdef size_t limit = 0 if memory is None else memory
     cdef size_t n = 0
     endpoint = f"{host}:{port}".encode()
     cdef const char *where = endpoint
@@ -207,6 +238,11 @@ def serve_devices(str host not None, int port, devices, int threads, cache=None)
         kept = folder
     for device in tuple(devices)[:16]:
         handles[n] = device_handle(device)
+        if memory is not None:
+            handles[n] = oe_limited_device(handles[n], limit)
+            if handles[n] == NULL:
+                raise NoMemoryError("no memory to describe a device")
         n += 1
+    lib.ggml_set_abort_callback(_reason_of_end)
     with nogil:
         start(where, kept, threads, n, handles)

@@ -1,7 +1,6 @@
 """Sampler: owns one sequence's sampler in csrc/sample/sample.c, and the border where Python's arguments are checked."""
 
 import os
-
 from array import array
 from operator import index
 
@@ -99,9 +98,8 @@ cdef class Sampler:
         cdef const int32_t[::1] ids = bias_id
         cdef const float[::1] values = bias
         cdef lib.oe_sample_params native = native_params(params, self.seed, lib.OE_LINKS)
-        cdef int32_t n_bias = len(bias)
         self._sampler = lib.oe_sampler_create(&native, self.n_vocab, _kernels_of(instructions),
-                                              &ids[0] if n_bias else NULL, &values[0] if n_bias else NULL, n_bias,
+                                              &ids[0] if bias else NULL, &values[0] if bias else NULL, len(bias),
                                               self._set_breakers(breakers))
         if self._sampler is NULL:
             raise NoMemoryError(f"no memory for a sampler over {self.n_vocab} tokens")
@@ -137,6 +135,11 @@ cdef class Sampler:
     def adaptive_mean(self):
         """adaptive-p's moving average of the probabilities of the tokens accepted."""
         return lib.oe_sampler_adaptive_mean(self._sampler)
+
+    @property
+    def best_needed(self):
+        """How many of a row's best logits are enough to sample it without a mask; 0: all (oe_sampler_best_needed)."""
+        return lib.oe_sampler_best_needed(self._sampler)
 
     cdef int _claim(self) except -1:
         """Another thread may come here while the GIL is released; two of them in one sampler would corrupt memory."""
@@ -225,8 +228,7 @@ cdef class Sampler:
         cdef const float[::1] row = _checked_row(logits, self.n_vocab)
         cdef lib.oe_sample_job job
         cdef double logprob = 0
-        cdef int32_t found = 0
-        cdef int32_t wanted = checked_top(top, self.n_vocab)
+        cdef int32_t found = 0, wanted = checked_top(top, self.n_vocab)
         cdef int32_t[::1] top_id = array("i", bytes(4 * (wanted + 1)))
         cdef double[::1] top_logprob = array("d", bytes(8 * (wanted + 1)))
         job.token = _checked_token(token, self.n_vocab)
@@ -250,8 +252,7 @@ cdef class Sampler:
             raise NoMemoryError(f"no memory for a copy of a sampler over {self.n_vocab} tokens")
         lib.oe_sampler_destroy(twin._sampler)
         twin._sampler = copy
-        twin.seed = self.seed
-        twin.breakers = self.breakers
+        twin.seed, twin.breakers = self.seed, self.breakers
         return twin
 
     def reset(self):
@@ -307,8 +308,7 @@ def accept_rows(samplers, tokens):
     Raises as `accept` and `sample_rows` do, ShapeError when there are not as many tokens as samplers; then, unless it
     is a NoMemoryError, nothing was accepted.
     """
-    cdef list owners = checked_list(samplers, Sampler)
-    cdef list ids = list(tokens)
+    cdef list owners = checked_list(samplers, Sampler), ids = list(tokens)
     cdef Py_ssize_t i, n = len(owners)
     if len(ids) != n:
         raise ShapeError(f"expected one token for each of {n} samplers, got {len(ids)}")

@@ -77,6 +77,7 @@ cdef extern from "sample/sample.h" nogil:
     void oe_sampler_reset(oe_sampler *sampler) noexcept
     uint64_t oe_sampler_draws(const oe_sampler *sampler) noexcept
     double oe_sampler_mirostat_mu(const oe_sampler *sampler) noexcept
+    int32_t oe_sampler_best_needed(const oe_sampler *sampler) noexcept
     double oe_sampler_adaptive_mean(const oe_sampler *sampler) noexcept
     oe_sample_status oe_sampler_accept(oe_sampler *sampler, const int32_t *tokens, int64_t n) noexcept
 

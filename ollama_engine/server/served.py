@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
+    from ollama_engine.ml.memory import DeviceMemory
     from ollama_engine.runner.chat.results import ChatChunk
     from ollama_engine.runner.embed.results import Embedding
     from ollama_engine.runner.observe.monitor import SlotInfo
@@ -48,7 +49,8 @@ class ModelFacts:
         parallel: requests computed side by side.
         capabilities: of "completion", "embedding", "vision", "tools", "thinking", "insert".
         memory_bytes: what the model takes, weights, cache and graphs.
-        device_bytes: of these on GPUs.
+        device_bytes: of these on GPUs and workers.
+        devices: the same by device and purpose, the CPU last.
     """
 
     architecture: str
@@ -60,6 +62,7 @@ class ModelFacts:
     capabilities: frozenset[str]
     memory_bytes: int
     device_bytes: int
+    devices: tuple[DeviceMemory, ...] = ()
 
 
 class ServedModel(Protocol):

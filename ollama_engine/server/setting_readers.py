@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from ollama_engine.errors import ConfigError
+from ollama_engine.ml.worker_address import SCHEME, read_address
 from ollama_engine.server.durations import duration
 
-__all__ = ["DEFAULT_PORT", "address", "among", "attention", "level", "number", "patience", "seconds", "switch", "texts"]
+__all__ = ["DEFAULT_PORT", "address", "among", "attention", "device_names", "level", "number", "patience", "seconds",
+           "switch", "texts"]  # fmt: skip
 
 DEFAULT_PORT = 11434
 PORTS = {"http": 80, "https": 443}
@@ -20,6 +23,18 @@ TIME = "a number of seconds, or a duration such as 5m or 1h30m"
 def texts(text: str) -> tuple[str, ...]:
     """What commas separate."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def device_names(text: str) -> tuple[str, ...]:
+    """Names of devices, of which those of workers are checked: which others there are, loading a model says."""
+    names = texts(text)
+    for name in names:
+        if name.startswith(SCHEME):
+            try:
+                read_address(name)
+            except ConfigError:
+                raise ValueError("names that `devices` lists, and workers as rpc://HOST:PORT") from None
+    return names
 
 
 def switch(text: str) -> bool:

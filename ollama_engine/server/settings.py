@@ -60,6 +60,12 @@ SETTINGS: Mapping[str, Setting] = {
         "OLLAMA_LOAD_TIMEOUT", readers.patience, "TIME", "give up loading after so long without progress; 0: never"
     ),
     "debug": Setting("OLLAMA_DEBUG", readers.level, "0|1|2", "log more: 1 debug, 2 trace (with prompts and tokens)"),
+    "devices": Setting(
+        "OLLAMA_ENGINE_DEVICES",
+        readers.device_names,
+        "NAME,...",
+        "devices that models use beside the CPU, such as rpc://HOST:PORT, a worker; by default this machine's GPUs",
+    ),
     "isolation": Setting(
         "OLLAMA_ENGINE_ISOLATION",
         readers.among(("none", "process")),
@@ -105,6 +111,7 @@ class ServerSettings:
         debug: 0 info, 1 debug, 2 trace.
         max_transfer_streams: connections that one pull or push has at a time.
         noprune: whether blobs that no model uses stay in the store when the server starts.
+        devices: names of the devices that models use beside the CPU, `Engine`'s `devices`; none: this machine's GPUs.
         isolation: "none": engines in this process; "process": each in a process of its own.
         api_keys: if there are any, a request needs one of them ("Authorization: Bearer KEY" or "x-api-key: KEY").
         max_body: bytes of a request's body; uploads of model files have no limit.
@@ -129,6 +136,7 @@ class ServerSettings:
     debug: int = 0
     max_transfer_streams: int = 4
     noprune: bool = False
+    devices: tuple[str, ...] = ()
     isolation: str = "none"
     api_keys: tuple[str, ...] = ()
     max_body: int = 256 << 20

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -61,3 +63,13 @@ def test_files_are_checked(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         every_type.main(["folder", "--files", "llama-1b:q9"])
     assert "SHAPE:TYPE" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("program", "said"), [("every_type", "--rounds"), ("make_model", "gguf is not installed")])
+def test_help_without_the_package_gguf(program: str, said: str) -> None:
+    path = str(Path(every_type.__file__).with_name(f"{program}.py"))
+    run = f"sys.argv[1:] = ['--help']; runpy.run_path({path!r}, run_name='__main__')"
+    code = f"import runpy, sys; sys.modules['gguf'] = None; {run}"
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False)
+    assert said in child.stdout + child.stderr
+    assert "Traceback" not in child.stderr

@@ -9,8 +9,8 @@ import gguf
 import numpy as np
 import pytest
 
-from bench.make_model import PRESETS, tensor_types, vocabulary, write_model
-from bench.model_shapes import SHAPES, Shape
+from bench.make_model import tensor_types, vocabulary, write_model
+from bench.model_shapes import PRESETS, SHAPES, Shape
 from ollama_engine.ml.gguf import GGUFFile
 
 SMALL = Shape(

@@ -26,11 +26,14 @@ ballast = bytearray(b"x") * (64 << 20)
 assert sys.argv[1] == "bench" and "--json" in sys.argv, sys.argv
 depth = [{{"depth": int(sys.argv[i + 1]), "prefill_tps": 7.0, "decode_tps": 3.0}}
          for i, word in enumerate(sys.argv) if word == "--depth"]
+caches = {{"f16": 0, "q8_0": 1000.0}}
+n += caches[sys.argv[sys.argv.index("--kv-cache-type") + 1]]
 print(json.dumps({{"prefill_tps": 100.0 + n, "decode_tps": 20.0, "load_seconds": 0.25, "depth": depth}}))
 """
 PEER = """#!{python}
 import json, sys
-tests = [(16, 0, 50.0), (0, 4, 40.0)]
+quantized = sys.argv.count("q8_0") == sys.argv.count("-ctk") + sys.argv.count("-ctv")
+tests = [(16, 0, 2000.0 if quantized else 50.0), (0, 4, 40.0)]
 print(json.dumps([{{"n_prompt": p, "n_gen": g, "avg_ts": s, "samples_ns": [1000]}} for p, g, s in tests]))
 """
 
@@ -79,6 +82,14 @@ def test_compare_behind_a_context(capsys: pytest.CaptureFixture[str]) -> None:
         peers.main(["compare", "model.gguf", "-d", "4096", "--parallel", "1,2"])
 
 
+@pytest.mark.usefixtures("_programs")
+def test_compare_with_a_cache_of_another_type(capsys: pytest.CaptureFixture[str]) -> None:
+    peers.main(["compare", "model.gguf", "-r", "1", "--cache", "q8_0", "--json"])
+    result = json.loads(capsys.readouterr().out)
+    assert result["cache"] == "q8_0"
+    assert (result["ours"]["prefill_tps"], result["llama_cpp"]["prefill_tps"]) == (1101.0, 2000.0)
+
+
 # -- several callers ---------------------------------------------------------------------------------------------------
 
 # Twice the peer's speed for prompts and half of it for answers; a round slower each time.
@@ -100,6 +111,7 @@ asked = sys.argv[1:]
 value = lambda name: asked[asked.index(name) + 1]
 assert (value("-npp"), value("-ntg"), value("--output-format")) == ("300", "64", "jsonl"), asked
 assert value("-c") == str(512 * 4), asked
+assert value("-ctk") == value("-ctv") == "f16", asked
 unified = "--kv-unified" in asked
 assert unified != ("--no-kv-unified" in asked), asked
 print("a line of the log")

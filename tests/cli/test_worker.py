@@ -6,11 +6,8 @@ import os
 import re
 import signal
 import socket
-import subprocess
+import struct
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,37 +17,11 @@ from ollama_engine.cli.main import main
 from ollama_engine.errors import DeviceError
 from ollama_engine.ml.worker_address import read_address
 from ollama_engine.ml.worker_client import WorkerClient
+from tests.workers import RunningWorker, ended, eventually, worker_program
 
-WAIT = 120.0
-
-
-@contextmanager
-def program(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], Path]]:
-    """The program with its output in a file."""
-    output = folder / "output"
-    with output.open("w") as file:
-        process = subprocess.Popen([sys.executable, "-m", "ollama_engine", "worker", "--threads", "1", *arguments],
-                                   stdout=file, stderr=subprocess.STDOUT, text=True)  # fmt: skip
-        try:
-            yield process, output
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(WAIT)
-
-
-def eventually(what: Callable[[], object]) -> None:
-    """Wait until it is true."""
-    end = time.monotonic() + WAIT
-    while not what():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
-def address_in(output: Path) -> str:
-    eventually(lambda: "serving at" in output.read_text())
-    found = re.search(r"serving at (rpc://\S+)", output.read_text())
-    assert found is not None
-    return found[1]
+FEW = SamplingParams(max_tokens=2, temperature=0)
+ALLOC_BUFFER, GET_TENSOR = 0, 8
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 
 
 def answers(address: str) -> bool:
@@ -61,32 +32,81 @@ def answers(address: str) -> bool:
         return False
 
 
-def children(process: subprocess.Popen[str]) -> list[int]:
-    text = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
-    return list(map(int, text.split()))
+def children(worker: RunningWorker) -> list[int]:
+    """Of all threads: which one starts a process is the worker's business."""
+    return [int(child) for path in Path(f"/proc/{worker.process.pid}/task").glob("*/children")
+            for child in path.read_text().split()]  # fmt: skip
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="finds the child in /proc")
-def test_it_serves_and_starts_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    with program(tmp_path, "--port", "0") as (process, output):
-        address = address_in(output)
-        assert "warning" not in output.read_text()
-        assert main(["devices", "--device", address]) == 0
-        assert f"{address}  gpu" in capfd.readouterr().out
-        with Engine(demo.path(), num_ctx=64, threads=1, devices=[address]) as engine:
-            assert engine.generate("One", SamplingParams(max_tokens=2)).tokens
-        (child,) = children(process)
+def engine(address: str) -> Engine:
+    return Engine(demo.path(), num_ctx=64, threads=1, devices=[address])
+
+
+def test_it_serves(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with worker_program(tmp_path) as worker:
+        assert "warning" not in worker.log.read_text()
+        assert main(["devices", "--device", worker.address]) == 0
+        assert f"{worker.address}  gpu" in capfd.readouterr().out
+        with engine(worker.address) as loaded:
+            assert loaded.generate("One", FEW).tokens
+    assert worker.process.returncode == 130
+
+
+@on_linux
+def test_programs_have_processes_of_their_own(tmp_path: Path) -> None:
+    with worker_program(tmp_path) as worker:
+        with engine(worker.address) as first, engine(worker.address) as second:
+            assert first.generate("One", FEW).tokens == second.generate("One", FEW).tokens
+            one, other = children(worker)
+            os.kill(other, signal.SIGKILL)
+            answered = [ended(lambda each=each: each.generate("One", FEW)) for each in (first, second)]  # type: ignore[misc]
+            assert sorted(error is None for error in answered) == [False, True]
+            told = re.compile(r"the process that served 127\.0\.0\.1:\d+ was ended by SIGKILL; the system may have")
+            eventually(lambda: told.search(worker.log.read_text()))
+        with engine(worker.address) as third:
+            assert third.generate("One", FEW).tokens
+        eventually(lambda: len(children(worker)) == 1)
+        (left,) = children(worker)
+    assert not any(Path(f"/proc/{process}").exists() for process in (one, other, left))
+
+
+@on_linux
+def test_a_process_that_ends_while_nobody_uses_it(tmp_path: Path) -> None:
+    with worker_program(tmp_path) as worker:
+        (child,) = children(worker)
         os.kill(child, signal.SIGKILL)
-        eventually(lambda: "starting it again" in output.read_text() and answers(address))
-        (child,) = children(process)
-    assert process.returncode == 130
-    assert not Path(f"/proc/{child}").exists()
+        eventually(lambda: "that waited for a program was ended by SIGKILL" in worker.log.read_text())
+        assert answers(worker.address)
+
+
+def test_a_crash_leaves_its_reason(tmp_path: Path) -> None:
+    """What ggml cannot take ends the process that served it; the worker's log says what that was."""
+    with worker_program(tmp_path) as worker:
+        place = read_address(worker.address)[0]
+        with WorkerClient(place) as client, socket.socket(fileno=client.detach()) as raw:
+            raw.sendall(struct.pack("<BQIQ", ALLOC_BUFFER, 12, 0, 4096))
+            _, buffer, _ = struct.unpack("<QQQ", raw.recv(24, socket.MSG_WAITALL))
+            tensor = struct.pack("<QIQ4I4II16ii10QQQQ64s4x", 1, 0, buffer, 4, 1, 1, 1, 4, 16, 16, 16, 0, *[0] * 16, 0,
+                                 *[0] * 10, 0, 0, buffer - (1 << 20), b"wild")  # fmt: skip
+            raw.sendall(struct.pack("<BQ", GET_TENSOR, len(tensor) + 16) + tensor + struct.pack("<QQ", 0, 16))
+            assert raw.recv(1) == b""
+        eventually(lambda: "was ended by SIGABRT" in worker.log.read_text())
+        log = worker.log.read_text()
+        assert "GGML_ASSERT(tensor->data >= buffer_start" in log
+        assert re.search(r"a program has sent .*, or a device has failed", log)
+        assert answers(worker.address)
+
+
+def test_it_lends_as_much_memory_as_it_is_told(tmp_path: Path) -> None:
+    with worker_program(tmp_path, "--memory", "16MiB") as worker:
+        assert "16.0 MiB of " in worker.log.read_text()
+        with WorkerClient(read_address(worker.address)[0]) as client:
+            assert client.memory(0) == (16 << 20, 16 << 20)
 
 
 def test_it_warns_where_others_reach_it(tmp_path: Path) -> None:
-    with program(tmp_path, "--host", "0.0.0.0", "--port", "0") as (_, output):
-        address_in(output)
-        text = " ".join(output.read_text().split())
+    with worker_program(tmp_path, "--host", "0.0.0.0") as worker:
+        text = " ".join(worker.log.read_text().split())
     assert "no password and no encryption" in text
     assert "whoever reaches rpc://0.0.0.0:" in text
 
@@ -105,6 +125,13 @@ def test_it_warns_where_others_reach_it(tmp_path: Path) -> None:
 def test_refusals(arguments: list[str], told: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["worker", *arguments]) != 0
     assert told in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("size", ["0", "1GiB,2GiB", "much"])
+def test_sizes_that_are_none(size: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["worker", "--memory", size])
+    assert f"--memory: expected a size above 0 such as 8GiB, got '{size}'" in capfd.readouterr().err
 
 
 def test_a_port_that_is_taken(capfd: pytest.CaptureFixture[str]) -> None:

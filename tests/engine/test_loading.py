@@ -114,6 +114,7 @@ def test_options_take_effect_and_leave_the_answer(path: str, options: dict[str, 
         assert getattr(engine.config, next(iter(options))) in (*options.values(), "on", "off")
 
 
+@pytest.mark.cpu_only
 def test_the_cache_has_num_ctx_cells_for_each_of_parallel(path: str) -> None:
     def cache_bytes(**options: Any) -> int:
         with Engine(path, **options) as engine:
@@ -124,6 +125,7 @@ def test_the_cache_has_num_ctx_cells_for_each_of_parallel(path: str) -> None:
     assert cache_bytes(num_ctx=512, parallel=3, kv_cache_type="f32") == 2 * 512 * 3 * cell
 
 
+@pytest.mark.cpu_only
 def test_a_window_needs_cells_for_itself_what_can_be_resumed_and_a_batch(tmp_path: Path) -> None:
     path = write_tiny_llama(tmp_path / "w.gguf", sliding_window=64).path
     with Engine(path, num_ctx=100_000, parallel=2, batch_size=128, threads=1) as engine:
@@ -137,6 +139,7 @@ def test_a_context_beyond_the_models_is_logged(path: str, caplog: pytest.LogCapt
         assert engine.info.num_ctx == engine.config.num_ctx == 1024
 
 
+@pytest.mark.cpu_only
 @pytest.mark.parametrize(("trained", "num_ctx"), [(256, 256), (4096, 4096), (100_000, 4096)])
 def test_the_default_context_is_the_models_up_to_a_bound(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, trained: int, num_ctx: int
@@ -221,6 +224,7 @@ def test_masks_are_planned_and_reported(path: str) -> None:
     assert told.value.report.devices[-1].work >= masks
 
 
+@pytest.mark.cpu_only
 def test_lists_are_planned_for_batches_of_small_batch(path: str) -> None:
     lists = 2 * 512 * 4  # int32, for two sequences that share all cells
     with Engine(path, num_ctx=256, parallel=2, batch_size=64, threads=1) as engine:

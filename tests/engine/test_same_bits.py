@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from ollama_engine import Engine, demo
-from tests.same_bits import ASKED, OURS, Bits, bits, differing
+from tests import suite
+from tests.same_bits import ASKED, OURS, Bits, bits, differing, same
 from tests.suite import slow_except
 
 TEXT = "Once there was a little fox who lived in a big wood. One day she found a red ball. "
@@ -20,12 +21,16 @@ CACHES: dict[str, dict[str, Any]] = {
     **{dtype: {"kv_cache_type": dtype} for dtype in ("f32", "bf16", "q8_0", "q4_0")},
 }
 
-pytestmark = pytest.mark.skipif(not OURS, reason="products or attention are ggml's on this CPU, and round as they come")
+pytestmark = pytest.mark.skipif(
+    not (OURS or suite.on_workers), reason="products or attention are ggml's on this CPU, and round as they come"
+)
 
 
 @pytest.mark.parametrize("length", slow_except(LENGTHS, "more than a tile"))
 @pytest.mark.parametrize("kind", slow_except(CACHES, "off", "auto", "q4_0"))
 def test_whatever_else_is_asked(kind: str, length: str) -> None:
+    if suite.on_workers and CACHES[kind].get("kv_cache_type", "f32") != "f32":
+        pytest.skip("keys of few bits round otherwise where their last bits differ")
     with Engine(demo.path(), num_ctx=512, parallel=4, threads=1, **CACHES[kind]) as engine:
         assert differing(engine, engine.tokenize(LENGTHS[length])) == []
 
@@ -41,7 +46,7 @@ def test_in_any_engine() -> None:
     for options in engines:
         with Engine(demo.path(), **{"num_ctx": 512, "parallel": 4, "threads": 1, **options}) as engine:
             found.append(bits(engine.generate(TEXT * 9, ASKED)))
-    assert [options for options, other in zip(engines, found, strict=True) if other != found[0]] == []
+    assert [options for options, other in zip(engines, found, strict=True) if not same(other, found[0])] == []
 
 
 @pytest.mark.parametrize("flash", slow_except(["auto", "off"], "off"))
@@ -56,4 +61,4 @@ def test_computed_again_after_losing_its_cells(flash: Any) -> None:
             requests = [engine.submit(prompt, long) for prompt in prompts]
             answers = [request.result(60) for request in requests]
         assert sum(answer.usage.preemptions for answer in answers) > 0
-        assert [bits(answer) for answer in answers] == expected
+        assert all(same(bits(answer), before) for answer, before in zip(answers, expected, strict=True))

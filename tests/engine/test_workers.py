@@ -5,24 +5,26 @@ That the answers are right is for tests/models/test_devices.py to say.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
-import threading
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ollama_engine import Engine, SamplingParams, demo
-from ollama_engine.errors import ClosedError, ConfigError, DeviceError, DeviceLostError
+from ollama_engine.errors import ClosedError, ConfigError, DeviceError, DeviceLostError, NoMemoryError
 from tests.models.variants import VARIANTS, prompt
-from tests.workers import RunningWorker, running_worker
+from tests.suite import slow_except
+from tests.tiny import write_tiny_llama
+from tests.workers import RunningWorker, ended, eventually, running_worker
 
 LONG = SamplingParams(temperature=0, max_tokens=400)
 SHORT = SamplingParams(temperature=0, max_tokens=4)
 OPTIONS: dict[str, Any] = {"num_ctx": 512, "threads": 1, "parallel": 2}
-WAIT = 120.0
 
 
 @pytest.fixture
@@ -40,24 +42,6 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningWorker]:
 
 def opened(worker: RunningWorker, **options: Any) -> Engine:
     return Engine(demo.path(), devices=[worker.address], **{**OPTIONS, **options})
-
-
-def ended(call: Callable[[], object]) -> BaseException | None:
-    """What a call raised, made in a thread that must not hang."""
-    raised: list[BaseException | None] = []
-
-    def run() -> None:
-        try:
-            call()
-            raised.append(None)
-        except BaseException as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(WAIT)
-    assert raised, "the call hangs"
-    return raised[0]
 
 
 # -- a worker that ends ------------------------------------------------------------------------------------------------
@@ -119,6 +103,36 @@ def test_killed_while_nothing_is_asked(worker: RunningWorker) -> None:
         assert isinstance(ended(lambda: engine.generate("One day", SHORT)), ClosedError)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_a_lost_engine_leaves_nothing_here(worker: RunningWorker) -> None:
+    """Threads, descriptors and mapped weights are given back without a call of `close`."""
+
+    def held() -> tuple[int, int, bool]:
+        own = Path("/proc/self")
+        mapped = str(demo.path()) in (own / "maps").read_text()
+        return len(list((own / "task").iterdir())), len(list((own / "fd").iterdir())), mapped
+
+    assert _works_here()
+    before = held()
+    engine = opened(worker, gpu_layers=1)  # the others' weights are mapped here
+    stream = engine.stream("One day", LONG)
+    next(stream)
+    assert held()[2]
+    worker.kill()
+    assert ended(lambda: list(stream)) is not None
+    eventually(lambda: held() <= before and held()[2] == before[2])
+    assert engine.closed
+
+
+def test_an_idle_engine_notices(worker: RunningWorker) -> None:
+    with opened(worker) as engine:
+        assert engine.generate("One day", SHORT).tokens
+        worker.kill()
+        eventually(lambda: engine.closed)
+        with pytest.raises(ClosedError, match=f"the worker at {worker.address} is gone"):
+            engine.generate("One day", SHORT)
+
+
 def test_another_worker_takes_over(worker: RunningWorker, shared: RunningWorker) -> None:
     with opened(worker) as engine:
         text = engine.generate("One day", SHORT).text
@@ -131,6 +145,49 @@ def test_another_worker_takes_over(worker: RunningWorker, shared: RunningWorker)
 def _works_here() -> bool:
     with Engine(demo.path(), gpu_layers=0, **OPTIONS) as engine:
         return bool(engine.generate("One day", SHORT).tokens)
+
+
+# -- a worker that is there and does nothing: stopped, or at the other end of a line that is cut -----------------------
+
+
+def test_closing_does_not_wait_for_a_stopped_worker(worker: RunningWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ollama_engine.runner.core.engine_thread.CLOSE_SECONDS", 0.1)
+    engine = opened(worker)
+    stream = engine.stream("One day", LONG)
+    next(stream)
+    with worker.stopped():
+        waiting = engine.submit("Two foxes", LONG)
+        assert ended(engine.close) is None
+        for call in (waiting.result, lambda: list(stream)):
+            assert isinstance(ended(call), (ClosedError, DeviceLostError))
+    with opened(worker) as again:
+        assert again.generate("One day", SHORT).tokens
+
+
+@pytest.mark.parametrize("at", slow_except(["prompt", "answer", "load", "save"], "save"))
+def test_a_stopped_worker_is_lost_in_the_end(
+    at: str, worker: RunningWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After PATIENCE_SECONDS where it computes, after QUIET_SECONDS where it only has to read or write memory."""
+    monkeypatch.setattr("ollama_engine.ml.workers.QUIET_SECONDS", 5.0)
+    monkeypatch.setattr("ollama_engine.ml.workers.PATIENCE_SECONDS", 3600.0 if at in ("load", "save") else 5.0)
+    with contextlib.ExitStack() as undo:
+        stop = lambda: undo.enter_context(worker.stopped())  # noqa: E731
+        if at == "load":
+            error = ended(lambda: opened(worker, progress=lambda done, total: done < total or stop()))
+        else:
+            engine = undo.enter_context(opened(worker))
+            session = undo.enter_context(engine.session())
+            session.append("One day a fox")
+            session.generate(SHORT)
+            stream = iter(()) if at == "save" else engine.stream("One day", LONG)
+            if at == "answer":
+                next(stream)
+            stop()
+            error = ended(lambda: session.save(tmp_path / "saved") if at == "save" else list(stream))
+        assert isinstance(error, (DeviceLostError, ClosedError)), error
+        assert f"the worker at {worker.address} does not answer any more" in str(error)
+    assert not (tmp_path / "saved").exists()
 
 
 # -- a worker that is not there, or is busy ----------------------------------------------------------------------------
@@ -147,7 +204,7 @@ def test_no_worker() -> None:
 def test_a_worker_serves_one_engine(shared: RunningWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ollama_engine.ml.worker_client.ANSWER_SECONDS", 0.3)
     with opened(shared) as engine:
-        with pytest.raises(DeviceError, match="one program at a time"):
+        with pytest.raises(DeviceError, match="it is busy"):
             opened(shared)
         assert engine.generate("One day", SHORT).tokens
     with opened(shared) as engine:  # which it does when the first one is closed
@@ -232,13 +289,68 @@ def test_forks_formats_and_many_callers(shared: RunningWorker) -> None:
 
 def test_a_full_device(shared: RunningWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     """What does not fit stays here; layers that are asked for and do not fit are refused before anything is sent."""
-    from ollama_engine.errors import NoMemoryError  # noqa: PLC0415
-
     monkeypatch.setattr("ollama_engine.ml.worker_client.WorkerClient.memory", lambda *_: (1 << 20, 1 << 20))
     with pytest.raises(NoMemoryError, match=re.escape(shared.address)):
         opened(shared, gpu_layers=100)
     with opened(shared) as engine:
         assert engine.generate("One day", SHORT).tokens
+
+
+def taken(engine: Engine) -> int:
+    """Bytes that an engine holds on its only worker, which lends a known amount."""
+    ((free, total),) = engine._loaded.backend.workers[0].memory()
+    return total - free
+
+
+def lying(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have workers say that they lend 1 GiB, as where something else takes their memory after they are asked."""
+    monkeypatch.setattr("ollama_engine.ml.worker_client.WorkerClient.memory", lambda *_: (1 << 30, 1 << 30))
+
+
+def test_a_worker_lends_what_it_was_told(tmp_path: Path) -> None:
+    """As much of the model goes there as fits; more than fits is refused."""
+    with running_worker(tmp_path, 12 << 20) as worker:
+        with opened(worker) as engine:
+            assert engine.memory.devices[0].device == worker.address
+            assert 0 < taken(engine) <= 12 << 20
+            assert engine.memory.placement is not None
+            assert 0 < engine.memory.placement.gpu_layers < 5
+            assert engine.generate("One day", SHORT).tokens
+        with pytest.raises(NoMemoryError, match=re.escape(worker.address)) as told:
+            opened(worker, gpu_layers=5)
+        assert f"{worker.address} " in str(told.value.report)
+        with opened(worker, gpu_layers=1) as engine:  # nothing is left there of what went before
+            assert engine.generate("One day", SHORT).tokens
+
+
+def test_a_device_that_fills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever does not get its memory, weights, cache or graphs, is told when the model is loaded, and not later.
+
+    What a text to embed needs beyond that is told to who asks, and the engine goes on.
+    """
+    lying(monkeypatch)
+    options: dict[str, Any] = {"num_ctx": 1024, "batch_size": 64, "gpu_layers": 5}
+    with running_worker(tmp_path, 64 << 20) as worker, opened(worker, **options) as engine:
+        tokens, needed = engine.generate("One day", SHORT).tokens, taken(engine)
+        weights, cache = engine.memory.devices[0].weights, engine.memory.devices[0].cache
+    for lent in (weights // 2, weights + cache // 2, weights + cache + 1000, needed - 1):
+        with running_worker(tmp_path, lent) as worker:
+            with pytest.raises(NoMemoryError, match="does not fit") as told:
+                opened(worker, **options)
+            assert worker.address in str(told.value.report)
+            assert worker.process.poll() is None
+    with running_worker(tmp_path, needed) as worker, opened(worker, **options) as engine:
+        for _ in range(2):
+            with pytest.raises(NoMemoryError):
+                engine.embed("a fox went to the forest " * 100)
+            assert engine.generate("One day", SHORT).tokens == tokens
+    assert _works_here()
+
+
+def test_heads_that_the_caches_type_cannot_hold(shared: RunningWorker, tmp_path: Path) -> None:
+    path = write_tiny_llama(tmp_path / "tiny.gguf").path
+    with pytest.raises(ConfigError, match="blocks of 32"):
+        Engine(path, devices=[shared.address], kv_cache_type="q8_0", **OPTIONS)
 
 
 def test_reports_name_the_worker(shared: RunningWorker) -> None:

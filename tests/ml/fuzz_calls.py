@@ -59,9 +59,10 @@ def clamp(env: Env) -> Call:
 
 def sort(env: Env) -> Call:
     a = env.operand("f32", (env.rng.choice((1, 2, 7, 16, 17, 60, 200)), *env.dims(2, 4)), graph=True, odd=0.1)
-    if env.rng.random() < 0.5:
-        return Call("argsort", [a, env.rng.random() < 0.5])
-    return Call("top_k", [a, env.rng.randint(1, a.shape[0])])
+    name = env.rng.choice(("argsort", "top_k", "best_k"))
+    if name == "argsort":
+        return Call(name, [a, env.rng.random() < 0.5])
+    return Call(name, [a, env.rng.randint(1, a.shape[0])])
 
 
 def _any_type(env: Env) -> str:

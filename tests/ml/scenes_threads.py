@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import gc
 import random
@@ -192,3 +193,28 @@ def _launch(ending: str) -> None:
         storage.close()
         with refused(ComputeError, ClosedError):
             ctx.wait()
+
+
+@scene
+def threads_have_small_stacks() -> None:
+    """A prompt's attention and products in threads with stacks as small as musl's."""
+    libc, attributes = ctypes.CDLL(None), ctypes.create_string_buffer(128)
+    assert libc.pthread_attr_init(attributes) == 0
+    assert libc.pthread_attr_setstacksize(attributes, ctypes.c_size_t(128 << 10)) == 0
+    # What a frame larger than the stack reaches behind it must not be another thread's memory.
+    assert libc.pthread_attr_setguardsize(attributes, ctypes.c_size_t(1 << 20)) == 0
+    assert libc.pthread_setattr_default_np(attributes) == 0
+    rng = np.random.default_rng(1)
+    with new_backend(threads=1) as backend, Storage(backend, 1) as storage, Context(backend) as ctx:
+        weight = storage.add("w", "q4_K", (1024, 512))
+        storage.allocate(0)
+        q, k, v = (ctx.from_floats(rng.normal(0, 1, (n, 512, 256)).astype(np.float32)) for n in (4, 2, 2))
+        parts = ctx.from_ints(np.array([[0, row + 1] for row in range(512)], dtype=np.int32))
+        cells = ctx.from_ints(np.arange(512, dtype=np.int32))
+        for _ in range(10):
+            out = ops.paged_attention(q, k, v, parts, cells, 0.1)
+            y = ops.mul_mat_small_batch(weight, ops.glu(*(ops.reshape(out, 1024, 512) for _ in range(2))))
+            ctx.forward(y)
+        ctx.launch()  # in a thread that is made for it
+        ctx.wait()
+        assert np.isfinite(y.numpy()).all()

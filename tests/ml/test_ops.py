@@ -97,6 +97,13 @@ def test_argsort(ctx: Context, compute: Compute, descending: bool) -> None:
     np.testing.assert_array_equal(places, expected)
 
 
+def test_best_k(ctx: Context, compute: Compute) -> None:
+    values = normal(5, 33)
+    best = ops.best_k(ctx.from_floats(values), 4)
+    assert best.shape == (4, 5)
+    np.testing.assert_array_equal(np.sort(compute(best)), np.sort(np.argsort(-values, axis=1)[:, :4]))
+
+
 def test_top_k(ctx: Context, compute: Compute) -> None:
     values = normal(5, 33)
     top = ops.top_k(ctx.from_floats(values), 4)

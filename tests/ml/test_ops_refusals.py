@@ -54,6 +54,8 @@ REFUSALS: list[tuple[str, Call, str]] = [
     ("strided row", lambda c: ops.l2_norm(ops.transpose(f32(c)), 0.1), "rows of f32\\[3, 8\\] must be contiguous"),
     ("k of 0", lambda c: ops.top_k(f32(c), 0), "k is 1 to 8"),
     ("k too large", lambda c: ops.top_k(f32(c), 9), "k is 1 to 8"),
+    ("no best", lambda c: ops.best_k(f32(c), 0), "k is 1 to the row's length, 8"),
+    ("more best than there are", lambda c: ops.best_k(f32(c), 9), "k is 1 to the row's length, 8"),
     ("a view too long", lambda c: ops.view(f32(c), (25,)), "needs 100 bytes, but f32\\[8, 3\\] has 96"),
     ("a view beyond", lambda c: ops.view(f32(c), (8,), None, 68), "needs 100 bytes"),
     ("rows beyond", lambda c: ops.view(f32(c), (8, 2), (68,)), "needs 100 bytes"),

@@ -22,7 +22,7 @@ from ollama_engine.ml.storage import Storage
 from ollama_engine.ml.worker_address import WorkerAddress, read_address
 from ollama_engine.ml.worker_client import WorkerClient
 from ollama_engine.ml.workers import Worker
-from tests.workers import RunningWorker, running_worker
+from tests.workers import RunningWorker, eventually, running_worker
 
 ROOT = Path(__file__).resolve().parents[2]
 HELLO = bytes((*worker_client.PROTOCOL, 0, 0)) + bytes(24)
@@ -167,12 +167,30 @@ def test_a_lost_worker_is_told_by_every_call(tmp_path: Path) -> None:
 
 def test_a_silent_worker_is_lost(tmp_path: Path) -> None:
     with running_worker(tmp_path) as own:
-        remote = Worker(read_address(own.address)[0], patience=0.5)
+        remote = Worker(read_address(own.address)[0], quiet=0.5)
         with own.stopped():
             assert not remote.lost
             with pytest.raises(DeviceLostError, match="does not answer any more"):
                 remote.memory()
         remote.close()
+
+
+def test_an_idle_worker_is_missed_at_once(tmp_path: Path) -> None:
+    with running_worker(tmp_path) as own, Backend(BackendParams(threads=1, devices=(own.address,))) as backend:
+        assert not backend.workers[0].lost
+        own.kill()
+        eventually(lambda: backend.workers[0].lost)
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux has this option")
+def test_a_machine_that_is_gone_is_noticed(worker: RunningWorker) -> None:
+    """Nothing tells of a machine without power, or of a cut line: the system has to ask, and to give up."""
+    with WorkerClient(read_address(worker.address)[0]) as client, socket.socket(fileno=client.detach()) as found:
+        seconds = [found.getsockopt(socket.IPPROTO_TCP, getattr(socket, name))
+                   for name in ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT")]  # fmt: skip
+        assert found.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert seconds[0] + seconds[1] * seconds[2] == worker_client.SILENT_SECONDS
+        assert found.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == worker_client.SILENT_SECONDS * 1000
 
 
 # -- addresses ---------------------------------------------------------------------------------------------------------
@@ -258,7 +276,7 @@ def test_what_is_no_worker(answer: Callable[[int, bytes], bytes | None], told: s
 
 def test_what_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_client, "ANSWER_SECONDS", 0.2)
-    with Impostor(lambda *_: b"") as other, pytest.raises(DeviceError, match="one program at a time"):
+    with Impostor(lambda *_: b"") as other, pytest.raises(DeviceError, match="it is busy"):
         WorkerClient(other.address)
 
 
@@ -276,7 +294,7 @@ def test_an_impostor_ends_no_process(wrong: bytes | None, told: str) -> None:
         return one_device(command, body) if len(asked) <= 4 else wrong
 
     with Impostor(answer) as other:
-        remote = Worker(other.address, patience=0.5)
+        remote = Worker(other.address, quiet=0.5)
         with pytest.raises(DeviceLostError, match=told):
             remote.memory()
         remote.close()

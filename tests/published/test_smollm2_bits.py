@@ -21,6 +21,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 pytestmark = [
+    pytest.mark.cpu_only,
     pytest.mark.timeout(600),
     pytest.mark.skipif(not OURS, reason="products or attention are ggml's on this CPU, and round as they come"),
 ]

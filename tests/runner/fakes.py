@@ -103,7 +103,7 @@ class FakeExecutor:
     def computing(self) -> bool:
         return self._in_flight is not None
 
-    def prepare(self, batch: Batch) -> None:
+    def prepare(self, batch: Batch, needed: Sequence[int] = ()) -> None:
         assert self._prepared is None
         self._prepared = batch
 

@@ -30,6 +30,7 @@ GOOD: list[tuple[str, str, Any]] = [
     ("flash_attention", "false", "off"), ("flash_attention", "AUTO", "auto"), ("multiuser_cache", "true", True),
     ("load_timeout", "0", math.inf), ("load_timeout", "30s", 30), ("debug", "1", 1), ("debug", "true", 1),
     ("debug", "2", 2), ("isolation", "process", "process"), ("api_keys", "a,b", ("a", "b")), ("max_body", "10", 10),
+    ("devices", "rpc://a:1, CUDA0", ("rpc://a:1", "CUDA0")),
     ("read_timeout", "0", math.inf), ("shutdown_timeout", "500ms", 0.5), ("debug", "  ", 0),
 ]  # fmt: skip
 
@@ -37,7 +38,7 @@ BAD = [
     ("keep_alive", "soon"), ("keep_alive", "5 minutes"), ("keep_alive", "nan"), ("num_parallel", "0"),
     ("num_parallel", "-1"), ("num_parallel", "four"), ("max_queue", "1.5"), ("max_queue", "9" * 30),
     ("kv_cache_type", "q3"), ("flash_attention", "maybe"), ("debug", "3"), ("isolation", "thread"),
-    ("multiuser_cache", "2"),
+    ("multiuser_cache", "2"), ("devices", "rpc://a:0"), ("devices", "rpc://"),
 ]  # fmt: skip
 
 

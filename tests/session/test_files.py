@@ -144,7 +144,7 @@ def test_a_file_is_the_same_however_values_lie(path: str, saved: Path, tmp_path:
 
 
 def test_for_another_cache_type_the_tokens_are_computed(path: str, saved: Path) -> None:
-    with open_engine(path, kv_cache_type="f32") as engine:
+    with open_engine(path, kv_cache_type="bf16") as engine:
         loaded = engine.load_session(saved)
         assert engine.metrics.prompt_tokens == len(IDS) + 5
         found = loaded.generate(greedy())

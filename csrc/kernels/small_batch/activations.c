@@ -1,96 +1,80 @@
+/* Activations (activations.h) and what is computed on the way to them. Compiled once for each instruction set; plain C
+ * is the twin that the others equal bit by bit. */
 #include "kernels/small_batch/activations.h"
 
 #include <math.h>
-#include <string.h>
 
-#include "base/f16.h"
-#include "base/target_clones.h"
+#include "base/simd16.h"
+#include "kernels/small_batch/round.h"
 
-/* -- f16 ----------------------------------------------------------------------------------------------------------- */
+/* -- blocks -------------------------------------------------------------------------------------------------------- */
 
-static uint32_t bits_of(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
-static float float_of(uint32_t bits) {
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
-/* Rounds to nearest, ties to even, as the instructions do. */
-static uint16_t f32_to_f16(float x) {
-    const uint32_t bits = bits_of(x), sign = bits >> 16 & 0x8000u, size = bits & 0x7fffffffu;
-    if (size > 0x7f800000u) {
-        return (uint16_t)(sign | 0x7e00u);
-    }
-    if (size >= 0x477ff000u) { /* 65520 and more */
-        return (uint16_t)(sign | 0x7c00u);
-    }
-    if (size < 0x38800000u) { /* below the smallest normal number, 2^-14: the sum's last bit is worth 2^-24 */
-        return (uint16_t)(sign | (bits_of(float_of(size) + 0.5f) & 0x7ffu));
-    }
-    return (uint16_t)(sign | ((size + 0xfffu + (size >> 13 & 1u) - 0x38000000u) >> 13));
-}
-
-/* -- activations --------------------------------------------------------------------------------------------------- */
-
-/* The largest |x|; NaNs do not count. Floats without a sign are in the order of their bits, and compilers vectorize a
- * maximum of whole numbers, but not of floats. */
-static inline float largest(const float *x, int n) {
-    int32_t max = 0;
-#pragma GCC unroll 1
-    for (int i = 0; i < n; i++) {
-        const int32_t size = (int32_t)(bits_of(x[i]) & 0x7fffffffu);
-        const int32_t number = size > 0x7f800000 ? 0 : size;
-        max = number > max ? number : max;
-    }
-    return float_of((uint32_t)max);
-}
-
-/* The nearest whole number, ties to even, for |x| < 2^22: adding 1.5 * 2^23 leaves no bits below 1. NaN gives 0. (It is
- * ggml's arithmetic, so that numbers beyond 2^22 give the same result.) */
-static inline int8_t nearest(float x) {
-    const int32_t whole = (int32_t)(bits_of(x + 12582912.0f) & 0x007fffffu) - 0x00400000;
-    return (int8_t)(uint8_t)(whole < 127 ? whole : 127);
-}
-
-OE_TARGET_CLONES
-void oe_sb_quantize256(const float *x, void *to) {
+void OE_SB_ACTS(quantize256)(const float *x, void *to) {
     oe_act256 *act = to;
     const float max = largest(x, 256);
-    const float inverse = 127.0f / max;
+    const float inverse = 127.0f / max; /* of 0 it is infinite, and all numbers become 0 */
     act->d = max > 0 ? 1.0f / inverse : 0.0f;
-    for (int i = 0; i < 256; i++) {
-        act->q[i] = max > 0 ? nearest(inverse * x[i]) : 0;
+    for (int i = 0; i < 256; i += 16) {
+        round16(x + i, inverse, act->q + i);
     }
-    for (int j = 0; j < 16; j++) {
-        int16_t sum = 0;
-        for (int i = 0; i < 16; i++) {
-            sum = (int16_t)(sum + act->q[16 * j + i]);
-        }
-        act->sum16[j] = sum;
-    }
-    for (int j = 0; j < 8; j++) {
-        act->sum32[j] = (int16_t)(act->sum16[2 * j] + act->sum16[2 * j + 1]);
-    }
+    add_up_256(act);
 }
 
-OE_TARGET_CLONES
-void oe_sb_quantize32(const float *x, void *to) {
+void OE_SB_ACTS(quantize32)(const float *x, void *to) {
     oe_act32 *act = to;
     const float max = largest(x, 32);
     const float inverse = max > 0 ? 127.0f / max : 0.0f;
-    int32_t sum = 0;
     act->d = oe_f16_to_f32(f32_to_f16(max / 127.0f));
-    for (int i = 0; i < 32; i++) {
-        act->q[i] = nearest(inverse * x[i]);
-        sum += act->q[i];
-    }
+    round16(x, inverse, act->q);
+    round16(x + 16, inverse, act->q + 16);
+    const int32_t sum = sum_of_32(act->q);
     act->minus8 = -8 * sum;
     act->minus128 = -128 * sum;
 }
 
-void oe_sb_copy16(const float *x, void *act) { memcpy(act, x, 16 * sizeof *x); }
+void OE_SB_ACTS(copy16)(const float *x, void *act) { memcpy(act, x, 16 * sizeof *x); }
+
+/* -- fused operations ---------------------------------------------------------------------------------------------- */
+
+/* With e = exp(-|x|), silu(x) is x / (1 + e), or x * e / (1 + e) below 0: no exponential is above 1. */
+static void swiglu(const float *gate, const float *up, int64_t n, float *to) {
+    const lanes one = lanes_set(1.0f);
+    for (int64_t i = 0; i < n; i += OE_LANES) {
+        const lanes x = lanes_load(gate + i);
+        const lanes e = lanes_exp(lanes_signed_as(x, lanes_set(-1.0f)));
+        const lanes share = lanes_div(lanes_max(e, lanes_unless_below(x, 0.0f, one)), lanes_add(one, e));
+        lanes_store(to + i, lanes_mul(lanes_mul(x, share), lanes_load(up + i)));
+    }
+}
+
+#define SUMS 4 /* side by side, since each waits for the one before */
+
+static float norm_factor(const float *x, int64_t n, float eps) {
+    lanes sum[SUMS];
+    for (int i = 0; i < SUMS; i++) {
+        sum[i] = lanes_set(0.0f);
+    }
+    int64_t at = 0;
+    for (; at + SUMS * OE_LANES <= n; at += SUMS * OE_LANES) {
+#pragma GCC unroll 4
+        for (int i = 0; i < SUMS; i++) {
+            const lanes v = lanes_load(x + at + i * OE_LANES);
+            sum[i] = lanes_fma(v, v, sum[i]);
+        }
+    }
+    for (; at < n; at += OE_LANES) {
+        const lanes v = lanes_load(x + at);
+        sum[0] = lanes_fma(v, v, sum[0]);
+    }
+    const float total = lanes_sum(lanes_add(lanes_add(sum[0], sum[1]), lanes_add(sum[2], sum[3])));
+    return 1.0f / sqrtf(total / (float)n + eps);
+}
+
+static void scale(const float *x, float factor, const float *weight, int64_t n, float *to) {
+    const lanes by = lanes_set(factor);
+    for (int64_t i = 0; i < n; i += OE_LANES) {
+        lanes_store(to + i, lanes_mul(lanes_mul(lanes_load(x + i), by), lanes_load(weight + i)));
+    }
+}
+
+const oe_sb_fused OE_SB_ACTS(fused) = {swiglu, norm_factor, scale};

@@ -22,11 +22,25 @@ typedef struct oe_act32 {
     int8_t q[32];
 } oe_act32;
 
+/* The set of instructions that activations.c is compiled for: those of this file's kernels, or lesser ones. */
+#if defined(OE_SB_SCALAR)
+#define OE_SB_ACTS_SET scalar
+#elif defined(__AVX512F__)
+#define OE_SB_ACTS_SET avx512
+#else
+#define OE_SB_ACTS_SET avx2
+#endif
+#define OE_SB_ACTS(name) OE_SB_ACTS_OF(name, OE_SB_ACTS_SET)
+#define OE_SB_ACTS_OF(name, set) OE_SB_ACTS_OF_SET(name, set)
+#define OE_SB_ACTS_OF_SET(name, set) oe_sb_##name##_##set
+
 /* Make a block of activations of 256 or 32 floats; the last copies 16 floats, for 16-bit weights. Kernels with the same
  * function can share activations. */
-void oe_sb_quantize256(const float *x, void *act);
-void oe_sb_quantize32(const float *x, void *act);
-void oe_sb_copy16(const float *x, void *act);
+void OE_SB_ACTS(quantize256)(const float *x, void *act);
+void OE_SB_ACTS(quantize32)(const float *x, void *act);
+void OE_SB_ACTS(copy16)(const float *x, void *act);
+
+extern const oe_sb_fused OE_SB_ACTS(fused);
 
 /* The kernel of a type of weights whose blocks are multiplied with such activations. */
 #ifdef OE_SB_TILES
@@ -42,7 +56,9 @@ void oe_sb_copy16(const float *x, void *act);
 #define OE_SB_DEFINE(type, ...)                                                                                        \
     const oe_sb_kernel OE_SB_KERNEL(type) = {__VA_ARGS__, oe_multiply, MULTIPLY_SINGLE, NULL}
 #endif
-#define OE_SB_DEFINE_256(type) OE_SB_DEFINE(type, 256, sizeof(oe_act256), oe_sb_quantize256)
-#define OE_SB_DEFINE_32(type) OE_SB_DEFINE(type, 32, sizeof(oe_act32), oe_sb_quantize32)
+#define OE_SB_DEFINE_256(type)                                                                                      \
+    OE_SB_DEFINE(type, 256, sizeof(oe_act256), OE_SB_ACTS(quantize256), &OE_SB_ACTS(fused))
+#define OE_SB_DEFINE_32(type)                                                                                       \
+    OE_SB_DEFINE(type, 32, sizeof(oe_act32), OE_SB_ACTS(quantize32), &OE_SB_ACTS(fused))
 
 #endif

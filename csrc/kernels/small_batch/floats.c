@@ -161,5 +161,9 @@ static void multiply_f16(const oe_sb_product *p, int64_t first, int64_t last) { 
 static void multiply_bf16(const oe_sb_product *p, int64_t first, int64_t last) { multiply(OE_SB_BF16, p, first, last); }
 
 /* No multiply_single: only kernels that read activations in another order for a single row need one. */
-const oe_sb_kernel OE_SB_KERNEL(f16) = {OE_LANES, OE_LANES * sizeof(float), oe_sb_copy16, multiply_f16, NULL, NULL};
-const oe_sb_kernel OE_SB_KERNEL(bf16) = {OE_LANES, OE_LANES * sizeof(float), oe_sb_copy16, multiply_bf16, NULL, NULL};
+#define DEFINE(type)                                                                                                   \
+    const oe_sb_kernel OE_SB_KERNEL(type) = {                                                                          \
+        OE_LANES, OE_LANES * sizeof(float), OE_SB_ACTS(copy16), &OE_SB_ACTS(fused), multiply_##type, NULL, NULL}
+
+DEFINE(f16);
+DEFINE(bf16);

@@ -72,12 +72,24 @@ static inline float *oe_sb_out(const oe_sb_product *p, int64_t row) {
 /* Computes the results first .. last - 1 along m, for all rows. */
 typedef void (*oe_sb_multiply)(const oe_sb_product *p, int64_t first, int64_t last);
 
+/* Operations whose results become activations at once, without going through memory. Counts are multiples of 16. The
+ * bits are the same with every instruction set. */
+typedef struct oe_sb_fused {
+    /* silu(gate) * up (Shazeer 2020), with silu(x) = x / (1 + exp(-x)). */
+    void (*swiglu)(const float *gate, const float *up, int64_t n, float *to);
+    /* 1 / sqrt(mean(x^2) + eps) (Zhang and Sennrich 2019). */
+    float (*norm_factor)(const float *x, int64_t n, float eps);
+    /* x * factor * weight. */
+    void (*scale)(const float *x, float factor, const float *weight, int64_t n, float *to);
+} oe_sb_fused;
+
 typedef struct oe_sb_kernel oe_sb_kernel;
 
 struct oe_sb_kernel {
     int64_t block;    /* numbers in a block, of weights and of activations alike */
     size_t act_bytes; /* of a block of activations */
     void (*quantize)(const float *x, void *act);
+    const oe_sb_fused *fused;
     oe_sb_multiply multiply;
     oe_sb_multiply multiply_single; /* for a single row of activations, or NULL */
     const oe_sb_kernel *for_few;    /* what takes fewer than OE_SB_MANY rows of activations; NULL: this */

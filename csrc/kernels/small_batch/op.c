@@ -1,7 +1,5 @@
 #include "kernels/small_batch/op.h"
 
-#include <stdbool.h>
-
 #include "ggml.h"
 #include "kernels/small_batch/quads.h"
 #include "threads/chunk_counter.h"
@@ -25,22 +23,88 @@ static oe_chunk_counter *taken_groups(const oe_sb_kernel *by, const struct ggml_
     return oe_chunk_counter_behind(acts_of(acts), acts_bytes(by, k, rows));
 }
 
-void oe_sb_quantize_op(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
-    const oe_sb_kernel *kernel = userdata;
-    const struct ggml_tensor *x = dst->src[0];
-    const int64_t k = x->ne[0], rows = x->ne[1], all = oe_quads_of(kernel, k) * rows;
-    const bool alone = rows == 1 && kernel->multiply_single;
+/* -- activations --------------------------------------------------------------------------------------------------- */
+
+#define MOST_NUMBERS (OE_QUAD * 256) /* in the blocks of a quad */
+
+typedef struct source source;
+
+/* Where activations come from: row by row, a quad's numbers at a time. */
+struct source {
+    const float *(*read)(source *from, int64_t row, int64_t first, int64_t n);
+    const oe_sb_fused *fused;
+    const struct ggml_tensor *a, *b;
+    int64_t row;  /* whose `factor` that is, or -1 */
+    float factor, eps;
+    _Alignas(OE_CACHE_LINE) float numbers[MOST_NUMBERS];
+};
+
+static const float *row_of(const struct ggml_tensor *t, int64_t row) {
+    return (const float *)(const void *)((const char *)t->data + (size_t)row * t->nb[1]);
+}
+
+static const float *read_plain(source *from, int64_t row, int64_t first, int64_t n) {
+    (void)n;
+    return row_of(from->a, row) + first;
+}
+
+static const float *read_swiglu(source *from, int64_t row, int64_t first, int64_t n) {
+    from->fused->swiglu(row_of(from->a, row) + first, row_of(from->b, row) + first, n, from->numbers);
+    return from->numbers;
+}
+
+static const float *read_norm(source *from, int64_t row, int64_t first, int64_t n) {
+    const float *x = row_of(from->a, row);
+    if (row != from->row) {
+        from->row = row;
+        from->factor = from->fused->norm_factor(x, from->a->ne[0], from->eps);
+    }
+    from->fused->scale(x + first, from->factor, (const float *)from->b->data + first, n, from->numbers);
+    return from->numbers;
+}
+
+static void quantize(struct ggml_tensor *dst, int ith, int nth, const oe_sb_rounding *by, source *from) {
+    const oe_sb_kernel *kernel = by->kernel;
+    const int64_t k = from->a->ne[0], rows = from->a->ne[1], quads = oe_quads_of(kernel, k), all = quads * rows;
     if (ith == 0) {
         atomic_init(taken_groups(kernel, dst, k, rows), 0);
     }
     for (int64_t i = all * ith / nth; i < all * (ith + 1) / nth; i++) {
-        const char *row = (const char *)x->data + (size_t)(i % rows) * x->nb[1];
-        const int64_t block = i / rows * OE_QUAD;
+        const int64_t row = i / quads, number = i % quads, first = number * OE_QUAD * kernel->block;
+        const int64_t most = OE_QUAD * kernel->block, n = k - first < most ? k - first : most;
         oe_quad quad;
-        oe_quad_quantize(kernel, (const float *)row + block * kernel->block, k / kernel->block - block, &quad);
-        oe_quad_store(kernel, &quad, alone, acts_of(dst) + (size_t)i * oe_quad_bytes(kernel));
+        oe_quad_quantize(kernel, from->read(from, row, first, n), n / kernel->block, &quad);
+        char *to = acts_of(dst) + (size_t)(number * rows + row) * oe_quad_bytes(kernel);
+        oe_quad_store(kernel, &quad, by->alone, to);
     }
 }
+
+void oe_sb_quantize_op(struct ggml_tensor *dst, int ith, int nth, void *rounding) {
+    source from = {.read = read_plain, .a = dst->src[0]};
+    quantize(dst, ith, nth, rounding, &from);
+}
+
+void oe_sb_quantize_swiglu_op(struct ggml_tensor *dst, int ith, int nth, void *rounding) {
+    const oe_sb_rounding *by = rounding;
+    source from = {.read = read_swiglu, .fused = by->kernel->fused, .a = dst->src[0], .b = dst->src[1]};
+    quantize(dst, ith, nth, by, &from);
+}
+
+float oe_sb_norm_eps(const struct ggml_tensor *norm) {
+    float eps;
+    memcpy(&eps, norm->op_params, sizeof eps);
+    return eps;
+}
+
+void oe_sb_quantize_norm_op(struct ggml_tensor *dst, int ith, int nth, void *rounding) {
+    const oe_sb_rounding *by = rounding;
+    source from = {.read = read_norm, .fused = by->kernel->fused, .a = dst->src[0], .b = dst->src[1]};
+    from.row = -1;
+    from.eps = by->eps;
+    quantize(dst, ith, nth, by, &from);
+}
+
+/* -- products ------------------------------------------------------------------------------------------------------ */
 
 void oe_sb_multiply_op(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
     const oe_sb_kernel *kernel = userdata;

@@ -1,7 +1,10 @@
 /* Small-batch matmul (kernel.h) as ggml custom operations: callbacks for ggml_custom_4d, run by the CPU backend's
- * threads. `kernel` is an oe_sb_kernel. */
+ * threads. `kernel` is an oe_sb_kernel, `rounding` an oe_sb_rounding. What comes before a product may be computed while
+ * activations are quantized: its results are not written to memory and read again. */
 #ifndef OE_SB_OP_H
 #define OE_SB_OP_H
+
+#include <stdbool.h>
 
 #include "kernels/small_batch/kernel.h"
 
@@ -14,10 +17,25 @@ struct ggml_tensor;
 /* Size of oe_sb_quantize_op's dst in bytes. */
 int64_t oe_sb_acts_size(const oe_sb_kernel *kernel, int64_t k, int64_t rows);
 
-/* dst i8 [oe_sb_acts_size] from src[0] f32 [k, rows] with contiguous rows. */
-void oe_sb_quantize_op(struct ggml_tensor *dst, int ith, int nth, void *kernel);
+typedef struct oe_sb_rounding {
+    const oe_sb_kernel *kernel;
+    bool alone; /* a single row, for multiply_single */
+    float eps;  /* of a norm */
+} oe_sb_rounding;
 
-/* dst f32 [m, rows] from src[0], the weights [k, m], and src[1], which oe_sb_quantize_op wrote. Several products may
+/* dst i8 [oe_sb_acts_size] from src[0] f32 [k, rows] with contiguous rows. */
+void oe_sb_quantize_op(struct ggml_tensor *dst, int ith, int nth, void *rounding);
+
+/* The same of silu(src[0]) * src[1], both f32 [k, rows] with contiguous rows. */
+void oe_sb_quantize_swiglu_op(struct ggml_tensor *dst, int ith, int nth, void *rounding);
+
+/* The eps that ggml_rms_norm was given. */
+float oe_sb_norm_eps(const struct ggml_tensor *norm);
+
+/* The same of src[0] f32 [k, rows], each row divided by sqrt(mean of its squares + eps), times src[1], f32 [k]. */
+void oe_sb_quantize_norm_op(struct ggml_tensor *dst, int ith, int nth, void *rounding);
+
+/* dst f32 [m, rows] from src[0], the weights [k, m], and src[1], which one of these wrote. Several products may
  * share src[1], but must run one after the other, because it holds their chunk counter. */
 void oe_sb_multiply_op(struct ggml_tensor *dst, int ith, int nth, void *kernel);
 

@@ -4,7 +4,5 @@ typedef struct tile_dots {
     int32_t of[2][32][LANES] __attribute__((aligned(64)));
 } tile_dots;
 
-/* The four sums s0 to s3 (kernel.h) of each row of activations. */
-typedef struct row_sums {
-    floats of[OE_QUAD][32];
-} row_sums;
+/* Where a sum stands; `first`: nothing was added to it yet. */
+INLINE floats sum_before(bool first, const floats *sum) { return first ? floats_set(0) : *sum; }

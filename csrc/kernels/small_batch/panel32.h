@@ -6,6 +6,7 @@
 #define K_BLOCK 32
 #define K_TILE 32
 #define STEP 2
+#define TOGETHER 4
 
 typedef struct panel_block {
     ints codes[8];
@@ -52,14 +53,16 @@ INLINE void multiply_part(const int halves, const int s, const oe_act32 *act, si
     }
 }
 
-INLINE void add_dots(const panel_scales *x, const tile_dots *dots, int64_t i, const oe_act32 *act, floats *out) {
+INLINE void add_dots(const panel_scales *x, const tile_dots *dots, int64_t i, const oe_act32 *act, bool first,
+                     floats *out, int64_t to_next_sum) {
 #pragma GCC unroll 2
-    for (int b = 0; b < STEP; b++) {
+    for (int b = 0; b < STEP; b++, act++, out += to_next_sum) {
         const ints dot = _mm512_load_si512(dots->of[b][i]);
+        *out = sum_before(first, out);
 #ifdef WITH_MINIMUM
-        add_scaled_from(false, x->d[b], dot, x->minus_eighth[b], act + b, out + 32 * b);
+        add_scaled_from(false, x->d[b], dot, x->minus_eighth[b], act, out);
 #else
-        add_scaled(false, floats_multiply(x->d[b], floats_from_ints(dot)), &act[b].d, act + b, out + 32 * b);
+        add_scaled(false, floats_multiply(x->d[b], floats_from_ints(dot)), &act->d, act, out);
 #endif
     }
 }

@@ -272,7 +272,7 @@ class EngineCore:
     def _place(self, step: Step) -> bool:
         """Find cells and a graph for a step; False where there are too few cells."""
         try:
-            self.executor.prepare(step.batch)
+            self.executor.prepare(step.batch, step.needed)
         except ContextOverflowError:
             return False
         except Exception as error:

@@ -24,6 +24,12 @@ __all__ = ["EngineThread"]
 log = logging.getLogger(__name__)
 
 
+CLOSE_SECONDS = 5.0
+"""How long closing waits for the current step, where that waits for a worker."""
+LOOK_SECONDS = 1.0
+"""How often an idle engine looks whether its devices are still there."""
+
+
 class _Owner(weakref.ref[object]):
     """Put into the inbox when the owner has been garbage collected; the engine then closes."""
 
@@ -47,12 +53,14 @@ class EngineThread:
     def __init__(
         self, core: EngineCore, max_queue: int, name: str, on_exit: Callable[[], None], owner: object = None,
         files: MappedFiles | None = None, check_devices: Callable[[], None] | None = None,
+        give_up_devices: Callable[[], None] | None = None,
     ) -> None:  # fmt: skip
         # -- collaborators --
         self._core = core
         self._on_exit = on_exit
         self._files = MappedFiles() if files is None else files
         self._check_devices = check_devices
+        self._give_up_devices = give_up_devices
         # -- configuration --
         self._max_queue = max_queue
         # -- state --
@@ -165,6 +173,11 @@ class EngineThread:
         self._closed = True
         self._inbox.put(None)
         if wait and threading.current_thread() is not self._thread:
+            if self._give_up_devices is not None:
+                if self._serving.acquire(timeout=CLOSE_SECONDS):
+                    self._serving.release()
+                else:
+                    self._give_up_devices()
             # Last, because an interrupted Thread.join treats a running thread as ended (bpo-45274).
             with self._serving:
                 pass
@@ -205,9 +218,11 @@ class EngineThread:
                     if not self._closed and (self._core.busy or self._core.queue):
                         self._files.before_step()
                         self._core.step()
-                        if self._check_devices is not None:
-                            self._check_devices()
+                    if self._check_devices is not None:
+                        self._check_devices()
             except (ClosedError, DeviceLostError) as error:  # a mapped file has changed, or a worker is gone
+                if self._closed:
+                    return
                 self._fault = error
                 report(log, logging.ERROR, "the engine closes: %s", error)
             except BaseException as error:
@@ -236,7 +251,8 @@ class EngineThread:
                 if self._core.busy:
                     found = self._inbox.get_nowait()
                 else:
-                    found = self._inbox.get(timeout=SWEEP_SECONDS if self._core.queue else None)
+                    idle = None if self._check_devices is None else LOOK_SECONDS
+                    found = self._inbox.get(timeout=SWEEP_SECONDS if self._core.queue else idle)
                 if found is None or isinstance(found, _Owner):
                     self._closed = True
                     return

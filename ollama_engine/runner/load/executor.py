@@ -6,9 +6,10 @@ step needs memory that was not there before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
 from ollama_engine.ml.tensor import Tensor
 from ollama_engine.models import Embeds, Model, ModelInputs, TextEncoder
+from ollama_engine.runner.load.best_logits import LEVELS, BestLogits, best_rows, level_of
 from ollama_engine.runner.load.graph import (
     Failed,
     Graph,
@@ -47,23 +49,34 @@ class GraphCounts:
     reused: int = 0
 
 
+class Launch(NamedTuple):
+    """A batch, its graph, and how many of the best logits each of its rows needs."""
+
+    batch: Batch
+    graph: Graph
+    needed: Sequence[int]
+
+
 class Executor:
     """Computes batches of up to `batch_size` tokens with up to `max_outputs` rows of logits. Not thread-safe.
 
     `run` does a whole step. Its parts: `prepare` finds cells and builds the graph, also while the step before computes;
     `launch` writes the inputs, tokens last, and starts the computation; `results` waits for its logits. With `forward`,
     such as the model's `hidden`, rows are the result of that method instead of logits. Without `traits` no media come.
+    With `best_logits`, rows of which few of the best logits are needed are not fetched whole.
     """
 
     def __init__(
         self, backend: Backend, model: Model, cache: StepCache, batch_size: int, max_outputs: int, *,
         forward: Callable[[ModelInputs, LayerView], Tensor] | None = None, traits: MediaTraits | None = None,
+        best_logits: BestLogits | None = None,
     ) -> None:  # fmt: skip
         # -- collaborators --
         self._backend = backend
         self._model = model
         self._forward = forward or model.forward
         self._cache = cache
+        self.best_logits = best_logits
         # -- configuration --
         self._n_types = model.n_token_types if isinstance(model, TextEncoder) else 0
         self.traits = MediaTraits() if traits is None else traits
@@ -71,8 +84,8 @@ class Executor:
         self.batch_size = batch_size
         self.max_outputs = min(max_outputs, batch_size)
         # -- steps --
-        self._prepared: tuple[Batch, Graph] | None = None
-        self._in_flight: tuple[Batch, Graph] | None = None
+        self._prepared: Launch | None = None
+        self._in_flight: Launch | None = None
         self._graph: Graph | None = None
         """The graph that was allocated last."""
         self.counts = GraphCounts()
@@ -104,7 +117,8 @@ class Executor:
         # All rows but one: picking rows takes more memory than returning all.
         n_outputs = min(n_tokens - 1 or 1, self.max_outputs)
         for _ in self._cache.worst_cases(n_tokens):
-            graph = self._build(self._shape(n_tokens, n_outputs, n_embedded, self._sizes.image_rows))
+            n_best = LEVELS[-1] if self.best_logits is not None else 0
+            graph = self._build(self._shape(n_tokens, n_outputs, n_embedded, self._sizes.image_rows, n_best))
             with graph.ctx:
                 graph.ctx.reserve()
 
@@ -121,16 +135,18 @@ class Executor:
         with self.results() as logits:
             return logits.copy()
 
-    def prepare(self, batch: Batch) -> None:
+    def prepare(self, batch: Batch, needed: Sequence[int] = ()) -> None:
         """Find cells for a batch, and build or reuse a graph. Token ids may still be unknown; a step may be in flight.
 
-        A group of inputs larger than `batch_size` is one batch. Raises as `run` does, with nothing changed.
+        A group of inputs larger than `batch_size` is one batch. `needed`: how many of its best logits each of the
+        batch's outputs needs, 0 for all; empty where all need all. Raises as `run` does, with nothing changed.
         """
         assert self._prepared is None, "one batch is prepared at a time"
         self._cache.begin(batch)
         n_image_rows = image_rows(batch.media, self._sizes)
         n_embedded = batch.n_embedded if batch.media else 0
-        shape = self._shape(len(batch), len(batch.outputs), n_embedded, n_image_rows)
+        n_best = level_of(needed) if self.best_logits is not None else 0
+        shape = self._shape(len(batch), len(batch.outputs), n_embedded, n_image_rows, n_best)
         try:
             reusable = self._graph is not None and self._graph.shape == shape
             graph = self._graph if reusable else self._build(shape)
@@ -139,7 +155,7 @@ class Executor:
             self._strand()
             self._cache.roll_back(batch)
             raise
-        self._prepared = (batch, graph)
+        self._prepared = Launch(batch, graph, needed)
 
     def takes(self, item: MediaItem) -> bool:
         """Whether the item's shapes, as far as it states them, fit the model's graphs."""
@@ -159,15 +175,15 @@ class Executor:
         """
         assert self._in_flight is None, "one step computes at a time"
         assert self._prepared is not None, "a batch is prepared before it is launched"
-        batch, graph = self._prepared
-        self._prepared = None
+        launch, self._prepared = self._prepared, None
+        batch, graph = launch.batch, launch.graph
         try:
             self._start(batch, graph, tokens, media)
         except BaseException:
             self._drop(graph)  # it may not be allocated
             self._cache.roll_back(batch)
             raise
-        self._in_flight = (batch, graph)
+        self._in_flight = launch
 
     def _start(self, batch: Batch, graph: Graph, tokens: Int32Array, media: MediaRows) -> None:
         if graph is not self._graph:
@@ -190,7 +206,13 @@ class Executor:
         graph.ctx.wait()
 
     @contextmanager
-    def _read(self, graph: Graph) -> Iterator[FloatArray]:
+    def _read(self, graph: Graph, needed: Sequence[int]) -> Iterator[FloatArray]:
+        if graph.best is not None:
+            assert graph.logits is not None, "the best are those of logits"
+            assert self.best_logits is not None, "the graph was built with it"
+            with self.best_logits.read(graph.ctx, graph.logits, graph.best, needed) as rows:
+                yield rows
+            return
         if graph.logits is None:
             yield np.empty((0, self._model.n_vocab), dtype=np.float32)
             return
@@ -204,23 +226,21 @@ class Executor:
         Raises ComputeError; the cache then does not hold the step's tokens.
         """
         assert self._in_flight is not None, "a step is launched before it is waited for"
-        batch, graph = self._in_flight
-        self._in_flight = None
+        (batch, graph, needed), self._in_flight = self._in_flight, None
         try:
             self._finish(graph)
         except BaseException:
             self._drop(graph)
             self._cache.roll_back(batch)
             raise
-        with self._read(graph) as logits:
+        with self._read(graph, needed) as logits:
             yield logits
 
     def scrap(self) -> None:
         """Drop the prepared batch and free its cells."""
         if self._prepared is None:
             return
-        batch, graph = self._prepared
-        self._prepared = None
+        (batch, graph, _), self._prepared = self._prepared, None
         if graph is not self._graph:
             self._drop(graph)
             self._strand()
@@ -251,8 +271,8 @@ class Executor:
         if batch.types is not None:
             _check_range("types", batch.types, self._n_types)
 
-    def _shape(self, n_tokens: int, n_outputs: int, n_embedded: int, n_image_rows: int = 0) -> GraphShape:
-        return GraphShape(n_tokens, n_outputs, n_embedded, n_image_rows, self._cache.shape_key)
+    def _shape(self, n_tokens: int, n_outputs: int, n_embedded: int, n_image_rows: int, n_best: int) -> GraphShape:
+        return GraphShape(n_tokens, n_outputs, n_embedded, n_image_rows, n_best, self._cache.shape_key)
 
     def _build(self, shape: GraphShape) -> Graph:
         ctx = Context(self._backend)
@@ -260,15 +280,18 @@ class Executor:
             inputs = make_inputs(ctx, shape, self._sizes)
             seen = self._cache.build_inputs(ctx)
             logits = self._forward(inputs, self._cache)
+            best = best_rows(logits, shape.n_best) if shape.n_best else None
             if shape.n_outputs:
                 ctx.forward(logits)
+                if best is not None:
+                    ctx.forward(best)
             else:
                 # What the cache was given is all there is to compute; what its rows see is written, but not read.
                 ctx.expand(*seen)
         except BaseException:
             ctx.close()
             raise
-        return Graph(shape, ctx, inputs, logits if shape.n_outputs else None)
+        return Graph(shape, ctx, inputs, logits if shape.n_outputs else None, best)
 
     def _drop(self, graph: Graph | None) -> None:
         if graph is not None:
@@ -279,10 +302,10 @@ class Executor:
     def close(self) -> None:
         """Free the graph, after the step in flight."""
         if self._in_flight is not None:
-            self._in_flight[1].ctx.abandon()
+            self._in_flight.graph.ctx.abandon()
             self._in_flight = None
         if self._prepared is not None:
-            self._drop(self._prepared[1])
+            self._drop(self._prepared.graph)
             self._prepared = None
         self._drop(self._graph)
 

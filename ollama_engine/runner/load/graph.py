@@ -27,6 +27,8 @@ class GraphShape(NamedTuple):
     """Rows that are embeddings of media."""
     n_image_rows: int = 0
     """Rows of new images for cross-attention."""
+    n_best: int = 0
+    """How many of the best logits of each row it finds; 0: it finds none."""
     cache: tuple[int, ...] = ()
     """The cache's `shape_key`."""
 
@@ -55,6 +57,8 @@ class Graph:
     inputs: ModelInputs
     logits: Tensor | None
     """None where no row's logits are wanted."""
+    best: Tensor | None = None
+    """What `best_rows` makes of the logits."""
     allocated: bool = False
 
 

@@ -18,6 +18,7 @@ from ollama_engine.kvcache import Cache, CacheConfig, CompositeCache, LayerShape
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.gguf import IMAGE_PARTS, GGUFFile
 from ollama_engine.ml.placement import BackendParams
+from ollama_engine.ml.weight_plan import OUTPUT, TIED
 from ollama_engine.ml.weights import Weights
 from ollama_engine.models import (
     Embeds,
@@ -30,6 +31,7 @@ from ollama_engine.models import (
     model_class,
     ties_output,
 )
+from ollama_engine.runner.load.best_logits import BestLogits, make_best_logits
 from ollama_engine.runner.load.errors import does_not_fit, naming
 from ollama_engine.runner.load.executor import Executor
 from ollama_engine.runner.load.fit import DeviceChoice
@@ -186,7 +188,10 @@ def _load_planned(
                 refuse_cache_if_too_large(backend, planned_cache, planned_masks)
                 cache = _make_cache(backend, weights, model, config)
                 rows = max(logit_rows, config.parallel)
-                executor = Executor(backend, model, cache, batch_size_of(config), rows, traits=traits_of(model))
+                executor = Executor(
+                    backend, model, cache, batch_size_of(config), rows, traits=traits_of(model),
+                    best_logits=_make_best_logits(backend, weights, model, tokenizer),
+                )  # fmt: skip
                 text_executor = _make_text_executor(backend, model, config)
             images = make_image_reader(backend, model, executor, config.image_cache_bytes)
             if image_vectors is None:
@@ -266,6 +271,12 @@ def _make_text_executor(backend: Backend, model: Model, config: EngineConfig) ->
     made = Executor(backend, model, cache, size, size, forward=model.hidden)
     made.reserve_batch(config.batch_size)
     return made
+
+
+def _make_best_logits(backend: Backend, weights: Weights, model: Model, tokenizer: Tokenizer) -> BestLogits | None:
+    devices = weights.plan.devices
+    device = backend.devices[devices.get(OUTPUT, devices.get(TIED, weights.plan.cpu))]
+    return make_best_logits(device, model.n_vocab, min(model.n_vocab, tokenizer.n_vocab))
 
 
 def _fit_context(model: Model, config: EngineConfig) -> None:

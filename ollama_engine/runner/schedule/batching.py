@@ -13,7 +13,7 @@ from ollama_engine.runner.schedule.inputs import spans_between
 from ollama_engine.runner.schedule.scheduler import Scheduled
 from ollama_engine.runner.schedule.sequence import Generation, Sequence
 
-__all__ = ["TEXT_ONLY", "Step", "StepEntry", "assemble", "follow"]
+__all__ = ["TEXT_ONLY", "Step", "StepEntry", "assemble", "best_needed", "follow"]
 
 TEXT_ONLY = MediaTraits()
 
@@ -49,6 +49,8 @@ class Step:
     """Whether every entry is the next token of an answer, without drafts."""
     n_followers: int | None = None
     """Number of steps like this that can follow before a sequence reaches a limit; None: not computed yet."""
+    needed: tuple[int, ...] = ()
+    """How many of its best logits each row of logits needs; 0 for all."""
     constrained: bool = False
     """Whether any sequence has a constraint, whose mask its rows need."""
 
@@ -122,7 +124,7 @@ def assemble(
     )
     decoding = all(entry.decoding and entry.n == entry.outputs == 1 for entry in entries)
     constrained = any(isinstance(sequence, Generation) and sequence.constraint is not None for sequence in chosen)
-    return Step(number, batch, entries, decoding, constrained=constrained)
+    return Step(number, batch, entries, decoding, needed=_needed(entries), constrained=constrained)
 
 
 def _media(entries: tuple[StepEntry, ...], begins: list[int]) -> tuple[BatchMedia, ...]:
@@ -173,6 +175,24 @@ def _outputs(entries: tuple[StepEntry, ...]) -> Int32Array:
     return np.array(rows, dtype=np.int32)
 
 
+def _needed(entries: tuple[StepEntry, ...]) -> tuple[int, ...]:
+    """For each row of logits how many of its best are needed; a row reader looks at all of its rows."""
+    needed: list[int] = []
+    for entry in entries:
+        needed += [0] * entry.read + [best_needed(entry.sequence)] * (entry.outputs - entry.read)
+    return tuple(needed)
+
+
+def best_needed(sequence: Sequence) -> int:
+    """How many of the best logits of a row are enough to draw a token of this sequence; 0: all of them.
+
+    Masks, processors and log-probabilities are about all tokens.
+    """
+    if not isinstance(sequence, Generation) or sequence.constraint is not None or sequence.processors is not None:
+        return 0
+    return 0 if sequence.params.logprobs is not None else sequence.sampler.best_needed
+
+
 def follow(number: int, step: Step) -> Step | None:
     """The step after `step`, which is in flight, if all its sequences only continue: one more token for each.
 
@@ -187,7 +207,7 @@ def follow(number: int, step: Step) -> Step | None:
     before = step.batch
     axes = None if before.axes is None else before.axes + np.int32(1)
     batch = Batch(before.tokens, before.positions + np.int32(1), before.sequences, before.outputs, axes=axes)
-    return Step(number, batch, step.entries, True, left - 1, step.constrained)
+    return Step(number, batch, step.entries, True, left - 1, step.needed, step.constrained)
 
 
 def _n_followers(step: Step) -> int:

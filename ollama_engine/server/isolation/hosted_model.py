@@ -47,8 +47,14 @@ class HostedModel:
         self._path = path
         self._model: LocalModel | None = None
         self._loading = asyncio.Lock()
-        self.status = Status.LAUNCHED
+        self._status = Status.LAUNCHED
         self.progress = 0.0
+
+    @property
+    def status(self) -> Status:
+        """What is to be said of it now; ERROR where its engine has closed itself, too."""
+        closed = self._status is Status.READY and self._model is not None and self._model.engine.closed
+        return Status.ERROR if closed else self._status
 
     def model(self) -> ServedModel:
         """What answers. Raises ConfigError before it is loaded."""
@@ -90,13 +96,13 @@ class HostedModel:
     async def _load(self, asked: dict[str, Any]) -> None:
         if self._model is not None:
             raise LoadError("model already loaded")
-        self.status, self.progress = Status.LOADING, 0.0
+        self._status, self.progress = Status.LOADING, 0.0
         try:
             self._model = await asyncio.to_thread(self._loaded, engine_options(asked))
         except BaseException:
-            self.status = Status.ERROR
+            self._status = Status.ERROR
             raise
-        self.status, self.progress = Status.READY, 1.0
+        self._status, self.progress = Status.READY, 1.0
 
     def _loaded(self, options: dict[str, Any]) -> LocalModel:
         engine = Engine(self._path, progress=self._advance, **options)
@@ -113,11 +119,13 @@ class HostedModel:
         model, self._model = self._model, None
         if model is not None:
             await asyncio.to_thread(model.engine.close)
-        self.status, self.progress = Status.LAUNCHED, 0.0
+        self._status, self.progress = Status.LAUNCHED, 0.0
 
 
 def engine_options(asked: dict[str, Any]) -> dict[str, Any]:
-    """Keyword arguments of Engine in a /load request: Ollama's fields, and "MaxQueue" and "NumGPU" (layers)."""
+    """Keyword arguments of Engine in a /load request: Ollama's fields, and "MaxQueue", "Devices" and "NumGPU"
+    (layers).
+    """
     if asked.get("LoraPath"):
         raise UnsupportedModelError("loras are not yet implemented")
     parallel = asked.get("Parallel") or 1
@@ -126,6 +134,7 @@ def engine_options(asked: dict[str, Any]) -> dict[str, Any]:
         "parallel": parallel,
         "max_queue": asked.get("MaxQueue", 512),
         "threads": asked.get("NumThreads") or None,
+        "devices": asked.get("Devices") or None,
         "kv_cache_type": asked.get("KvCacheType") or "f16",
         "flash_attention": FLASH_ATTENTION.get(asked.get("FlashAttention", -1), "auto"),
         "mmap": asked.get("UseMmap", True),

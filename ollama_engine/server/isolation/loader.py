@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from ollama_engine.server.isolation.codec import decode
-from ollama_engine.server.isolation.hosted_model import FLASH_ATTENTION, Operation
+from ollama_engine.server.isolation.hosted_model import FLASH_ATTENTION, Operation, Status
 from ollama_engine.server.isolation.model_process import ModelProcess
 from ollama_engine.server.isolation.remote_model import RemoteModel, request
 from ollama_engine.server.scheduler.facts import with_template
-from ollama_engine.server.scheduler.loader import LoadedEngine, LoadProgress, engine_options, measure, refuse_adapters
+from ollama_engine.server.scheduler.loader import (
+    LOOK_SECONDS,
+    LoadedEngine,
+    LoadProgress,
+    engine_options,
+    measure,
+    refuse_adapters,
+)
 
 if TYPE_CHECKING:
     from ollama_engine.server.scheduler.planner import Bytes, Need
@@ -20,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ProcessLoader"]
 
-LOOK_SECONDS = 0.05
+PROGRESS_SECONDS = 0.05
 """How often a process is asked for the progress of its load."""
 
 PARTS = 1000
@@ -48,7 +56,17 @@ class ProcessLoader:
             await process.close()
             raise
         model = RemoteModel(process, stored, with_template(decode(found["Facts"]), stored.template))
-        return LoadedEngine(model, decode(found["Report"]), process.close, process.over, process.ended)
+        ended = (lambda: _over(process)) if self._settings.devices else process.ended
+        return LoadedEngine(model, decode(found["Report"]), process.close, process.over, ended)
+
+
+async def _over(process: ModelProcess) -> None:
+    """Wait until a process, or the engine in it, has ended, as that does when a worker is gone."""
+    while not process.over():
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(process.ended(), LOOK_SECONDS)
+        health = await _health(process)
+        process.engine_closed |= health.get("status") == Status.ERROR
 
 
 async def _watched(process: ModelProcess, asked: dict[str, Any], progress: LoadProgress) -> Any:
@@ -56,7 +74,7 @@ async def _watched(process: ModelProcess, asked: dict[str, Any], progress: LoadP
     loading = asyncio.ensure_future(request(process, "/load", asked))
     try:
         while not loading.done():
-            await asyncio.wait((loading,), timeout=LOOK_SECONDS)
+            await asyncio.wait((loading,), timeout=PROGRESS_SECONDS)
             done = 1.0 if loading.done() else (await _health(process))["progress"]
             progress(round(done * PARTS), PARTS)
         await loading
@@ -69,7 +87,7 @@ async def _watched(process: ModelProcess, asked: dict[str, Any], progress: LoadP
 async def _health(process: ModelProcess) -> Any:
     """What /health says; no progress where the process is gone, which its load says better."""
     try:
-        return (await process.client.get("/health", timeout=LOOK_SECONDS * 100)).json()
+        return (await process.client.get("/health", timeout=PROGRESS_SECONDS * 100)).json()
     except Exception:  # any: it has ended, or is busy
         return {"progress": 0.0}
 
@@ -86,6 +104,7 @@ def load_request(stored: StoredModel, options: dict[str, Any]) -> dict[str, Any]
         "KvSize": (options["num_ctx"] or 0) * options["parallel"],
         "KvCacheType": options["kv_cache_type"],
         "NumThreads": options["threads"],
+        "Devices": options["devices"] and list(options["devices"]),
         "NumGPU": options.get("gpu_layers"),
         "MainGPU": options.get("main_gpu"),
         "ProjectorPath": None if stored.projector_path is None else str(stored.projector_path),

@@ -7,7 +7,6 @@ import contextlib
 import logging
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from pathlib import Path
 import httpx
 
 from ollama_engine.errors import ModelProcessError
+from ollama_engine.server.isolation.parent import how_it_ended
 
 __all__ = ["ModelProcess"]
 
@@ -58,6 +58,8 @@ class ModelProcess:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, close_fds=True)
         self._loop = asyncio.get_running_loop()
         self._over = asyncio.Event()
+        self.engine_closed = False
+        """Whether it has said that its engine takes no requests any more."""
         threading.Thread(target=self._wait, name=f"waits for {name}", daemon=True).start()
         self.client = httpx.AsyncClient(
             transport=httpx.AsyncHTTPTransport(uds=socket, limits=httpx.Limits(max_connections=None)),
@@ -86,8 +88,8 @@ class ModelProcess:
         raise await self.lost()
 
     def over(self) -> bool:
-        """Whether it has ended."""
-        return self._over.is_set()
+        """Whether it has ended, or its engine has."""
+        return self._over.is_set() or self.engine_closed
 
     async def ended(self) -> None:
         """Wait until it ends."""
@@ -127,17 +129,3 @@ def _private_folder() -> str:
         return folder
     os.rmdir(folder)
     return tempfile.mkdtemp(prefix="oe-", dir="/tmp")
-
-
-def how_it_ended(code: int | None) -> str:
-    """What is known of a process that is gone."""
-    if code is None:
-        return "does not answer"
-    if code >= 0:
-        return f"has ended with exit code {code}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    hint = "; the system may have run out of memory" if -code == signal.SIGKILL else ""
-    return f"was ended by {name}{hint}"

@@ -1,4 +1,4 @@
-"""Parent: a runner that a server started does not outlive it."""
+"""Parent: a process that a program started does not outlive it, and says how it ended."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-__all__ = ["end_with_parent"]
+__all__ = ["end_with_parent", "how_it_ended"]
 
 PR_SET_PDEATHSIG = 1
 """Of prctl(2)."""
@@ -31,3 +31,17 @@ def end_with_parent(stop: Callable[[], None]) -> None:
         stop()
 
     threading.Thread(target=watch, name="waits for the server's end", daemon=True).start()
+
+
+def how_it_ended(code: int | None) -> str:
+    """What is known of a process that is gone."""
+    if code is None:
+        return "does not answer"
+    if code >= 0:
+        return f"has ended with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    hint = "; the system may have run out of memory" if -code == signal.SIGKILL else ""
+    return f"was ended by {name}{hint}"

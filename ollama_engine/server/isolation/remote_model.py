@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from ollama_engine.errors import ModelProcessError
+from ollama_engine.errors import ClosedError, DeviceLostError, ModelProcessError
 from ollama_engine.server.isolation.called_model import CalledModel, chunk_of
 from ollama_engine.server.isolation.failures import error_of
 
@@ -44,7 +44,7 @@ async def request(process: ModelProcess, path: str, body: Mapping[str, Any]) -> 
     except (httpx.TransportError, RuntimeError, ValueError) as error:  # RuntimeError: the client is closed
         raise (await process.lost()) from error
     if response.status_code != 200:
-        raise _failure(found)
+        raise _failure(process, found)
     return found
 
 
@@ -55,11 +55,14 @@ async def lines(process: ModelProcess, body: Mapping[str, Any], wanted: FormatAt
         content = json.dumps(body).encode()
         async with process.client.stream("POST", "/engine/stream", content=content) as response:
             if response.status_code != 200:
-                raise _failure(json.loads(await response.aread()))
+                raise _failure(process, json.loads(await response.aread()))
             async for line in response.aiter_lines():
                 chunk = chunk_of(line, wanted)
                 finished = chunk.finish_reason is not None
                 yield chunk
+    except (ClosedError, DeviceLostError):
+        process.engine_closed = True
+        raise
     except (httpx.TransportError, httpx.StreamError, json.JSONDecodeError) as error:
         raise (await process.lost()) from error
     except RuntimeError as error:
@@ -70,7 +73,9 @@ async def lines(process: ModelProcess, body: Mapping[str, Any], wanted: FormatAt
         raise await process.lost()
 
 
-def _failure(found: Any) -> Exception:
+def _failure(process: ModelProcess, found: Any) -> Exception:
     with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
-        return error_of(found["failure"])
+        error = error_of(found["failure"])
+        process.engine_closed |= isinstance(error, (ClosedError, DeviceLostError))
+        return error
     return ModelProcessError(f"a model's process answered {found!r:.200}")

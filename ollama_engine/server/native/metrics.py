@@ -67,6 +67,7 @@ class ModelsCollector(Collector):
         yield self._requests()
         yield self._steps()
         yield self._memory()
+        yield self._devices()
 
     def _cells(self) -> GaugeMetricFamily:
         family = GaugeMetricFamily(PREFIX + "kv_cells", "Cells of the key and value cache", labels=["model", "state"])
@@ -101,6 +102,18 @@ class ModelsCollector(Collector):
             facts = row.model.facts
             family.add_metric([model, "all"], facts.memory_bytes)
             family.add_metric([model, "device"], facts.device_bytes)
+        return family
+
+    def _devices(self) -> GaugeMetricFamily:
+        family = GaugeMetricFamily(
+            PREFIX + "device_bytes", "Memory that a model takes on each device", labels=["model", "device", "kind"]
+        )
+        for row, model, _ in self._models:
+            for device in row.model.facts.devices:
+                weights = device.weights + device.mapped + device.repacked
+                kinds = {"weights": weights, "cache": device.cache, "graph": device.graph + device.work}
+                for kind, nbytes in kinds.items():
+                    family.add_metric([model, device.device, kind], nbytes)
         return family
 
 

@@ -53,4 +53,5 @@ def row(loaded: LoadedModel) -> dict[str, Any]:
         "expires_at": timestamp(min(loaded.expires_at, time.time() + FOREVER)),
         "size_vram": facts.device_bytes,
         "context_length": facts.num_ctx,
+        "devices": {device.device: device.allocated + device.mapped for device in facts.devices},
     }

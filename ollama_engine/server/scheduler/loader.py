@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["LoadProgress", "LoadedEngine", "Loader", "LocalLoader", "engine_options", "refuse_adapters"]
 
+LOOK_SECONDS = 1.0
+"""How often a model on other devices is asked whether it is over."""
+
 LoadProgress = Callable[[int, int], None]
 """Called with bytes done and bytes in all, from any thread. What it raises ends the load."""
 
@@ -36,7 +39,7 @@ class LoadedEngine:
         memory: what it takes.
         close: frees it; requests that still run end with ClosedError.
         over: whether it takes no requests any more, though nobody has closed it: after a fault, or a crash.
-        ended: awaits a crash; None for a model that has no process of its own.
+        ended: awaits that it is over; None for a model that neither has a process of its own nor uses other devices.
     """
 
     model: ServedModel
@@ -80,13 +83,20 @@ class LocalLoader:
             try:
                 model = LocalModel(engine, stored, with_template(facts_of(engine), stored.template))
                 return engine, LoadedEngine(
-                    model, engine.memory, lambda: asyncio.to_thread(engine.close), lambda: engine.closed
-                )
+                    model, engine.memory, lambda: asyncio.to_thread(engine.close), lambda: engine.closed,
+                    (lambda: _over(engine)) if settings.devices else None,
+                )  # fmt: skip
             except BaseException:
                 engine.close()
                 raise
 
         return (await asyncio.to_thread(load))[1]
+
+
+async def _over(engine: Engine) -> None:
+    """Wait until an engine has closed, as it does when a worker is gone."""
+    while not engine.closed:
+        await asyncio.sleep(LOOK_SECONDS)
 
 
 def measure(stored: StoredModel, options: RunnerOptions, settings: ServerSettings, taken: Bytes) -> Need:
@@ -105,7 +115,7 @@ def engine_options(stored: StoredModel, options: RunnerOptions, settings: Server
     from ollama_engine.ml.gguf import GGUFFile  # noqa: PLC0415 (numpy; the server starts sooner without)
     from ollama_engine.ml.metadata import Metadata  # noqa: PLC0415
 
-    has_gpu = any(device.kind in ("gpu", "igpu") for device in Engine.devices())
+    has_gpu = bool(settings.devices) or any(device.kind in ("gpu", "igpu") for device in Engine.devices())
     chosen = options.engine_options(settings, has_gpu=has_gpu)
     with GGUFFile(stored.model_path) as file:
         trained = file.metadata.get(f"{Metadata(file.metadata).architecture}.context_length")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ollama_engine.engine import Engine
 from ollama_engine.ml.hostmem import available_bytes
+from ollama_engine.ml.worker_address import SCHEME
 from ollama_engine.server.scheduler.planner import Bytes, Need
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ def free_memory(mapped: Iterable[Bytes]) -> Bytes:
     free[cpu_name()] = available_bytes()
     for model in mapped:
         for device, nbytes in model.items():
-            free[device] = max(0, free.get(device, 0) - nbytes)
+            if device in free:  # those of workers are not asked here, see `need_of`
+                free[device] = max(0, free[device] - nbytes)
     return free
 
 
@@ -39,7 +41,12 @@ def need_of(report: MemoryReport) -> Need:
     return Need(
         memory=taken_bytes(report),
         least={device.device: device.weights + device.cache for device in report.devices},
-    )
+        room={} if report.placement is None else {
+            device.name: device.free
+            for device in report.placement.devices
+            if device.free is not None and device.name.startswith(SCHEME)
+        },
+    )  # fmt: skip
 
 
 def taken_bytes(report: MemoryReport) -> Bytes:

@@ -54,11 +54,14 @@ class Need:
         memory: bytes on each device, its mapped file and estimates included.
         least: of these, what it cannot be loaded without.
         alone: no other model may stay, since there was too little memory with others.
+        room: bytes that devices of other machines have for models of this server, as they said when it was measured:
+            to ask them takes too long for a plan.
     """
 
     memory: Bytes = field(default_factory=dict)
     least: Bytes = field(default_factory=dict)
     alone: bool = False
+    room: Bytes = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +163,10 @@ class _Planner:
         order = sorted(self._residents, key=lambda resident: (self._holds(resident) > 0, resident.last_used))
         if need.alone:
             return order
-        fits = self._fits(need.memory)
-        if not self._fits(need.least)([]):
-            fits = self._fits({})  # it fits into no memory that there is: loading it says so, and costs nobody a model
+        fits = self._fits(need.memory, need.room)
+        if not self._fits(need.least, need.room)([]):
+            # It fits into no memory that there is: loading it says so, and costs nobody a model.
+            fits = self._fits({}, {})
         chosen: list[Resident] = []
         for resident in order:
             left = [other for other in order if other not in chosen]
@@ -175,12 +179,12 @@ class _Planner:
                 chosen = fewer
         return chosen
 
-    def _fits(self, memory: Bytes) -> Callable[[Sequence[Resident]], bool]:
+    def _fits(self, memory: Bytes, room: Bytes) -> Callable[[Sequence[Resident]], bool]:
         """Whether a model of these bytes can be loaded when only some residents are left."""
         total = {
             device: free + sum(resident.memory.get(device, 0) for resident in self._residents)
             for device, free in self._limits.free.items()
-        }
+        } | dict(room)
 
         def fits(left: Sequence[Resident]) -> bool:
             taken = {device: sum(other.memory.get(device, 0) for other in left) for device in total}

@@ -70,6 +70,7 @@ class RunnerOptions:
             "parallel": settings.num_parallel,
             "max_queue": settings.max_queue,
             "threads": self.num_thread,
+            "devices": settings.devices or None,
             "kv_cache_type": settings.kv_cache_type,
             "flash_attention": settings.flash_attention,
             "mmap": True if self.use_mmap is None else self.use_mmap,

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ollama_engine.errors import ClosedError, EngineBusyError, NoMemoryError
@@ -17,7 +18,7 @@ from ollama_engine.server.errors import BUSY
 from ollama_engine.server.scheduler.failures import load_error, stalled_error
 from ollama_engine.server.scheduler.loader import LoadedEngine, Loader
 from ollama_engine.server.scheduler.memory import free_memory
-from ollama_engine.server.scheduler.planner import Bytes, Limits, Need, Plan, plan
+from ollama_engine.server.scheduler.planner import Bytes, Limits, Plan, plan
 from ollama_engine.server.scheduler.runner_options import RunnerOptions
 from ollama_engine.server.scheduler.waiting import (
     LoadCancelledError,
@@ -280,7 +281,7 @@ class Scheduler:
         elif isinstance(error, NoMemoryError) and others and not entry.need.alone:
             log.info("%s does not fit beside other models; they are unloaded for it", entry.stored.name)
             for waiting in self._waiting.wanting(entry):
-                waiting.need = Need(entry.need.memory, entry.need.least, alone=True)
+                waiting.need = replace(entry.need, alone=True)
         else:
             log.warning("loading %s failed: %s", entry.stored.name, error)
             self._waiting.fail(self._waiting.wanting(entry), lambda stored: load_error(stored, error))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
@@ -62,9 +63,9 @@ class FillingExecutor(FakeExecutor):
         super().__init__()
         self.cache = cache
 
-    def prepare(self, batch: Batch) -> None:
+    def prepare(self, batch: Batch, needed: Sequence[int] = ()) -> None:
         assert len(batch) <= self.cache.room
-        super().prepare(batch)
+        super().prepare(batch, needed)
         self.cache.lengths.update(batch.sequences.tolist())
 
     def scrap(self) -> None:

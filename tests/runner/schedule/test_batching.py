@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ollama_engine.runner.request.channel import RequestChannel
 from ollama_engine.runner.request.options import OnOverflow, RequestOptions
-from ollama_engine.runner.schedule.batching import Step, assemble, follow
+from ollama_engine.runner.schedule.batching import Step, assemble, best_needed, follow
 from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.scheduler import Limits, Scheduled, plan
 from ollama_engine.runner.schedule.sequence import Generation, Sequence
@@ -66,6 +66,31 @@ def test_who_has_left_computes_nothing_of_value() -> None:
     assert step.alive
     here.epoch += 1
     assert not step.alive
+
+
+def test_rows_of_which_the_best_logits_are_enough() -> None:
+    """Rows that are read are needed whole; of the row behind them a token is drawn, and of all rows of a draft."""
+    scored = sequence(5, 2, [10, 11, 12])
+    writing = answer(6)
+    step = assemble(0, (Scheduled(5, 3, 3), Scheduled(6, 2, 2)), {5: scored, 6: writing})
+    assert step.needed == (0, 0, 0, 1, 1)
+    writing.submitted = 0
+    with_prompt = assemble(0, (Scheduled(6, 3, 3),), {6: writing})
+    assert with_prompt.needed == (0, 0, 1)
+
+
+@pytest.mark.parametrize("field", ["constraint", "processors"])
+def test_masks_and_processors_are_about_all_tokens(field: str) -> None:
+    writing = answer(6)
+    assert best_needed(writing) == 1
+    setattr(writing, field, object())
+    assert best_needed(writing) == 0
+
+
+def test_log_probabilities_are_about_all_tokens() -> None:
+    writing = answer(6)
+    writing.params = SamplingParams(temperature=0, logprobs=0)
+    assert best_needed(writing) == 0
 
 
 # -- steps that follow -------------------------------------------------------------------------------------------------

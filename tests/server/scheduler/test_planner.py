@@ -70,6 +70,15 @@ def test_memory_decides_how_many_leave() -> None:
     assert plan(there, [waiter(1, "c", memory=75)], tight, NOW).unload == [1, 2]
 
 
+def test_memory_of_other_machines_counts_as_it_was_measured() -> None:
+    memory = {"CPU": 1, "rpc://a:1": 60}
+    there = [resident(n, key, memory=memory, last_used=n) for n, key in ((1, "a"), (2, "b"))]
+    for room, unload in ((180, []), (179, [1]), (100, [1, 2])):
+        need = Need(memory, memory, room={"rpc://a:1": room})
+        found = plan(there, [Waiter(1, "c", RunnerOptions(), need)], FREE, NOW)
+        assert (sorted(found.unload), found.load) == (unload, None if unload else 1)
+
+
 def test_a_model_that_never_fits_costs_nobody_a_model() -> None:
     there = [resident(1, "a"), resident(2, "b")]
     found = plan(there, [waiter(1, "c", memory=1000)], Limits(models=3, free={"CPU": 5}), NOW)

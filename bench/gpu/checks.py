@@ -1,0 +1,145 @@
+"""All checks of one device, by the Python that has the package with its backend; gpu_check.py starts this.
+
+python -m bench.gpu.checks --backend cuda --versions "nvcc 13.0, driver 580.1" --command "make gpu-check"
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.gpu import page, parity, speeds, suites
+from bench.gpu.models import subjects
+from bench.gpu.toolchain import BACKENDS
+from bench.real_model import real_model
+from ollama_engine import Engine, __version__, demo
+from ollama_engine.errors import EngineError
+from ollama_engine.ml.device import ggml_version
+
+if TYPE_CHECKING:
+    from ollama_engine.ml.device_info import Device
+
+LIBRARIES = {"cuda": "CUDA", "vulkan": "Vulkan"}
+STAND_IN = (
+    "This is no GPU: a worker on loopback, another process on the same CPU with memory of its own, which ggml treats "
+    "as it treats a GPU. It proves the program and the placement, and says nothing of speed on a GPU."
+)
+SOFTWARE = (
+    "This is no GPU: a driver that computes on the CPU. Results are those of ggml's Vulkan kernels; its speed says "
+    "nothing of a GPU."
+)
+PARTS = ("parity", "suites", "speed")
+
+
+@dataclass(frozen=True)
+class Target:
+    """The device that is checked."""
+
+    name: str
+    description: str
+    in_suites: tuple[str, ...]
+    """pytest's options that put models there."""
+    note: str = ""
+
+
+def tell(text: str) -> None:
+    print(f"gpu-check: {text}", file=sys.stderr, flush=True)
+
+
+def choose_device(backend: str, found: Sequence[Device], name: str | None) -> Device:
+    """The device of that name, or the first one that the backend drives. Ends the program where there is none."""
+    driven = [device for device in found if device.library == LIBRARIES[backend]]
+    named = [device for device in driven if name in (None, device.name)]
+    if named:
+        return named[0]
+    there = ", ".join(device.name for device in driven)
+    if there:
+        raise SystemExit(f"gpu-check: there is no device {name}; there are: {there}")
+    hint = " GGML_VK_VISIBLE_DEVICES=0 takes a driver that computes on the CPU." if backend == "vulkan" else ""
+    raise SystemExit(f"gpu-check: the build with {backend} finds no device of it; is the driver installed?{hint}")
+
+
+def is_software(description: str) -> bool:
+    """Whether a Vulkan driver of this name computes on the CPU."""
+    return any(word in description.lower() for word in ("llvmpipe", "lavapipe", "swiftshader"))
+
+
+@contextlib.contextmanager
+def target(backend: str, name: str | None) -> Iterator[Target]:
+    """What is checked; for `rpc` a worker that runs meanwhile."""
+    if backend != "rpc":
+        device = choose_device(backend, Engine.devices(), name)
+        note = SOFTWARE if is_software(device.description) else ""
+        yield Target(device.name, device.description, ("--on-device", device.name), note)
+        return
+    from tests.workers import running_worker  # noqa: PLC0415 (for this backend only)
+
+    with tempfile.TemporaryDirectory(prefix="oe-gpu-") as folder, running_worker(Path(folder)) as worker:
+        cpu = next(device for device in Engine.devices() if device.kind == "cpu")
+        yield Target(worker.address, f"a worker on loopback: {cpu.description}", ("--on-workers",), STAND_IN)
+
+
+def speed_models(quick: bool) -> list[str]:
+    """Files whose speed is measured: the demo's, and SmolLM2's where it can be had."""
+    real = None if quick else real_model()
+    return [str(demo.path()), *([str(real)] if real else [])]
+
+
+def check(chosen: argparse.Namespace) -> page.Report:
+    """Run the parts that were asked for."""
+    with target(chosen.backend, chosen.device) as device:
+        tell(f"{device.name}: {device.description}")
+        names = [subject.name for subject in subjects() if not chosen.models or subject.name in chosen.models]
+        rows = parity.compare_all(device.name, names, tell) if "parity" in chosen.parts else []
+        tested = suites.run_suites(device.in_suites, chosen.suites, tell) if "suites" in chosen.parts else []
+        measured = []
+        if "speed" in chosen.parts:
+            load = speeds.Load(*chosen.load)
+            peer = None if chosen.backend == "rpc" else chosen.backend
+            measured = speeds.compare(speed_models(chosen.quick), device.name, peer, load, tell)
+        versions = [
+            f"ollama_engine {__version__}",
+            f"ggml {ggml_version()}",
+            *filter(None, chosen.versions.split(", ")),
+        ]
+        address = "rpc://127.0.0.1" if chosen.backend == "rpc" else device.name
+        return page.Report(datetime.date.today().isoformat(), address, device.description, chosen.backend, versions,
+                           chosen.command, rows, tested, measured, [device.note] if device.note else [])  # fmt: skip
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--backend", choices=BACKENDS, required=True)
+    made.add_argument("--device", help="the device's name; by default the first one of the backend")
+    made.add_argument("--versions", default="", help="of what it was built with")
+    made.add_argument("--command", default="make gpu-check", help="what the page says of how to repeat this")
+    made.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    made.add_argument("--models", nargs="+", default=[], metavar="NAME", help="compare these models only")
+    made.add_argument("--suites", nargs="+", default=suites.SUITES, metavar="TESTS", help="run these tests only")
+    made.add_argument("--load", nargs=3, type=int, default=(512, 128, 3), metavar=("PROMPT", "ANSWER", "ROUNDS"))
+    made.add_argument("--quick", action="store_true", help="speed of the demo model alone")
+    made.add_argument("--page", type=Path, default=Path(__file__).resolve().parents[2] / "docs" / "gpu.md")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    chosen = parser().parse_args(arguments)
+    try:
+        report = check(chosen)
+    except EngineError as error:
+        raise SystemExit(f"gpu-check: {error}") from error
+    before = chosen.page.read_text(encoding="utf-8") if chosen.page.exists() else ""
+    chosen.page.write_text(page.insert(before, page.section(report)), encoding="utf-8")
+    tell(f"{'passed' if report.passed else 'FAILED'}; the table is in {chosen.page}")
+    return 0 if report.passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
