@@ -1,6 +1,11 @@
-"""How far log-probabilities on a worker are from the CPU's, and from their own with other requests beside them.
+"""How far log-probabilities on a worker are from the CPU's, and both from those of the model without rounding.
 
 python bench/worker_differences.py [MODEL.gguf ...]    # the demo model by default
+
+"exact" is the same model with weights, activations and cache of float32. With quantized weights activations are
+rounded, too, which moves log-probabilities by much more than two kernels differ: a difference in the last bit makes
+some roundings fall the other way. So results of the CPU and of the worker are two draws that lie as far from the exact
+one as each other.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ollama_engine import Engine, SamplingParams, demo
+from tests.float_copy import write_float_copy
 from tests.workers import running_worker
 
 TEXT = (
@@ -23,9 +29,13 @@ TEXT = (
     "time."
 )
 ANSWER = SamplingParams(temperature=0, max_tokens=12, logprobs=1)
+WAYS = (("f32", "auto"), ("f32", "off"), ("f16", "auto"), ("f16", "off"), ("q8_0", "auto"))
+"""Types of the cache, and flash attention."""
+
+Numbers = NDArray[np.float64]
 
 
-def of_prompt(engine: Engine) -> NDArray[np.float64]:
+def of_prompt(engine: Engine) -> Numbers:
     """The log-probability of each token of TEXT but the first."""
     tokens = np.array(engine.tokenize(TEXT))
     logits = engine.logits(TEXT).astype(np.float64)
@@ -46,25 +56,37 @@ def by_company(engine: Engine) -> float:
     return max(changes)
 
 
-def compare(path: str, address: str) -> None:
+def apart(first: Numbers, second: Numbers) -> str:
+    found = np.abs(first - second)
+    return f"{np.median(found):.5f} max {found.max():.5f}"
+
+
+def compare(path: str, copy: str, address: str) -> None:
+    """Print the differences. `copy`: the same model with weights of float32."""
     places: dict[str, dict[str, Any]] = {"CPU": {"gpu_layers": 0}, "worker": {"devices": [address]}}
-    for cache in ("f32", "f16", "q8_0"):
+    options: dict[str, Any] = {"num_ctx": 512, "threads": 1, "parallel": 4, "kv_cache_type": "f32"}
+    exact: list[Numbers] = []
+    for given in places.values():
+        with Engine(copy, **{**options, **given}) as engine:
+            exact.append(of_prompt(engine))
+    print(f"{Path(path).name}: exact, worker and CPU {apart(*exact)}")
+    for cache, flash in WAYS:
         found, changes = [], []
-        for options in places.values():
-            with Engine(path, num_ctx=512, threads=1, parallel=4, kv_cache_type=cache, **options) as engine:
+        for given in places.values():
+            with Engine(path, **{**options, **given, "kv_cache_type": cache, "flash_attention": flash}) as engine:
                 found.append(of_prompt(engine))
                 changes.append(by_company(engine))
-        apart = np.abs(found[0] - found[1])
-        print(
-            f"{Path(path).name} cache {cache:4}: worker and CPU median {np.median(apart):.4f} max {apart.max():.4f}; "
-            f"alone and beside others CPU {changes[0]:.4f} worker {changes[1]:.4f}"
-        )
+        print(f"  cache {cache:4} flash {flash:4}: worker and CPU {apart(*found)}; CPU and exact "
+              f"{apart(found[0], exact[0])}; worker and exact {apart(found[1], exact[0])}; alone and beside others CPU "
+              f"{changes[0]:.5f} worker {changes[1]:.5f}")  # fmt: skip
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder, running_worker(Path(folder)) as worker:
         for path in sys.argv[1:] or [str(demo.path())]:
-            compare(path, worker.address)
+            copy = Path(folder) / "exact.gguf"
+            write_float_copy(path, copy)
+            compare(path, str(copy), worker.address)
 
 
 if __name__ == "__main__":

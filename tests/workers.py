@@ -44,11 +44,14 @@ class RunningWorker:
 
 
 @contextlib.contextmanager
-def running_worker(folder: Path) -> Iterator[RunningWorker]:
-    """A worker that serves the CPU with one thread, without the process that would start it again."""
+def running_worker(folder: Path, memory: int | None = None) -> Iterator[RunningWorker]:
+    """A worker that serves the CPU with one thread, without the process that would start it again.
+
+    It lends `memory` bytes; None for all.
+    """
     log = folder / f"worker-{time.monotonic_ns()}.log"
     with log.open("w+") as output:
-        command = [sys.executable, "-m", "tests.worker_child"]
+        command = [sys.executable, "-m", "tests.worker_child", *([] if memory is None else [str(memory)])]
         process = subprocess.Popen(
             command, cwd=ROOT, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, text=True
         )

@@ -19,6 +19,9 @@ CACHE_LIMITS: Mapping[str, float] = {"f32": 0.02, "f16": 0.05, "bf16": 0.2, "q8_
 QUANTIZED = 0.3
 """The limit for quantized weights, where it is larger: the CPU rounds activations to 8 bits, and other devices do not,
 or otherwise; each flip of a rounding goes on through the layers."""
+MIXTURE = 0.2
+"""Likewise for mixtures of experts: of two experts whose probabilities are nearly equal, a device may choose the other
+one for a token."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +69,9 @@ class Row:
         return asdict(self)
 
 
-def limit(cache: str, *, quantized: bool) -> float:
-    """The largest difference that roundings explain, for this type of the cache and of the weights."""
-    return max(CACHE_LIMITS[cache], QUANTIZED if quantized else 0.0)
+def limit(cache: str, *, quantized: bool = False, mixture: bool = False) -> float:
+    """The largest difference that roundings explain, for this type of the cache and kind of model."""
+    return max(CACHE_LIMITS[cache], QUANTIZED if quantized else 0.0, MIXTURE if mixture else 0.0)
 
 
 def equal_tokens(cpu: Sequence[int], device: Sequence[int]) -> int:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ollama_engine.cli.errors import UsageError
 from ollama_engine.cli.options import add_options, build, options_of
+from ollama_engine.cli.sizes import read_sizes
 from ollama_engine.cli.tables import size, table
 from ollama_engine.config import EngineConfig
 
@@ -23,15 +23,13 @@ __all__ = ["add_arguments", "main", "refuse_without_fit"]
 NOT_PLANNED = ("threads", "max_queue", "verify", "image_cache_bytes")
 """Engine options that change no plan."""
 
-UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of this report."""
     parser.add_argument("--fit", action="store_true", help="print which layers would go on which device, for what is "
                         "free there now, and nothing else")  # fmt: skip
-    parser.add_argument("--gpu-memory", type=_sizes, metavar="SIZES", help="with --fit: plan for GPUs with this much "
-                        "free memory instead, such as 8GiB,24GiB")  # fmt: skip
+    parser.add_argument("--gpu-memory", type=read_sizes, metavar="SIZES", help="with --fit: plan for GPUs with this "
+                        "much free memory instead, such as 8GiB,24GiB")  # fmt: skip
     add_options(parser, "engine, for --fit", EngineConfig, skip=NOT_PLANNED)
 
 
@@ -120,13 +118,3 @@ def _runs(numbers: Iterable[int]) -> Iterable[str]:
         else:
             runs.append([number])
     return [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
-
-
-def _sizes(text: str) -> tuple[int, ...]:
-    """Bytes of "8GiB,24GB": powers of 1024, whichever way the unit is spelled."""
-    pattern = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", re.IGNORECASE)
-    found = [pattern.fullmatch(part) for part in text.split(",")]
-    sizes = [round(float(match[1]) * UNITS[match[2].upper()]) for match in found if match]
-    if len(sizes) != len(found) or not all(sizes):
-        raise argparse.ArgumentTypeError(f"expected sizes above 0 such as 8GiB,24GiB, got {text!r}")
-    return tuple(sizes)

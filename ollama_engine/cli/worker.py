@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ollama_engine.cli.errors import UsageError
+from ollama_engine.cli.sizes import read_size
 from ollama_engine.cli.tables import size, table
 from ollama_engine.errors import DeviceError
 from ollama_engine.ml.worker_address import DEFAULT_PORT, WorkerAddress
@@ -42,6 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-t", "--threads", metavar="N", type=int, help="CPU threads (default: the physical cores)")
     parser.add_argument("--cache", metavar="FOLDER", help="keep large weights here, so that a program that comes again "
                         "need not send them again")  # fmt: skip
+    parser.add_argument("--memory", metavar="SIZE", type=read_size, help="most memory of each device that a "
+                        "program gets, such as 8GiB (default: what is free)")  # fmt: skip
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
 
 
@@ -94,7 +97,7 @@ def _serve(host: str, args: argparse.Namespace, devices: tuple[Device, ...]) -> 
 
     faulthandler.enable()  # a driver that fails leaves a line, too
     end_with_parent(lambda: os._exit(0))
-    serve_devices(host, args.port, devices, choose_threads(args.threads), args.cache)
+    serve_devices(host, args.port, devices, choose_threads(args.threads), args.cache, args.memory)
     raise DeviceError(f"cannot listen at {WorkerAddress(host, args.port)}")
 
 
@@ -103,27 +106,28 @@ def _serve(host: str, args: argparse.Namespace, devices: tuple[Device, ...]) -> 
 
 def _watch_over(host: str, args: argparse.Namespace, devices: tuple[Device, ...]) -> None:
     """Listen, and have a process serve each program that comes."""
-    from ollama_engine.cli.worker_front import WorkerFront  # noqa: PLC0415 (--help needs none)
+    from ollama_engine.cli.worker_cache import WeightCache  # noqa: PLC0415 (--help needs none)
+    from ollama_engine.cli.worker_front import WorkerFront  # noqa: PLC0415
 
     listener = _listener(host, args.port)
-    if args.cache is not None:
-        os.makedirs(args.cache, mode=0o700, exist_ok=True)
+    cache = None if args.cache is None else WeightCache(args.cache)
     command = [sys.executable, "-m", "ollama_engine", "worker", "--child"]
     command += [part for device in devices for part in ("--device", device.name)]
     command += ["--threads", str(args.threads)] if args.threads is not None else []
-    command += ["--cache", args.cache] if args.cache is not None else []
+    command += ["--memory", str(args.memory)] if args.memory is not None else []
 
-    def start(port: int) -> subprocess.Popen[bytes]:
-        return subprocess.Popen([*command, "--port", str(port)], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    def start(port: int, folder: str | None) -> subprocess.Popen[bytes]:
+        more = ["--port", str(port)] if folder is None else ["--port", str(port), "--cache", folder]
+        return subprocess.Popen([*command, *more], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
 
     def tell(text: str) -> None:
         print(f"error: {text}", file=sys.stderr, flush=True)
 
-    front = WorkerFront(listener, start, tell)
+    front = WorkerFront(listener, start, tell, cache)
     with _ended_by_signals():
         try:
             front.begin()
-            _announce(host, listener.getsockname()[1], devices)
+            _announce(host, listener.getsockname()[1], devices, args.memory)
             front.serve()
         finally:
             front.close()
@@ -154,10 +158,17 @@ def _ended_by_signals() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _announce(host: str, port: int, devices: tuple[Device, ...]) -> None:
+def _announce(host: str, port: int, devices: tuple[Device, ...], memory: int | None) -> None:
     address = WorkerAddress(host, port)
-    rows = [(d.name, d.description, f"{size(d.memory_free)} free of {size(d.memory_total)}") for d in devices]
+    rows = [(d.name, d.description, _lent(d, memory)) for d in devices]
     print(table(rows))
     if not ipaddress.IPv4Address(host).is_loopback:
         print(WARNING.format(address=address), file=sys.stderr, flush=True)
     print(f"serving at {address}", flush=True)
+
+
+def _lent(device: Device, memory: int | None) -> str:
+    """How much memory of a device programs get."""
+    if memory is None:
+        return f"{size(device.memory_free)} free of {size(device.memory_total)}"
+    return f"{size(min(memory, device.memory_free))} of {size(device.memory_total)}"

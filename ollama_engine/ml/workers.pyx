@@ -8,16 +8,17 @@ takes a call that a signal has interrupted for the end of a connection.
 import os
 from dataclasses import replace
 
-from libc.stdint cimport uint8_t, uintptr_t
+from libc.stdint cimport uint8_t, uint64_t, uintptr_t
 from posix.signal cimport sigfillset, sigset_t
 from posix.unistd cimport getpid
 
-from ollama_engine.errors import DeviceError, DeviceLostError
+from ollama_engine.errors import DeviceError, DeviceLostError, NoMemoryError
 from ollama_engine.ml.device import devices as local_devices
 from ollama_engine.ml.worker_address import WorkerAddress
 
 from ollama_engine.ml cimport libggml as lib
 from ollama_engine.ml.device cimport device_handle
+from ollama_engine.ml.liblimiteddevice cimport oe_limited_device
 from ollama_engine.ml.librelay cimport (
     OE_RELAY_GONE, OE_RELAY_SILENT, OE_RELAY_WORKS, OE_RELAY_WRONG, oe_relay_count, oe_relay_counts, oe_relay_fault,
     oe_relay_free, oe_relay_give_up, oe_relay_new,
@@ -202,19 +203,32 @@ cdef class Worker:
             oe_relay_free(self.relay)
 
 
+def weights_hash(const uint8_t[::1] data not None):
+    """The number by which ggml's workers keep weights: FNV-1a with 64 bits (isthe.com/chongo/tech/comp/fnv)."""
+    cdef uint64_t found = 0xcbf29ce484222325
+    cdef uint64_t prime = 0x100000001b3
+    cdef Py_ssize_t i
+    with nogil:
+        for i in range(data.shape[0]):
+            found = (found ^ data[i]) * prime
+    return found
+
+
 cdef void _reason_of_end(const char *message) noexcept nogil:
-    fprintf(stderr, b"%s\nollama_engine: a program has sent what cannot be computed here, or a device has failed: see the "
-                    b"line above, and those before it\n", message)
+    fprintf(stderr, b"%s\nollama_engine: a program has sent what cannot be computed here, or a device has failed: see "
+                    b"the line above, and those before it\n", message)
 
 
-def serve_devices(str host not None, int port, devices, int threads, cache=None):
+def serve_devices(str host not None, int port, devices, int threads, cache=None, memory=None):
     """Serve devices of this machine to one program after the other; returns only where that cannot begin.
 
     `host` is an IPv4 address. `cache`: a folder that keeps large weights, so that a program need not send them again.
-    ggml ends this process where a program sends what it cannot compute, or a device fails; standard error says why.
+    `memory`: most bytes of each device that a program gets; None for all. ggml ends this process where a program sends
+    what it cannot compute, or a device fails; standard error says why.
     """
     cdef lib.rpc_serve_t start = <lib.rpc_serve_t>_rpc_function(b"ggml_backend_rpc_start_server")
     cdef lib.ggml_backend_dev_t handles[16]
+    cdef size_t limit = 0 if memory is None else memory
     cdef size_t n = 0
     endpoint = f"{host}:{port}".encode()
     cdef const char *where = endpoint
@@ -224,6 +238,10 @@ def serve_devices(str host not None, int port, devices, int threads, cache=None)
         kept = folder
     for device in tuple(devices)[:16]:
         handles[n] = device_handle(device)
+        if memory is not None:
+            handles[n] = oe_limited_device(handles[n], limit)
+            if handles[n] == NULL:
+                raise NoMemoryError("no memory to describe a device")
         n += 1
     lib.ggml_set_abort_callback(_reason_of_end)
     with nogil:

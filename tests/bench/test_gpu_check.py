@@ -104,6 +104,13 @@ def test_a_row_passes_where_roundings_explain_it(changes: dict[str, Any], passed
     assert replace(GOOD, **changes).passed is passed
 
 
+def test_limits_are_wider_where_roundings_flip_more() -> None:
+    assert verdicts.limit("f32") < verdicts.limit("f16") < verdicts.limit("q8_0") < verdicts.limit("q4_0")
+    assert verdicts.limit("f32", quantized=True) == verdicts.QUANTIZED
+    assert verdicts.limit("f32", mixture=True) == verdicts.MIXTURE
+    assert verdicts.limit("q4_0", quantized=True, mixture=True) == verdicts.limit("q4_0") < 1.5
+
+
 def test_rows_travel_as_json() -> None:
     assert Row(**GOOD.as_json()) == GOOD
 
@@ -207,10 +214,10 @@ def test_progress_of_a_build() -> None:
 
 def test_a_failed_build_shows_its_last_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "make"
-    program.write_text(f"#!{sys.executable}\nprint('cannot find -lcuda')\nraise SystemExit(2)\n")
+    program.write_text(f"#!{sys.executable}\nprint('target CUDA::cublas was not found')\nraise SystemExit(2)\n")
     program.chmod(0o755)
     monkeypatch.setattr(building, "ROOT", tmp_path)
-    with pytest.raises(SystemExit, match=r"cannot find -lcuda\n.*build with cuda failed"):
+    with pytest.raises(SystemExit, match=r"not found\n.*build with cuda failed.*\n  - .*no cuBLAS"):
         building.build("cuda", make=str(program))
 
 

@@ -97,6 +97,13 @@ def test_a_crash_leaves_its_reason(tmp_path: Path) -> None:
         assert answers(worker.address)
 
 
+def test_it_lends_as_much_memory_as_it_is_told(tmp_path: Path) -> None:
+    with worker_program(tmp_path, "--memory", "16MiB") as worker:
+        assert "16.0 MiB of " in worker.log.read_text()
+        with WorkerClient(read_address(worker.address)[0]) as client:
+            assert client.memory(0) == (16 << 20, 16 << 20)
+
+
 def test_it_warns_where_others_reach_it(tmp_path: Path) -> None:
     with worker_program(tmp_path, "--host", "0.0.0.0") as worker:
         text = " ".join(worker.log.read_text().split())
@@ -118,6 +125,13 @@ def test_it_warns_where_others_reach_it(tmp_path: Path) -> None:
 def test_refusals(arguments: list[str], told: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["worker", *arguments]) != 0
     assert told in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("size", ["0", "1GiB,2GiB", "much"])
+def test_sizes_that_are_none(size: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["worker", "--memory", size])
+    assert f"--memory: expected a size above 0 such as 8GiB, got '{size}'" in capfd.readouterr().err
 
 
 def test_a_port_that_is_taken(capfd: pytest.CaptureFixture[str]) -> None:

@@ -191,6 +191,28 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningW
         yield first, second
 
 
+@pytest.mark.parametrize(("cache", "flash"), [("f16", "auto"), ("f32", "off")])
+def test_rounding_is_all_that_differs(
+    cache: Any, flash: Any, workers: tuple[RunningWorker, RunningWorker], tmp_path: Path
+) -> None:
+    """With 8-bit weights activations are rounded. The results of both devices are as far from those without."""
+    text = "One day a fox went to the forest. He saw a bear and a bird, and they talked about the sun and the rain."
+    exact = _story(tmp_path)
+
+    def rows(path: str | Path, **options: Any) -> Any:
+        with Engine(path, num_ctx=64, threads=1, **options) as engine:
+            found = engine.logits(text).astype(np.float64)
+        return found - found.max(1, keepdims=True)
+
+    there: dict[str, Any] = {"devices": [workers[0].address]}
+    here: dict[str, Any] = {"gpu_layers": 0}
+    right = rows(exact, kv_cache_type="f32", **here)
+    np.testing.assert_allclose(rows(exact, kv_cache_type="f32", flash_attention=flash, **there), right, atol=NEAR)
+    options = {"kv_cache_type": cache, "flash_attention": flash}
+    wrong = [np.median(np.abs(rows(demo.path(), **options, **where) - right)) for where in (here, there)]
+    assert 0 < wrong[1] < 3 * wrong[0]
+
+
 def test_a_tower_on_the_cpu(
     workers: tuple[RunningWorker, RunningWorker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

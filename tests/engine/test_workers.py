@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from ollama_engine import Engine, SamplingParams, demo
-from ollama_engine.errors import ClosedError, ConfigError, DeviceError, DeviceLostError
+from ollama_engine.errors import ClosedError, ConfigError, DeviceError, DeviceLostError, NoMemoryError
 from tests.models.variants import VARIANTS, prompt
 from tests.suite import slow_except
 from tests.tiny import write_tiny_llama
@@ -114,7 +114,7 @@ def test_a_lost_engine_leaves_nothing_here(worker: RunningWorker) -> None:
 
     assert _works_here()
     before = held()
-    engine = opened(worker)
+    engine = opened(worker, gpu_layers=1)  # the others' weights are mapped here
     stream = engine.stream("One day", LONG)
     next(stream)
     assert held()[2]
@@ -169,10 +169,8 @@ def test_a_stopped_worker_is_lost_in_the_end(
     at: str, worker: RunningWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After PATIENCE_SECONDS where it computes, after QUIET_SECONDS where it only has to read or write memory."""
-    long = "PATIENCE_SECONDS" if at in ("load", "save") else "QUIET_SECONDS"
-    short = "QUIET_SECONDS" if at in ("load", "save") else "PATIENCE_SECONDS"
-    monkeypatch.setattr(f"ollama_engine.ml.workers.{long}", 3600.0)
-    monkeypatch.setattr(f"ollama_engine.ml.workers.{short}", 5.0)
+    monkeypatch.setattr("ollama_engine.ml.workers.QUIET_SECONDS", 5.0)
+    monkeypatch.setattr("ollama_engine.ml.workers.PATIENCE_SECONDS", 3600.0 if at in ("load", "save") else 5.0)
     with contextlib.ExitStack() as undo:
         stop = lambda: undo.enter_context(worker.stopped())  # noqa: E731
         if at == "load":
@@ -182,7 +180,7 @@ def test_a_stopped_worker_is_lost_in_the_end(
             session = undo.enter_context(engine.session())
             session.append("One day a fox")
             session.generate(SHORT)
-            stream = engine.stream("One day", LONG)
+            stream = iter(()) if at == "save" else engine.stream("One day", LONG)
             if at == "answer":
                 next(stream)
             stop()
@@ -291,13 +289,62 @@ def test_forks_formats_and_many_callers(shared: RunningWorker) -> None:
 
 def test_a_full_device(shared: RunningWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     """What does not fit stays here; layers that are asked for and do not fit are refused before anything is sent."""
-    from ollama_engine.errors import NoMemoryError  # noqa: PLC0415
-
     monkeypatch.setattr("ollama_engine.ml.worker_client.WorkerClient.memory", lambda *_: (1 << 20, 1 << 20))
     with pytest.raises(NoMemoryError, match=re.escape(shared.address)):
         opened(shared, gpu_layers=100)
     with opened(shared) as engine:
         assert engine.generate("One day", SHORT).tokens
+
+
+def taken(engine: Engine) -> int:
+    """Bytes that an engine holds on its only worker, which lends a known amount."""
+    ((free, total),) = engine._loaded.backend.workers[0].memory()
+    return total - free
+
+
+def lying(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have workers say that they lend 1 GiB, as where something else takes their memory after they are asked."""
+    monkeypatch.setattr("ollama_engine.ml.worker_client.WorkerClient.memory", lambda *_: (1 << 30, 1 << 30))
+
+
+def test_a_worker_lends_what_it_was_told(tmp_path: Path) -> None:
+    """As much of the model goes there as fits; more than fits is refused."""
+    with running_worker(tmp_path, 12 << 20) as worker:
+        with opened(worker) as engine:
+            assert engine.memory.devices[0].device == worker.address
+            assert 0 < taken(engine) <= 12 << 20
+            assert engine.memory.placement is not None
+            assert 0 < engine.memory.placement.gpu_layers < 5
+            assert engine.generate("One day", SHORT).tokens
+        with pytest.raises(NoMemoryError, match=re.escape(worker.address)) as told:
+            opened(worker, gpu_layers=5)
+        assert f"{worker.address} " in str(told.value.report)
+        with opened(worker, gpu_layers=1) as engine:  # nothing is left there of what went before
+            assert engine.generate("One day", SHORT).tokens
+
+
+def test_a_device_that_fills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever does not get its memory, weights, cache or graphs, is told when the model is loaded, and not later.
+
+    What a text to embed needs beyond that is told to who asks, and the engine goes on.
+    """
+    lying(monkeypatch)
+    options: dict[str, Any] = {"num_ctx": 1024, "batch_size": 64, "gpu_layers": 5}
+    with running_worker(tmp_path, 64 << 20) as worker, opened(worker, **options) as engine:
+        tokens, needed = engine.generate("One day", SHORT).tokens, taken(engine)
+        weights, cache = engine.memory.devices[0].weights, engine.memory.devices[0].cache
+    for lent in (weights // 2, weights + cache // 2, weights + cache + 1000, needed - 1):
+        with running_worker(tmp_path, lent) as worker:
+            with pytest.raises(NoMemoryError, match="does not fit") as told:
+                opened(worker, **options)
+            assert worker.address in str(told.value.report)
+            assert worker.process.poll() is None
+    with running_worker(tmp_path, needed) as worker, opened(worker, **options) as engine:
+        for _ in range(2):
+            with pytest.raises(NoMemoryError):
+                engine.embed("a fox went to the forest " * 100)
+            assert engine.generate("One day", SHORT).tokens == tokens
+    assert _works_here()
 
 
 def test_heads_that_the_caches_type_cannot_hold(shared: RunningWorker, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ollama_engine.config import EngineConfig
 from ollama_engine.errors import NoMemoryError, Option
@@ -14,6 +15,9 @@ from ollama_engine.ml.placement_plan import Placement, PlacementOptions, Placeme
 from ollama_engine.ml.placement_planner import plan_placement
 from ollama_engine.models import Model
 from ollama_engine.runner.load.sizes import declared, model_sizes
+
+if TYPE_CHECKING:
+    from ollama_engine.ml.memory import MemoryReport
 
 __all__ = ["DeviceChoice", "fit", "refuse_overfull"]
 
@@ -45,7 +49,7 @@ class DeviceChoice:
         if not gpus:
             return devices
         self.plan = fit(self._gguf, self._config, gpus, tight=self._tight)
-        refuse_overfull(self.plan)
+        refuse_overfull(self.plan, mmap=self._config.mmap)
         log.info("%d layers on GPUs, experts of %d layers on the CPU: %s", self.plan.gpu_layers, self.plan.cpu_experts,
                  ", ".join(f"{d.name} {d.taken >> 20} MiB" for d in self.plan.devices))  # fmt: skip
         return (*(gpus[number] for number in self.plan.order), cpu)
@@ -93,8 +97,8 @@ def _have_flash_attention(gpus: Sequence[Device], model: Model | None, config: E
     )
 
 
-def refuse_overfull(plan: PlacementPlan) -> None:
-    """Raise NoMemoryError where the caller asks for more on a device than it has."""
+def refuse_overfull(plan: PlacementPlan, *, mmap: bool) -> None:
+    """Raise NoMemoryError where the caller asks for more on a device than it has, with what was planned for each."""
     for device in plan.overfull:
         assert device.free is not None, "only GPUs are bounded"
         raise NoMemoryError(
@@ -102,7 +106,20 @@ def refuse_overfull(plan: PlacementPlan) -> None:
             f"{_mib(device.cache)} of keys and values, up to {_mib(device.graph)} for graphs), of which "
             f"{_mib(device.free)} are free",
             advice=[("lower ", Option("gpu_layers")), ("leave out ", Option("gpu_layers"), ", to use what fits")],
+            report=_planned(plan, mmap),
         )
+
+
+def _planned(plan: PlacementPlan, mmap: bool) -> MemoryReport:
+    """What each device was to hold; the CPU comes last, and reads its weights from the file with `mmap`."""
+    from ollama_engine.ml.memory import DeviceMemory, MemoryReport  # noqa: PLC0415 (not needed where all fits)
+
+    devices = [
+        DeviceMemory(device=device.name, cache=device.cache, graph=device.graph,
+                     **{"mapped" if mmap and device.free is None else "weights": device.weights})
+        for device in plan.devices
+    ]  # fmt: skip
+    return MemoryReport(tuple(devices), {}, plan)
 
 
 def _held(device: PlannedDevice) -> str:
