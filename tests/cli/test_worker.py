@@ -98,10 +98,9 @@ def test_a_crash_leaves_its_reason(tmp_path: Path) -> None:
 
 
 def test_it_lends_as_much_memory_as_it_is_told(tmp_path: Path) -> None:
-    with program(tmp_path, "--port", "0", "--memory", "16MiB") as (_, output):
-        address = address_in(output)
-        assert "16.0 MiB of " in output.read_text()
-        with WorkerClient(read_address(address)[0]) as client:
+    with worker_program(tmp_path, "--memory", "16MiB") as worker:
+        assert "16.0 MiB of " in worker.log.read_text()
+        with WorkerClient(read_address(worker.address)[0]) as client:
             assert client.memory(0) == (16 << 20, 16 << 20)
 
 
