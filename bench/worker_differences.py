@@ -66,7 +66,7 @@ def compare(path: str, copy: str, address: str) -> None:
     places: dict[str, dict[str, Any]] = {"CPU": {"gpu_layers": 0}, "worker": {"devices": [address]}}
     options: dict[str, Any] = {"num_ctx": 512, "threads": 1, "parallel": 4, "kv_cache_type": "f32"}
     exact: list[Numbers] = []
-    for where, given in places.items():
+    for given in places.values():
         with Engine(copy, **{**options, **given}) as engine:
             exact.append(of_prompt(engine))
     print(f"{Path(path).name}: exact, worker and CPU {apart(*exact)}")

@@ -30,8 +30,8 @@ int64_t oe_attention_plan_size(int64_t rows, int64_t kv_heads);
  * its first tile, modulo OE_TILE. A part outside of the list counts as empty. */
 void oe_attention_plan_op(struct ggml_tensor *dst, int ith, int nth, void *unused);
 
-/* Size of oe_attention_op's dst in floats: the result [rows][heads][value_dim], then scratch, some of it for each
- * thread: stacks may be small (musl's are 128 KB). */
+/* Size of oe_attention_op's dst in floats: the result [rows][heads][value_dim], then scratch, also of each thread,
+ * whose stack may be small (musl's are 128 KB). */
 int64_t oe_attention_size(const oe_attention_shape *of, int threads);
 
 /* dst f32 [oe_attention_size]. src: query f32 [key_dim, rows, heads], keys [key_dim, cells, kv_heads], values

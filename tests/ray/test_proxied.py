@@ -16,7 +16,7 @@ httpx = pytest.importorskip("httpx", reason="the extra `server` is not installed
 
 from tests.ray.ray_environment import PATIENCE, ray_environment  # noqa: E402
 from tests.ray.running import RunningServer, running  # noqa: E402
-from tests.ray.test_replicas import counter, stream, wait_until  # noqa: E402
+from tests.ray.test_replicas import body, counter, stream, wait_until  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -35,7 +35,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 def test_chunks_come_while_the_answer_is_computed(server: RunningServer) -> None:
     """The answer has no end: whatever comes has come before it."""
-    with stream(server, "Once upon a time", num_predict=100_000) as answer:
+    with stream(server, "Once upon a time") as answer:
         lines = answer.iter_lines()
         pieces = [json.loads(next(lines)) for _ in range(5)]
     assert all(piece["response"] and not piece["done"] for piece in pieces)
@@ -48,7 +48,7 @@ def test_a_client_that_goes_frees_its_sequence(server: RunningServer) -> None:
     with stream(server, "One day", num_predict=1) as answer:
         answer.read()
     before = counter(server, "requests_total", 'outcome="cancelled"')
-    with stream(server, "Once upon a time", num_predict=100_000) as answer:
+    with stream(server, "Once upon a time") as answer:
         next(answer.iter_lines())
     wait_until(lambda: counter(server, "requests_total", 'outcome="cancelled"') > before)
     wait_until(lambda: httpx.get(f"{server.url}/slots", timeout=PATIENCE).json() == [])
@@ -68,6 +68,6 @@ def test_replicas_come_and_go_with_the_queue(server: RunningServer) -> None:
 def asked(server: RunningServer, prompt: str) -> HTTPConnection:
     """A connection with a request for an answer without an end, of which nothing is read."""
     connection = HTTPConnection(server.url.removeprefix("http://"))
-    body = {"model": "demo", "prompt": prompt, "raw": True, "options": {"temperature": 0, "num_predict": 100_000}}
-    connection.request("POST", "/api/generate", json.dumps(body), {"Content-Type": "application/json"})
+    wanted = json.dumps(body(prompt, None))
+    connection.request("POST", "/api/generate", wanted, {"Content-Type": "application/json"})
     return connection
