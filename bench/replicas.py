@@ -2,6 +2,7 @@
 
     python bench/replicas.py load MODEL --clients 64 --seconds 60        # chats of many clients at once
     python bench/replicas.py prefixes MODEL --chats 48 --turns 6         # conversations that begin alike
+    python bench/replicas.py scaling MODEL --replicas 1 2 --seconds 60   # clients come and go, and replicas with them
 
 Each round starts every server anew, one after the other: `serve`, and `serve --replicas N` for each N of --replicas.
 MODEL is a GGUF file, or demo. The clients are those of bench/serving.py.
@@ -15,6 +16,8 @@ import json
 import random
 import statistics
 import sys
+import threading
+import time
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -25,6 +28,7 @@ import httpx
 
 from bench.peer_tools import our_program
 from bench.serving import free_port, load, running, summary
+from tests.ray.running import serving
 
 ROLES = ("a patient teacher", "a ship's cook", "the keeper of a lighthouse", "a clerk", "a gardener", "a watchmaker")
 QUESTION = "What do you do on day {}, and why? Think of {} other things that could happen to you meanwhile."
@@ -64,6 +68,37 @@ def measure_prefixes(port: int, name: str, args: argparse.Namespace) -> dict[str
     }
 
 
+def scale(args: argparse.Namespace) -> None:
+    """Print when replicas come and go: from the least to the most of --replicas, while clients ask and afterwards."""
+    least, most = min(args.replicas), max(args.replicas)
+    with serving(
+        args.model, "--replicas", f"{least}-{most}", "--replica-cpus", "1", "--num-parallel", str(args.slots // most),
+        "--context-length", str(args.num_ctx), "--max-queue", "1024",
+    ) as server:  # fmt: skip
+        began, ended, counts = time.monotonic(), threading.Event(), [0]
+
+        def watch() -> None:
+            while not ended.wait(0.5):
+                there = len(server.replicas())
+                if there != counts[-1]:
+                    counts.append(there)
+                    print(f"{time.monotonic() - began:4.0f} s: {there} replicas", flush=True)
+
+        watching = threading.Thread(target=watch)
+        watching.start()
+        try:
+            port = int(server.url.rpartition(":")[2])
+            result = load("127.0.0.1", port, Path(args.model).stem, args.clients, args.seconds, args.max_tokens)
+            found = summary(*asyncio.run(result))
+            print(f"{time.monotonic() - began:4.0f} s: the clients have gone, {found}", flush=True)
+            until = time.monotonic() + 900
+            while counts[-1] != least and time.monotonic() < until:
+                time.sleep(1)
+        finally:
+            ended.set()
+            watching.join()
+
+
 async def converse(port: int, name: str, args: argparse.Namespace) -> None:
     """Conversations side by side, whose turns come in a random order."""
     draw = random.Random(1)
@@ -88,7 +123,7 @@ async def converse(port: int, name: str, args: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("load", "prefixes"))
+    parser.add_argument("what", choices=("load", "prefixes", "scaling"))
     parser.add_argument("model")
     parser.add_argument("--replicas", type=int, nargs="+", default=[0, 1, 2], help="0: `serve` without Ray")
     parser.add_argument("--clients", type=int, default=64)
@@ -100,6 +135,9 @@ def main() -> None:
     parser.add_argument("--chats", type=int, default=48)
     parser.add_argument("--turns", type=int, default=6)
     args = parser.parse_args()
+    if args.what == "scaling":
+        scale(args)
+        return
     name = Path(args.model).stem
     rows: dict[int, list[dict[str, Any]]] = {n: [] for n in args.replicas}
     for number in range(args.rounds):

@@ -50,8 +50,8 @@ class Engine(
             says how many there are.
         devices: names of the devices to use beside the CPU, as `ollama-engine devices` lists them;
             "rpc://HOST:PORT" means all devices of a worker (`ollama-engine worker`) on another machine. None takes the
-            GPUs of this one. Where a worker is gone, requests in flight end with a
-            DeviceLostError, and the Engine closes.
+            GPUs of this one. Where a worker is gone, requests in flight end with a DeviceLostError, and the Engine
+            closes.
         gpu_layers: layers on GPUs, counted from the last, the output layer being one; None takes as many as fit.
         main_gpu: the GPU to fill first; None takes the one with most free memory.
         tensor_split: share of the layers for each GPU; None uses the fewest GPUs that hold all, or else all.

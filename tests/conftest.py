@@ -32,7 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if device is not None:
         from tests.on_device import put_engines_on_device  # noqa: PLC0415 (imports the engine)
 
-        put_engines_on_device(device)
+        config.add_cleanup(put_engines_on_device(device).close)
 
 
 def pytest_report_header(config: pytest.Config) -> str:

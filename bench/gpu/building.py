@@ -6,11 +6,20 @@ import re
 import subprocess
 import sys
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SHOWN = 30
 """Lines of a failed build that are shown."""
+HINTS: Mapping[str, str] = {
+    "CUDA::cublas": "the CUDA toolkit has no cuBLAS: install libcublas's development files",
+    "CUDA::cuda_driver": "libcuda was not found: install NVIDIA's driver, or the toolkit's stubs",
+    "Unsupported gpu architecture": "this nvcc does not know the GPU's architecture: install a newer toolkit",
+    "unsupported GNU version": "this nvcc takes older compilers only: CUDAHOSTCXX=/usr/bin/g++-12 names one",
+    "SPIRV-HeadersConfig.cmake": "SPIRV-Headers has no CMake file where CMake looks: VULKAN_SDK may name its folder",
+}
+"""What a failed build says -> what to do."""
 
 
 def python_of(backend: str) -> Path:
@@ -26,6 +35,11 @@ def progress(line: str) -> str | None:
     """What a line of ninja says of progress, such as "177 of 569"; None for any other line."""
     found = re.match(r"\s*\[(\d+)/(\d+)\]", line)
     return f"{found[1]} of {found[2]}" if found else None
+
+
+def hints(log: str) -> list[str]:
+    """What to do about a failed build of which these are all lines."""
+    return [advice for said, advice in HINTS.items() if said in log]
 
 
 def build(backend: str, *, make: str = "make") -> Path:
@@ -49,5 +63,6 @@ def build(backend: str, *, make: str = "make") -> Path:
     if sys.stderr.isatty():
         print(file=sys.stderr)
     if process.returncode != 0:
-        raise SystemExit(f"{''.join(last)}gpu-check: the build with {backend} failed; all lines are in {log}")
+        advice = "".join(f"\n  - {hint}" for hint in hints(log.read_text(encoding="utf-8", errors="replace")))
+        raise SystemExit(f"{''.join(last)}gpu-check: the build with {backend} failed; all lines are in {log}{advice}")
     return python_of(backend)

@@ -17,6 +17,8 @@ TEXT = (
     "time."
 )
 N_TOKENS = 32
+MIXTURES = ("experts", "moe", "gpt-oss", "llama4")
+"""What names of models with experts have in them."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,11 @@ class Subject:
     open: Callable[[Path], tuple[str, Request] | None]
     quantized: bool = False
     num_ctx: int = 256
+
+    @property
+    def mixture(self) -> bool:
+        """Whether tokens go through few of many experts."""
+        return any(word in self.name for word in MIXTURES)
 
 
 FLASH = (Setting("f32", "off"), Setting("f16", "off"), Setting("f16", "on"))

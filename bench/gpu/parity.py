@@ -36,7 +36,7 @@ def compare(subject: Subject, device: str, folder: Path) -> Iterator[Row]:
         return
     path, request = opened
     for setting in subject.settings:
-        allowed = limit(setting.cache, quantized=subject.quantized)
+        allowed = limit(setting.cache, quantized=subject.quantized, mixture=subject.mixture)
         try:
             found = _figures(path, request, setting, subject.num_ctx, device)
         except Exception as error:  # (a row of the report, whatever it is)

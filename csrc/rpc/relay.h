@@ -40,8 +40,8 @@ enum { OE_RELAY_HELLO = 28 };
 // passes its commands to `worker`, a connected socket on which HELLO has been answered with `hello`. Takes both sockets
 // over. Returns NULL, with the sockets closed, when there is no memory or no thread.
 //
-// `patience_ms`: how long the worker may be silent when it has a graph to compute. `quiet_ms`: when it has none, and only
-// moves memory.
+// `patience_ms`: how long the worker may be silent when it has a graph to compute. `quiet_ms`: when it has none, and
+// only moves memory.
 oe_relay *oe_relay_new(int listener, int worker, const uint8_t *hello, int patience_ms, int quiet_ms);
 
 // An oe_relay_state. May be called from any thread.

@@ -43,8 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-t", "--threads", metavar="N", type=int, help="CPU threads (default: the physical cores)")
     parser.add_argument("--cache", metavar="FOLDER", help="keep large weights here, so that a program that comes again "
                         "need not send them again")  # fmt: skip
-    parser.add_argument("--memory", metavar="SIZE", type=read_size, help="most memory of each device that a program "
-                        "gets, such as 8GiB (default: what is free)")  # fmt: skip
+    parser.add_argument("--memory", metavar="SIZE", type=read_size, help="most memory of each device that a "
+                        "program gets, such as 8GiB (default: what is free)")  # fmt: skip
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
 
 
@@ -106,24 +106,24 @@ def _serve(host: str, args: argparse.Namespace, devices: tuple[Device, ...]) -> 
 
 def _watch_over(host: str, args: argparse.Namespace, devices: tuple[Device, ...]) -> None:
     """Listen, and have a process serve each program that comes."""
-    from ollama_engine.cli.worker_front import WorkerFront  # noqa: PLC0415 (--help needs none)
+    from ollama_engine.cli.worker_cache import WeightCache  # noqa: PLC0415 (--help needs none)
+    from ollama_engine.cli.worker_front import WorkerFront  # noqa: PLC0415
 
     listener = _listener(host, args.port)
-    if args.cache is not None:
-        os.makedirs(args.cache, mode=0o700, exist_ok=True)
+    cache = None if args.cache is None else WeightCache(args.cache)
     command = [sys.executable, "-m", "ollama_engine", "worker", "--child"]
     command += [part for device in devices for part in ("--device", device.name)]
     command += ["--threads", str(args.threads)] if args.threads is not None else []
-    command += ["--cache", args.cache] if args.cache is not None else []
     command += ["--memory", str(args.memory)] if args.memory is not None else []
 
-    def start(port: int) -> subprocess.Popen[bytes]:
-        return subprocess.Popen([*command, "--port", str(port)], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    def start(port: int, folder: str | None) -> subprocess.Popen[bytes]:
+        more = ["--port", str(port)] if folder is None else ["--port", str(port), "--cache", folder]
+        return subprocess.Popen([*command, *more], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
 
     def tell(text: str) -> None:
         print(f"error: {text}", file=sys.stderr, flush=True)
 
-    front = WorkerFront(listener, start, tell)
+    front = WorkerFront(listener, start, tell, cache)
     with _ended_by_signals():
         try:
             front.begin()

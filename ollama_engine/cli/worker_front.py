@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from ollama_engine.cli.worker_cache import CacheView, WeightCache
 from ollama_engine.errors import DeviceError
 from ollama_engine.ml.worker_client import keep_alive
 from ollama_engine.server.isolation.parent import how_it_ended
@@ -33,20 +34,23 @@ MOST_PROGRAMS = 16
 """Programs served at once; others wait to be connected."""
 CHUNK = 1 << 20
 
-StartProcess = Callable[[int], "subprocess.Popen[bytes]"]
-"""Starts a process that serves at this port of loopback."""
+StartProcess = Callable[[int, "str | None"], "subprocess.Popen[bytes]"]
+"""Starts a process that serves at this port of loopback, and keeps weights in this folder."""
 
 
 class WorkerFront:
     """Serves at a listening socket, which it takes over. Every method is called on one thread.
 
-    `tell` is told what goes wrong, from any thread.
+    `tell` is told what goes wrong, from any thread. `cache`: weights that outlast processes.
     """
 
-    def __init__(self, listener: socket.socket, start: StartProcess, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, listener: socket.socket, start: StartProcess, tell: Callable[[str], None], cache: WeightCache | None
+    ) -> None:
         self._listener = listener
         self._start = start
         self._tell = tell
+        self._cache = cache
         self._lock = threading.Lock()
         self._all: set[_Serving] = set()
         self._idle: list[_Serving] = []
@@ -67,13 +71,13 @@ class WorkerFront:
                 continue
             try:
                 connection, peer = self._listener.accept()
+                serving = self._taken()
             except OSError as error:
                 self._places.release()
-                if not isinstance(error, TimeoutError):  # no file descriptor is left, or who came has gone
+                if not isinstance(error, TimeoutError):  # no descriptor or process is left, or who came has gone
                     self._tell(f"a connection is lost: {error}")
                     time.sleep(LOOK_SECONDS)
                 continue
-            serving = self._taken()
             threading.Thread(
                 target=self._serve, args=(connection, f"{peer[0]}:{peer[1]}", serving), daemon=True
             ).start()
@@ -92,7 +96,11 @@ class WorkerFront:
         with self._lock:
             found = any(serving.lives for serving in self._all)
         if not found and time.monotonic() >= self._not_before:
-            self._started()
+            try:
+                self._started()
+            except OSError as error:
+                self._tell(f"no process can be started: {error}")
+                self._not_before = time.monotonic() + QUICK_SECONDS
 
     def _taken(self) -> _Serving:
         with self._lock:
@@ -107,7 +115,7 @@ class WorkerFront:
         return serving
 
     def _started(self) -> _Serving:
-        serving = _Serving(self._start)
+        serving = _Serving(self._start, None if self._cache is None else self._cache.view())
         with self._lock:
             self._all.add(serving)
             self._idle.append(serving)
@@ -135,16 +143,14 @@ class WorkerFront:
             with connection:
                 keep_alive(connection)  # or a machine that is gone would keep its memory here for ever
                 serving.peer = peer
-                try:
-                    inside = serving.wait_until_it_listens()
-                except DeviceError as error:
-                    self._tell(f"{peer} cannot be served: {error}")
-                    serving.end()
-                    return
-                with inside:
+                with serving.wait_until_it_listens() as inside:
+                    serving.refresh_cache()
                     left = _exchange(connection, inside, serving)
             # Whose process has hung up has crashed, or has been sent what is no command.
             self._give_back(serving, usable=left or not serving.ended.wait(LOOK_SECONDS))
+        except OSError as error:  # it does not start, or weights cannot be kept
+            self._tell(f"{peer} is not served any more: {error}")
+            serving.end()
         finally:
             self._places.release()
 
@@ -152,6 +158,7 @@ class WorkerFront:
         """Keep a process for the next program, where none waits already."""
         if not usable:
             return
+        serving.keep_cache()
         with self._lock:
             wanted = serving.lives and not any(other.lives for other in self._idle) and not self._closed
             if wanted:
@@ -164,11 +171,12 @@ class WorkerFront:
 class _Serving:
     """A process that serves one program after the other, at a port of loopback."""
 
-    def __init__(self, start: StartProcess) -> None:
+    def __init__(self, start: StartProcess, cache: CacheView | None) -> None:
         with socket.socket() as found:
             found.bind((LOOPBACK, 0))
             self._port = int(found.getsockname()[1])
-        self._process = start(self._port)
+        self._cache = cache
+        self._process = start(self._port, None if cache is None else str(cache.path))
         self._began = time.monotonic()
         self.peer: str | None = None
         self.told = False
@@ -188,7 +196,19 @@ class _Serving:
         """Its exit code, once it has ended."""
         code = self._process.wait()
         self.ended.set()
+        if self._cache is not None:
+            self._cache.close()
         return code
+
+    def refresh_cache(self) -> None:
+        """Have the next program find what other processes have kept."""
+        if self._cache is not None:
+            self._cache.refresh()
+
+    def keep_cache(self) -> None:
+        """Let others use what the last program has sent."""
+        if self._cache is not None:
+            self._cache.keep()
 
     def wait_until_it_listens(self) -> socket.socket:
         """A connection to it. Raises DeviceError where it ends first, or takes too long."""
@@ -210,6 +230,8 @@ class _Serving:
         self._process.wait()
         if self._process.stdin is not None:
             self._process.stdin.close()
+        if self._cache is not None:
+            self._cache.close()
 
 
 def _exchange(client: socket.socket, inside: socket.socket, serving: _Serving) -> bool:

@@ -39,12 +39,11 @@ cdef class Computation(Graph):
         self.index_limits = []
         self.stored = {}
         self.rounded = {}
-        self.written = set()
         self.kept = {}
         self.sources = {}
         self.inputs = []
         self.unwritten = set()
-        self.placed = set()
+        self.placed, self.written = set(), set()
         self.start(lib.ggml_tensor_overhead() * max_nodes + lib.ggml_graph_overhead_custom(max_nodes, False) + 1024)
         self.graph = lib.ggml_new_graph_custom(self.ctx, max_nodes, False)
         self.used_at_start = lib.ggml_used_mem(self.ctx)

@@ -115,7 +115,6 @@ cdef class Graph(Owner):
             raise ShapeError(f"{op}: {describe(t)} lies in a mapped file and cannot be changed")
         self.rounded.clear()
         self.written.add(<size_t>root_of(t.ptr))
-        return 0
 
     cdef int limit_index(self, Tensor index, int64_t rows, lib.ggml_tensor *result) except -1:
         """Note that the operation `result` uses the values of `index` as row numbers below `rows`.

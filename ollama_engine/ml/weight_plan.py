@@ -28,6 +28,8 @@ TIED = "token_embd.weight"
 OUTPUT = "output.weight"
 OF_ALL_LAYERS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 """A few numbers that every layer reads, on whatever device."""
+READ_BY_ROW_EVERYWHERE = frozenset({"f32", "f16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"})
+"""Types of which rows are read by every backend of ggml for GPUs; a worker does not say what its device reads."""
 _READ_ONLY_BY_ROW = ("position_embd.weight", "token_types.weight")
 
 
@@ -81,7 +83,9 @@ class WeightPlan:
         """Bytes of weights for each block, "vision", "input" and "output"."""
         layers: dict[str, int] = {}
         for info in self.infos.values():
-            layers[_layer_name(info.name)] = layers.get(_layer_name(info.name), 0) + info.nbytes
+            moved = info.name == TIED and self.devices[TIED] != self.cpu
+            layer = "output" if moved else _layer_name(info.name)
+            layers[layer] = layers.get(layer, 0) + info.nbytes
         return layers
 
 
@@ -99,12 +103,27 @@ def plan_weights(
     n_layers = 1 + max((number for number in map(block_of_tensor, gguf.tensors) if number is not None), default=-1)
     placement = placement or Placement((cpu,) * n_layers, (cpu,) * n_layers, cpu, cpu)
     infos = dict(gguf.tensors)
+    embeds_there = False
     if tied and TIED in infos and OUTPUT not in infos and placement.output != cpu:
-        infos[OUTPUT] = infos[TIED]._replace(name=OUTPUT)
+        embeds_there = _embeds_there(infos, placement)
+        if not embeds_there:
+            infos[OUTPUT] = infos[TIED]._replace(name=OUTPUT)
     devices = {name: _device_of(name, placement, cpu) for name in infos}
+    if embeds_there:
+        devices[TIED] = placement.output
     mapped = _mapped(infos, devices, cpu) if mmap else {}
     repacked = tuple(_repacked(backend, infos, devices, cpu)) if repack else ()
     return WeightPlan(infos, cpu, devices, placement.layers, mapped, repacked)
+
+
+def _embeds_there(infos: Mapping[str, TensorInfo], placement: Placement) -> bool:
+    """Whether the device of a tied output embeds the tokens, too: the first layer, which reads them, lies there.
+
+    A step then sends tokens and not their embeddings. Those of images are put among them on the CPU.
+    """
+    first = placement.layers[0] if placement.layers else None
+    images = any(name.startswith(IMAGE_PARTS) for name in infos)
+    return first == placement.output and infos[TIED].dtype in READ_BY_ROW_EVERYWHERE and not images
 
 
 def _device_of(name: str, placement: Placement, cpu: int) -> int:

@@ -2,6 +2,8 @@ import os
 from collections.abc import Iterable
 from typing import Final
 
+from typing_extensions import Buffer
+
 from ollama_engine.ml.device_info import Device
 from ollama_engine.ml.worker_address import WorkerAddress
 
@@ -21,6 +23,7 @@ class Worker:
     def give_up(self) -> None: ...
     def close(self) -> None: ...
 
+def weights_hash(data: Buffer) -> int: ...
 def serve_devices(
     host: str,
     port: int,

@@ -8,7 +8,7 @@ takes a call that a signal has interrupted for the end of a connection.
 import os
 from dataclasses import replace
 
-from libc.stdint cimport uint8_t, uintptr_t
+from libc.stdint cimport uint8_t, uint64_t, uintptr_t
 from posix.signal cimport sigfillset, sigset_t
 from posix.unistd cimport getpid
 
@@ -201,6 +201,17 @@ cdef class Worker:
     def __dealloc__(self):
         if self.relay != NULL and self.pid == getpid():
             oe_relay_free(self.relay)
+
+
+def weights_hash(const uint8_t[::1] data not None):
+    """The number by which ggml's workers keep weights: FNV-1a with 64 bits (isthe.com/chongo/tech/comp/fnv)."""
+    cdef uint64_t found = 0xcbf29ce484222325
+    cdef uint64_t prime = 0x100000001b3
+    cdef Py_ssize_t i
+    with nogil:
+        for i in range(data.shape[0]):
+            found = (found ^ data[i]) * prime
+    return found
 
 
 cdef void _reason_of_end(const char *message) noexcept nogil:

@@ -21,7 +21,8 @@ from tests.ray.running import RunningServer, serving  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
-LONG = {"temperature": 0}
+ENDLESS = {"format": {"type": "array", "minItems": 100_000, "items": {"enum": [1, 2, 3]}}}
+"""Fields of a request whose answer has no end: a model that may write what it likes comes to one."""
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +43,15 @@ def chat(server: RunningServer, text: str, **options: Any) -> dict[str, Any]:
     return found
 
 
-def stream(server: RunningServer, prompt: str, **options: Any) -> Any:
-    body = {"model": "demo", "prompt": prompt, "raw": True, "options": {**LONG, **options}}
-    return httpx.stream("POST", f"{server.url}/api/generate", json=body, timeout=PATIENCE)
+def body(prompt: str, num_predict: int | None) -> dict[str, Any]:
+    """A request for an answer of so many tokens at most; without an end for None."""
+    options = {"temperature": 0, "num_predict": num_predict or 1_000_000}
+    return {"model": "demo", "prompt": prompt, "raw": True, "options": options, **({} if num_predict else ENDLESS)}
+
+
+def stream(server: RunningServer, prompt: str, num_predict: int | None = None) -> Any:
+    wanted = body(prompt, num_predict)
+    return httpx.stream("POST", f"{server.url}/api/generate", json=wanted, timeout=PATIENCE)
 
 
 def counter(server: RunningServer, name: str, label: str = "") -> float:
@@ -106,27 +113,17 @@ def test_a_conversation_stays_with_the_replica_that_has_its_prefix(server: Runni
     assert counter(server, "cached_tokens_total") - before >= 0.9 * asked
 
 
-def test_a_client_that_goes_frees_its_sequence(server: RunningServer) -> None:
-    chat(server, "Hello", num_predict=1)
-    before = counter(server, "requests_total", 'outcome="cancelled"')
-    with stream(server, "Once upon a time", num_predict=100_000) as answer:
-        next(answer.iter_lines())
-    wait_until(lambda: counter(server, "requests_total", 'outcome="cancelled"') > before)
-    assert httpx.get(f"{server.url}/slots", timeout=PATIENCE).json() == []
-
-
 def test_a_replica_that_ends_takes_only_what_it_had_begun(server: RunningServer) -> None:
     """Requests of which nothing has come are answered by another; clients that have seen text are told."""
     engines = server.replicas()
     assert len(engines) == 2
-    begun = threading.Barrier(9)
-    killed = threading.Event()
+    begun, killed = threading.Semaphore(0), threading.Event()
 
     def long_answer(number: int) -> dict[str, Any]:
-        with stream(server, f"Story {number}:", num_predict=100_000) as answer:
+        with stream(server, f"Story {number}:") as answer:
             lines = answer.iter_lines()
             next(lines)
-            begun.wait(PATIENCE)
+            begun.release()
             for line in lines:
                 found: dict[str, Any] = json.loads(line)
                 if "error" in found:
@@ -137,19 +134,28 @@ def test_a_replica_that_ends_takes_only_what_it_had_begun(server: RunningServer)
 
     surviving: set[int] = set()
     with ThreadPoolExecutor(24) as pool:
-        long = [pool.submit(long_answer, number) for number in range(8)]
-        begun.wait(PATIENCE)
+        long = []
+        for number in range(8):  # each comes to the replica that has fewer
+            long.append(pool.submit(long_answer, number))
+            assert begun.acquire(timeout=PATIENCE)
         # Both replicas are full of answers that do not end: these wait.
         short = [pool.submit(chat, server, f"Hello {number}", num_predict=4) for number in range(8)]
         kill(engines[0])
         killed.set()
-        wait_until(lambda: any(task.done() for task in long))
-        told = [task.result() for task in long if task.done()]
+        wait_until(lambda: sum(task.done() for task in long) == 4)
+        told = [task.result()["error"] for task in long if task.done()]
         surviving.update(range(8))
         assert all(task.result(PATIENCE)["done"] for task in short)
-        told += [task.result(PATIENCE) for task in long if not task.done()]
-    errors = [found["error"] for found in told if found]
-    assert errors
-    assert all("the replica that computed this answer has ended" in error for error in errors)
+        assert [task.result(PATIENCE) for task in long].count({}) == 4  # those of the other replica go on
+    assert all("the replica that computed this answer has ended" in error for error in told)
     wait_until(lambda: len(server.replicas()) == 2)
     assert chat(server, "Hello", num_predict=2)["done"]
+
+
+def test_a_client_that_goes_frees_its_sequence(server: RunningServer) -> None:
+    chat(server, "Hello", num_predict=1)
+    before = counter(server, "requests_total", 'outcome="cancelled"')
+    with stream(server, "Once upon a time") as answer:
+        next(answer.iter_lines())
+    wait_until(lambda: counter(server, "requests_total", 'outcome="cancelled"') > before)
+    assert httpx.get(f"{server.url}/slots", timeout=PATIENCE).json() == []

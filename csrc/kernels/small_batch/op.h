@@ -1,6 +1,6 @@
 /* Small-batch matmul (kernel.h) as ggml custom operations: callbacks for ggml_custom_4d, run by the CPU backend's
- * threads. `kernel` is an oe_sb_kernel, `rounding` an oe_sb_rounding. What comes before a product may be computed while activations are quantized:
- * its results are not written to memory and read again. */
+ * threads. `kernel` is an oe_sb_kernel, `rounding` an oe_sb_rounding. What comes before a product may be computed while
+ * activations are quantized: its results are not written to memory and read again. */
 #ifndef OE_SB_OP_H
 #define OE_SB_OP_H
 

@@ -18,7 +18,7 @@ from ollama_engine.kvcache import Cache, CacheConfig, CompositeCache, LayerShape
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.gguf import IMAGE_PARTS, GGUFFile
 from ollama_engine.ml.placement import BackendParams
-from ollama_engine.ml.weight_plan import OUTPUT
+from ollama_engine.ml.weight_plan import OUTPUT, TIED
 from ollama_engine.ml.weights import Weights
 from ollama_engine.models import (
     Embeds,
@@ -274,7 +274,8 @@ def _make_text_executor(backend: Backend, model: Model, config: EngineConfig) ->
 
 
 def _make_best_logits(backend: Backend, weights: Weights, model: Model, tokenizer: Tokenizer) -> BestLogits | None:
-    device = backend.devices[weights.plan.devices.get(OUTPUT, weights.plan.cpu)]
+    devices = weights.plan.devices
+    device = backend.devices[devices.get(OUTPUT, devices.get(TIED, weights.plan.cpu))]
     return make_best_logits(device, model.n_vocab, min(model.n_vocab, tokenizer.n_vocab))
 
 

@@ -1,0 +1,186 @@
+/* Products (csrc/kernels/small_batch) whose operands end where memory does: what follows may not be read, but for the
+ * activations that kernel.h says. And products that get no memory of their own. Both give the bits of plain C.
+ *
+ *     guarded_products [quick]
+ *
+ * Linked with -Wl,--wrap=aligned_alloc. Prints what differs; a wild access ends it. */
+#define _GNU_SOURCE
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "kernels/small_batch/kernel.h"
+#include "kernels/small_batch/quads.h"
+
+#define PAGE 4096
+#define SIZES 8
+
+typedef struct weights_type {
+    oe_sb_type type;
+    const char *name;
+    size_t bytes;  /* of a block */
+    int halves[2]; /* where its f16 factors lie, or -1 */
+} weights_type;
+
+static const weights_type TYPES[] = {
+    {OE_SB_Q4_K, "q4_K", 144, {0, 2}},    {OE_SB_Q6_K, "q6_K", 210, {208, -1}}, {OE_SB_Q5_K, "q5_K", 176, {0, 2}},
+    {OE_SB_Q3_K, "q3_K", 110, {108, -1}}, {OE_SB_Q2_K, "q2_K", 84, {80, 82}},   {OE_SB_IQ4_XS, "iq4_xs", 136, {0, -1}},
+    {OE_SB_Q4_0, "q4_0", 18, {0, -1}},    {OE_SB_Q8_0, "q8_0", 34, {0, -1}},    {OE_SB_MXFP4, "mxfp4", 17, {-1, -1}},
+    {OE_SB_Q4_1, "q4_1", 20, {0, 2}},     {OE_SB_Q5_0, "q5_0", 22, {0, -1}},    {OE_SB_Q5_1, "q5_1", 24, {0, 2}},
+    {OE_SB_IQ4_NL, "iq4_nl", 18, {0, -1}},
+};
+#define N_TYPES (sizeof TYPES / sizeof *TYPES)
+
+/* -- memory -------------------------------------------------------------------------------------------------------- */
+
+void *__real_aligned_alloc(size_t alignment, size_t size);
+
+static bool no_memory;
+static long denied;
+
+void *__wrap_aligned_alloc(size_t alignment, size_t size) {
+    denied += no_memory;
+    return no_memory ? NULL : __real_aligned_alloc(alignment, size);
+}
+
+static size_t whole_pages(size_t n) { return (n + PAGE - 1) / PAGE * PAGE; }
+
+/* n bytes behind which, and somewhere in front of which, nothing can be read. */
+static char *guarded(size_t n) {
+    const size_t size = whole_pages(n);
+    char *p = mmap(NULL, size + 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED || mprotect(p + PAGE, size, PROT_READ | PROT_WRITE) != 0) {
+        perror("guarded_products");
+        exit(2);
+    }
+    return p + PAGE + size - n;
+}
+
+static void release(char *p, size_t n) { munmap(p + n - whole_pages(n) - PAGE, whole_pages(n) + 2 * PAGE); }
+
+/* -- operands ------------------------------------------------------------------------------------------------------ */
+
+/* Random codes; factors around 1/16, in both signs. */
+static void fill_weights(const weights_type *t, char *weights, size_t blocks) {
+    for (size_t i = 0; i < blocks * t->bytes; i++) {
+        weights[i] = (char)rand();
+    }
+    for (size_t b = 0; b < blocks; b++) {
+        uint8_t *block = (uint8_t *)weights + b * t->bytes;
+        for (int i = 0; i < 2 && t->halves[i] >= 0; i++) {
+            block[t->halves[i] + 1] = (uint8_t)((block[t->halves[i] + 1] & 0x83) | 0x28);
+        }
+        if (t->halves[0] < 0) {
+            block[0] = (uint8_t)(120 + rand() % 8);
+        }
+    }
+}
+
+/* Of `rows` rows, for multiply, and of a single one for multiply_single. */
+static void fill_acts(const oe_sb_kernel *kernel, int64_t blocks, int64_t rows, char *acts, char *single) {
+    const size_t bytes = oe_quad_bytes(kernel);
+    float x[OE_QUAD * 256];
+    for (int64_t q = 0; q * OE_QUAD < blocks; q++) {
+        for (int64_t r = 0; r < rows; r++) {
+            for (size_t i = 0; i < sizeof x / sizeof *x; i++) {
+                x[i] = (float)(rand() % 2001 - 1000) / 100.0f;
+            }
+            oe_quad quad;
+            oe_quad_quantize(kernel, x, blocks - q * OE_QUAD, &quad);
+            oe_quad_store(kernel, &quad, false, acts + (size_t)(q * rows + r) * bytes);
+            if (r == 0) {
+                oe_quad_store(kernel, &quad, true, single + (size_t)q * bytes);
+            }
+        }
+    }
+}
+
+/* -- products ------------------------------------------------------------------------------------------------------ */
+
+typedef struct expectation {
+    const weights_type *t;
+    oe_sb_product product;
+    const char *acts, *single;
+    const float *results;
+    int isa;
+} expectation;
+
+static int differs(const expectation *e, oe_sb_multiply multiply, const char *acts, int64_t step, const char *what) {
+    oe_sb_product p = e->product;
+    const size_t bytes = sizeof(float) * (size_t)(p.m * p.rows);
+    char *out = guarded(bytes);
+    memset(out, 0xff, bytes);
+    p.out = (float *)(void *)out;
+    p.acts = acts;
+    for (int64_t first = 0; first < p.m; first += step) {
+        multiply(&p, first, first + step < p.m ? first + step : p.m);
+    }
+    const int found = memcmp(out, e->results, bytes) != 0;
+    if (found) {
+        printf("%s, instruction set %d, m %ld, blocks %ld, rows %ld: %s\n", e->t->name, e->isa, (long)p.m,
+               (long)p.blocks, (long)p.rows, what);
+    }
+    release(out, bytes);
+    return found;
+}
+
+static int check(const expectation *e) {
+    const oe_sb_kernel *k = oe_sb_kernel_find(e->t->type, (oe_sb_isa)e->isa, e->product.m);
+    if (!k) {
+        return 0;
+    }
+    int bad = 0;
+    no_memory = true;
+    bad += differs(e, k->multiply, e->acts, e->product.m, "without memory");
+    no_memory = false;
+    bad += differs(e, k->multiply, e->acts, e->product.m, "all at once");
+    bad += differs(e, k->multiply, e->acts, 2 * OE_SB_GROUP, "by parts");
+    if (e->product.rows == 1 && k->multiply_single) {
+        bad += differs(e, k->multiply_single, e->single, e->product.m, "a single row");
+    }
+    return bad;
+}
+
+static int compare(const weights_type *t, int64_t m, int64_t blocks, int64_t rows) {
+    const oe_sb_kernel *plain = oe_sb_kernel_find(t->type, OE_SB_PLAIN, m);
+    const size_t row_bytes = t->bytes * (size_t)blocks, all = row_bytes * (size_t)m;
+    const int64_t quads = (blocks + OE_QUAD - 1) / OE_QUAD;
+    const size_t acts_bytes = (size_t)(quads * rows + OE_SB_MORE) * oe_quad_bytes(plain);
+    const size_t single_bytes = (size_t)quads * oe_quad_bytes(plain);
+    char *weights = guarded(all), *acts = guarded(acts_bytes), *single = guarded(single_bytes);
+    float *results = malloc(sizeof *results * (size_t)(m * rows));
+    fill_weights(t, weights, (size_t)(blocks * m));
+    memset(acts, 0x55, acts_bytes);
+    fill_acts(plain, blocks, rows, acts, single);
+    expectation e = {t, {(uint8_t *)weights, row_bytes, acts, blocks, m, rows, results, NULL}, acts, single, results, 0};
+    plain->multiply(&e.product, 0, m);
+    int bad = 0;
+    for (e.isa = OE_SB_PLAIN + 1; e.isa < OE_SB_ISAS; e.isa++) {
+        bad += check(&e);
+    }
+    free(results);
+    release(weights, all);
+    release(acts, acts_bytes);
+    release(single, single_bytes);
+    return bad;
+}
+
+int main(int n, char **arguments) {
+    const bool quick = n > 1 && strcmp(arguments[1], "quick") == 0;
+    static const int64_t m[] = {16, 17, 53}, blocks[] = {1, 2, 5}, rows[SIZES] = {1, 20, 33, 2, 8, 16, 17, 47};
+    int bad = 0;
+    for (size_t t = 0; t < N_TYPES; t++) {
+        for (size_t i = 0; i < 9; i += quick ? 4 : 1) {
+            for (size_t r = 0; r < (quick ? 3 : SIZES); r++) {
+                bad += compare(&TYPES[t], m[i % 3], blocks[i / 3], rows[r]);
+            }
+        }
+    }
+    const bool tiles = oe_sb_kernel_find(OE_SB_Q4_0, OE_SB_AMX, 64) != NULL;
+    if (tiles && denied == 0) {
+        printf("no kernel asked for memory\n");
+    }
+    return bad != 0 || (tiles && denied == 0);
+}
