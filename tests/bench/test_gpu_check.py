@@ -287,7 +287,7 @@ def test_a_section_replaces_that_of_the_same_device() -> None:
 def test_all_of_it_on_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = tmp_path / "gpu.md"
     status = checks.main([
-        "--backend", "rpc", "--models", "tiny llama-minimal", 
+        "--backend", "rpc", "--models", "tiny llama-minimal",
         "--parts", "parity", "--page", str(written),
     ])  # fmt: skip
     text = written.read_text(encoding="utf-8")
