@@ -33,6 +33,8 @@ LEAVE_SECONDS = 30.0
 MOST_PROGRAMS = 16
 """Programs served at once; others wait to be connected."""
 CHUNK = 1 << 20
+OUT_OF_RESOURCES = (OSError, RuntimeError, MemoryError)
+"""What Python raises where there is no descriptor, process, thread (a RuntimeError) or memory left."""
 
 StartProcess = Callable[[int, "str | None"], "subprocess.Popen[bytes]"]
 """Starts a process that serves at this port of loopback, and keeps weights in this folder."""
@@ -70,17 +72,23 @@ class WorkerFront:
             if not self._places.acquire(timeout=LOOK_SECONDS):
                 continue
             try:
-                connection, peer = self._listener.accept()
-                serving = self._taken()
-            except OSError as error:
+                self._take_connection()
+            except OUT_OF_RESOURCES as error:
                 self._places.release()
-                if not isinstance(error, TimeoutError):  # no descriptor or process is left, or who came has gone
+                if not isinstance(error, TimeoutError):  # nothing is left for it, or who came has gone
                     self._tell(f"a connection is lost: {error}")
                     time.sleep(LOOK_SECONDS)
-                continue
+
+    def _take_connection(self) -> None:
+        connection, peer = self._listener.accept()
+        with contextlib.ExitStack() as undo:
+            undo.callback(connection.close)  # or its program would wait
+            serving = self._taken()
+            undo.callback(serving.end)
             threading.Thread(
                 target=self._serve, args=(connection, f"{peer[0]}:{peer[1]}", serving), daemon=True
             ).start()
+            undo.pop_all()
 
     def close(self) -> None:
         """End all processes, and so the programs' connections."""
@@ -98,7 +106,7 @@ class WorkerFront:
         if not found and time.monotonic() >= self._not_before:
             try:
                 self._started()
-            except OSError as error:
+            except OUT_OF_RESOURCES as error:
                 self._tell(f"no process can be started: {error}")
                 self._not_before = time.monotonic() + QUICK_SECONDS
 
@@ -115,20 +123,30 @@ class WorkerFront:
         return serving
 
     def _started(self) -> _Serving:
-        serving = _Serving(self._start, None if self._cache is None else self._cache.view())
-        with self._lock:
-            self._all.add(serving)
-            self._idle.append(serving)
-        threading.Thread(target=self._watch, args=(serving,), daemon=True).start()
+        with contextlib.ExitStack() as undo:
+            view = None if self._cache is None else self._cache.view()
+            if view is not None:
+                undo.callback(view.close)
+            serving = _Serving(self._start, view)
+            undo.callback(serving.end)
+            with self._lock:
+                self._all.add(serving)
+                self._idle.append(serving)
+            undo.callback(self._forget, serving)
+            threading.Thread(target=self._watch, args=(serving,), daemon=True).start()
+            undo.pop_all()
         return serving
 
-    def _watch(self, serving: _Serving) -> None:
-        """Tell how a process ended, unless it was told to."""
-        code = serving.wait()
+    def _forget(self, serving: _Serving) -> None:
         with self._lock:
             self._all.discard(serving)
             if serving in self._idle:
                 self._idle.remove(serving)
+
+    def _watch(self, serving: _Serving) -> None:
+        """Tell how a process ended, unless it was told to."""
+        code = serving.wait()
+        self._forget(serving)
         if not serving.told and not self._closed:
             quick = serving.seconds < QUICK_SECONDS
             self._not_before = time.monotonic() + (QUICK_SECONDS if quick else 0.0)
@@ -148,8 +166,9 @@ class WorkerFront:
                     left = _exchange(connection, inside, serving)
             # Whose process has hung up has crashed, or has been sent what is no command.
             self._give_back(serving, usable=left or not serving.ended.wait(LOOK_SECONDS))
-        except OSError as error:  # it does not start, or weights cannot be kept
-            self._tell(f"{peer} is not served any more: {error}")
+        except OUT_OF_RESOURCES as error:  # or it does not start, or weights cannot be kept
+            if not self._closed:
+                self._tell(f"{peer} is not served any more: {error}")
             serving.end()
         finally:
             self._places.release()
@@ -216,8 +235,10 @@ class _Serving:
         while self.lives and time.monotonic() < end:
             with contextlib.suppress(OSError):
                 inside = socket.create_connection((LOOPBACK, self._port), timeout=START_SECONDS)
-                inside.settimeout(None)
-                return inside
+                if inside.getsockname() != inside.getpeername():
+                    inside.settimeout(None)
+                    return inside
+                inside.close()  # while nothing listens, TCP may connect a socket to itself, which takes the port
             time.sleep(0.02)
         what = "takes too long to start" if self.lives else "ended before it listened; the lines above say why"
         raise DeviceError(f"the serving process {what}")
@@ -254,6 +275,8 @@ def _exchange(client: socket.socket, inside: socket.socket, serving: _Serving) -
     back.join(LEAVE_SECONDS)
     if back.is_alive():
         serving.end()
+        with contextlib.suppress(OSError):
+            client.shutdown(socket.SHUT_RDWR)  # it does not read what it is sent
         back.join()
     return left
 

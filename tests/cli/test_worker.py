@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -34,8 +35,11 @@ def answers(address: str) -> bool:
 
 def children(worker: RunningWorker) -> list[int]:
     """Of all threads: which one starts a process is the worker's business."""
-    return [int(child) for path in Path(f"/proc/{worker.process.pid}/task").glob("*/children")
-            for child in path.read_text().split()]  # fmt: skip
+    found = []
+    for path in Path(f"/proc/{worker.process.pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # the thread has ended
+            found += [int(child) for child in path.read_text().split()]
+    return found
 
 
 def engine(address: str) -> Engine:

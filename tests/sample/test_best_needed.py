@@ -100,7 +100,9 @@ OTHERS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=scaled(600, quick=150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=scaled(600, quick=150), deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 @given(logits=logits_rows, cut=cuts, penalty=penalties, others=OTHERS, data=st.data())
 def test_any_row_any_parameters(
     logits: FloatRow, cut: dict[str, Any], penalty: dict[str, Any], others: dict[str, Any], data: st.DataObject
