@@ -227,8 +227,8 @@ def test_memory_comes_back(shared: RunningWorker) -> None:
 @pytest.mark.parametrize(
     ("devices", "told"),
     [
-        (["rpc://"], "devices has workers as rpc://HOST:PORT"),
-        (["rpc://host:99999"], "devices has workers as rpc://HOST:PORT"),
+        (["rpc://"], "devices names a worker as rpc://HOST:PORT"),
+        (["rpc://host:99999"], "devices names a worker as rpc://HOST:PORT"),
         (["CUDA7"], "devices names 'CUDA7', which does not exist; there are: none beside the CPU; leave it out"),
         ("rpc://host:50052", r'devices is a list of names, such as \["rpc://host:50052"\]'),
         ([3], "devices is a list of names"),
