@@ -65,6 +65,17 @@ def test_killed_while_it_answers(worker: RunningWorker) -> None:
     assert _works_here()
 
 
+def test_the_log_says_once_that_a_worker_is_lost(worker: RunningWorker, caplog: pytest.LogCaptureFixture) -> None:
+    with opened(worker) as engine:
+        stream = engine.stream("One day", LONG)
+        next(stream)
+        worker.kill()
+        assert isinstance(ended(lambda: list(stream)), (DeviceLostError, ClosedError))
+        eventually(lambda: engine.closed)
+    told = [record.getMessage() for record in caplog.records if "is gone" in record.getMessage()]
+    assert [text.partition(":")[0] for text in told] == ["the engine closes"]
+
+
 def test_killed_while_it_reads_a_prompt(worker: RunningWorker) -> None:
     with opened(worker, batch_size=32) as engine, worker.stopped():
         request = engine.submit(prompt(400), SHORT)
