@@ -6,7 +6,7 @@ PY := $(VENV)/bin/python
 BUILD_REQUIRES := scikit-build-core>=0.11 cython>=3.1 cython-cmake>=0.2.2 cmake>=3.26 ninja>=1.11 pip>=23
 NATIVE := CMakeLists.txt pyproject.toml Makefile $(shell find csrc ollama_engine -name '*.pyx' -o -name '*.pxd' -o -name '*.[ch]' -o -name 'ggml.lock' -o -name fetch.py)
 
-.PHONY: run chat test test-all test-failed clients ray lint bench bench-smoke bench-check build reference portable-check gpu-check \
+.PHONY: run chat test test-all test-failed test-ray clients ray lint bench bench-smoke bench-check build reference portable-check gpu-check \
 	sanitize tsan fuzz soak clean
 
 run: $(VENV)/.built
@@ -51,6 +51,8 @@ clients: $(VENV)/.clients .venv-litellm/.made
 # release is tried with `make ray RAY=2.61.0` before it is named here.
 RAY ?= 2.60.0
 ray: $(VENV)/.ray-$(RAY)
+test-ray: $(VENV)/.built $(VENV)/.test $(VENV)/.ray-$(RAY)
+	$(PY) -m pytest --exhaustive tests/ray
 $(VENV)/.ray-$(RAY): pyproject.toml | $(VENV)/.built
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable ".[ray]" "ray==$(RAY)"
 	touch $@

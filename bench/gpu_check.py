@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -38,7 +39,7 @@ def plan(wanted: str | None, machine: Machine) -> Toolchain | str:
 def command_line(wanted: str | None, rest: Sequence[str]) -> str:
     """What a person types to have the same again."""
     words = ["make", "gpu-check", *([f"GPU={wanted}"] if wanted else [])]
-    return " ".join([*words, *([f'GPU_CHECK="{" ".join(rest)}"'] if rest else [])])
+    return " ".join([*words, *([f'GPU_CHECK="{shlex.join(rest)}"'] if rest else [])])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
+import fnmatch
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -92,26 +93,45 @@ def speed_models(quick: bool) -> list[str]:
     return [str(demo.path()), *([str(real)] if real else [])]
 
 
-def check(chosen: argparse.Namespace) -> page.Report:
-    """Run the parts that were asked for."""
+def matching(names: Sequence[str], patterns: Sequence[str]) -> list[str]:
+    """The names that one of the patterns means, such as "tiny*"; ends the program where a pattern means none."""
+    for pattern in patterns:
+        if not fnmatch.filter(names, pattern):
+            raise SystemExit(f"gpu-check: there is no model {pattern}; there are: {', '.join(names)}")
+    return [name for name in names if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)]
+
+
+def check(chosen: argparse.Namespace) -> Iterator[page.Report]:
+    """Run the parts that were asked for; after each the report of all so far, as a later part may end the program."""
     with target(chosen.backend, chosen.device) as device:
         tell(f"{device.name}: {device.description}")
-        names = [subject.name for subject in subjects() if not chosen.models or subject.name in chosen.models]
-        rows = parity.compare_all(device.name, names, tell) if "parity" in chosen.parts else []
-        tested = suites.run_suites(device.in_suites, chosen.suites, tell) if "suites" in chosen.parts else []
-        measured = []
+        report = _begin(chosen, device)
+        if "parity" in chosen.parts:
+            names = matching([subject.name for subject in subjects()], chosen.models)
+            report = replace(report, rows=parity.compare_all(device.name, names, tell))
+            yield report
+        if "suites" in chosen.parts:
+            report = replace(report, suites=suites.run_suites(device.in_suites, chosen.suites, tell))
+            yield report
         if "speed" in chosen.parts:
-            load = speeds.Load(*chosen.load)
             peer = None if chosen.backend == "rpc" else chosen.backend
+            load = speeds.Load(*chosen.load)
             measured = speeds.compare(speed_models(chosen.quick), device.name, peer, load, tell)
-        versions = [
-            f"ollama_engine {__version__}",
-            f"ggml {ggml_version()}",
-            *filter(None, chosen.versions.split(", ")),
-        ]
-        address = "rpc://127.0.0.1" if chosen.backend == "rpc" else device.name
-        return page.Report(datetime.date.today().isoformat(), address, device.description, chosen.backend, versions,
-                           chosen.command, rows, tested, measured, [device.note] if device.note else [])  # fmt: skip
+            yield replace(report, speeds=measured)
+
+
+def _begin(chosen: argparse.Namespace, device: Target) -> page.Report:
+    """The report before anything was checked."""
+    built_with = [version for version in chosen.versions.split(", ") if version]
+    return page.Report(
+        datetime.date.today().isoformat(),
+        "rpc://127.0.0.1" if chosen.backend == "rpc" else device.name,
+        device.description,
+        chosen.backend,
+        [f"ollama_engine {__version__}", f"ggml {ggml_version()}", *built_with],
+        chosen.command,
+        notes=[device.note] if device.note else [],
+    )
 
 
 def parser() -> argparse.ArgumentParser:
@@ -121,7 +141,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--versions", default="", help="of what it was built with")
     made.add_argument("--command", default="make gpu-check", help="what the page says of how to repeat this")
     made.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
-    made.add_argument("--models", nargs="+", default=[], metavar="NAME", help="compare these models only")
+    made.add_argument("--models", nargs="+", default=["*"], metavar="NAME", help='these only, such as demo "tiny*"')
     made.add_argument("--suites", nargs="+", default=suites.SUITES, metavar="TESTS", help="run these tests only")
     made.add_argument("--load", nargs=3, type=int, default=(512, 128, 3), metavar=("PROMPT", "ANSWER", "ROUNDS"))
     made.add_argument("--quick", action="store_true", help="speed of the demo model alone")
@@ -131,14 +151,16 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser().parse_args(arguments)
+    passed = True
     try:
-        report = check(chosen)
+        for report in check(chosen):
+            before = chosen.page.read_text(encoding="utf-8") if chosen.page.exists() else ""
+            chosen.page.write_text(page.insert(before, page.section(report)), encoding="utf-8")
+            passed = report.passed
     except EngineError as error:
         raise SystemExit(f"gpu-check: {error}") from error
-    before = chosen.page.read_text(encoding="utf-8") if chosen.page.exists() else ""
-    chosen.page.write_text(page.insert(before, page.section(report)), encoding="utf-8")
-    tell(f"{'passed' if report.passed else 'FAILED'}; the table is in {chosen.page}")
-    return 0 if report.passed else 1
+    tell(f"{'passed' if passed else 'FAILED'}; the table is in {chosen.page}")
+    return 0 if passed else 1
 
 
 if __name__ == "__main__":

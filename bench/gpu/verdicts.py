@@ -16,12 +16,14 @@ from numpy.typing import NDArray
 
 CACHE_LIMITS: Mapping[str, float] = {"f32": 0.02, "f16": 0.05, "bf16": 0.2, "q8_0": 0.2, "q4_0": 1.0}
 """Type of the cache -> the largest difference of a logit. For float32, GPUs may multiply with 10 bits (TF32)."""
-QUANTIZED = 0.3
+QUANTIZED = 0.5
 """The limit for quantized weights, where it is larger: the CPU rounds activations to 8 bits, and other devices do not,
 or otherwise; each flip of a rounding goes on through the layers."""
 MIXTURE = 0.2
 """Likewise for mixtures of experts: of two experts whose probabilities are nearly equal, a device may choose the other
 one for a token."""
+MEDIAN_SHARE = 0.2
+"""Of the limit, what the median of all differences may be: roundings are many small ones and few large."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,8 @@ class Row:
         """
         if self.error:
             return False
-        near = (self.largest or 0.0) <= self.limit and (self.answer or 0.0) <= 2 * self.limit
+        near = (self.largest or 0.0) <= self.limit and (self.median or 0.0) <= MEDIAN_SHARE * self.limit
+        near = near and (self.answer or 0.0) <= 2 * self.limit
         return near and (self.equal == self.tokens or (self.lead or 0.0) <= 2 * self.limit)
 
     def as_json(self) -> dict[str, Any]:

@@ -92,6 +92,7 @@ GOOD = Row("demo", "f16 cache", 32, 32, None, 0.01, 0.001, 0.02, 0.05)
     [
         ({}, True),
         ({"largest": 0.051}, False),
+        ({"median": 0.011}, False),
         ({"answer": 0.11}, False),
         ({"equal": 7, "lead": 0.09}, True),
         ({"equal": 7, "lead": 0.11}, False),
@@ -207,6 +208,14 @@ def test_a_device_is_chosen() -> None:
     assert not checks.is_software("NVIDIA A10")
 
 
+def test_models_are_named_by_patterns() -> None:
+    names = ["demo", "demo-vision", "tiny llama-minimal"]
+    assert checks.matching(names, ["*"]) == names
+    assert checks.matching(names, ["tiny*", "demo"]) == ["demo", "tiny llama-minimal"]
+    with pytest.raises(SystemExit, match="no model tiny2"):
+        checks.matching(names, ["demo", "tiny2*"])
+
+
 def test_progress_of_a_build() -> None:
     assert building.progress("  [17/569] Building CXX object") == "17 of 569"
     assert building.progress("Installing") is None
@@ -278,7 +287,7 @@ def test_a_section_replaces_that_of_the_same_device() -> None:
 def test_all_of_it_on_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = tmp_path / "gpu.md"
     status = checks.main([
-        "--backend", "rpc", "--models", "tiny llama-minimal", "--suites", "tests/models/test_device_names.py",
+        "--backend", "rpc", "--models", "tiny llama-minimal",
         "--parts", "parity", "--page", str(written),
     ])  # fmt: skip
     text = written.read_text(encoding="utf-8")

@@ -1,12 +1,10 @@
-"""The application of config files, as on Kubernetes: streams and cancels through Ray Serve's proxy, and scales."""
+"""The application of config files, as on Kubernetes: streams and cancels through Ray Serve's proxy."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
-from http.client import HTTPConnection
 from typing import Any
 
 import pytest
@@ -16,17 +14,16 @@ httpx = pytest.importorskip("httpx", reason="the extra `server` is not installed
 
 from tests.ray.ray_environment import PATIENCE, ray_environment  # noqa: E402
 from tests.ray.running import RunningServer, running  # noqa: E402
-from tests.ray.test_replicas import body, counter, stream, wait_until  # noqa: E402
+from tests.ray.test_replicas import counter, stream, wait_until  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """One replica that computes two requests side by side, and another when four have come for half a second."""
     arguments = {
         "models_served": ["demo"], "models": str(tmp_path_factory.mktemp("store")), "num_parallel": 2,
-        "context_length": 256, "min_replicas": 1, "max_replicas": 2, "upscale_seconds": 0.5, "downscale_seconds": 0.5,
+        "context_length": 256,
     }  # fmt: skip
     command = [sys.executable, "-m", "tests.ray.proxied", json.dumps(arguments)]
     with ray_environment() as variables, running(command, variables) as found:
@@ -52,22 +49,3 @@ def test_a_client_that_goes_frees_its_sequence(server: RunningServer) -> None:
         next(answer.iter_lines())
     wait_until(lambda: counter(server, "requests_total", 'outcome="cancelled"') > before)
     wait_until(lambda: httpx.get(f"{server.url}/slots", timeout=PATIENCE).json() == [])
-
-
-def test_replicas_come_and_go_with_the_queue(server: RunningServer) -> None:
-    wait_until(lambda: len(server.replicas()) == 1)
-    with ExitStack() as under_way:
-        for number in range(6):  # two are computed, four wait
-            under_way.enter_context(closing(asked(server, f"Story {number}:")))
-        wait_until(lambda: len(server.replicas()) == 2)
-    wait_until(lambda: len(server.replicas()) == 1)
-    with stream(server, "One day", num_predict=4) as answer:
-        assert json.loads(answer.read().splitlines()[-1])["done"]
-
-
-def asked(server: RunningServer, prompt: str) -> HTTPConnection:
-    """A connection with a request for an answer without an end, of which nothing is read."""
-    connection = HTTPConnection(server.url.removeprefix("http://"))
-    wanted = json.dumps(body(prompt, None))
-    connection.request("POST", "/api/generate", wanted, {"Content-Type": "application/json"})
-    return connection

@@ -1,0 +1,1 @@
+from ollama_engine.ml.tensor import Tensor as Tensor
