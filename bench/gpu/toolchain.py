@@ -129,5 +129,5 @@ def advice(looked: list[Toolchain]) -> str:
     lines = ["gpu-check: no GPU backend can be built here"]
     for toolchain in looked:
         lines += [f"  {toolchain.backend}:", *(f"    - {sentence}" for sentence in toolchain.missing)]
-    lines.append("GPU=rpc proves the program itself: a process of its own on this CPU stands in for a GPU")
+    lines.append("`make gpu-check GPU=rpc` needs no GPU: another process on this CPU stands in for one")
     return "\n".join(lines)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import ollama_engine
+from ollama_engine.cli.errors import UsageError
 from ollama_engine.cli.tables import size, table
 
 if TYPE_CHECKING:
     from ollama_engine.ml.device_info import Device
 
-__all__ = ["add_arguments", "main", "workers_devices"]
+__all__ = ["add_arguments", "main", "refuse_unknown", "workers_devices"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,6 +51,21 @@ def workers_devices(names: Sequence[str] | None) -> tuple[Device, ...]:
     from ollama_engine.ml.worker_client import devices_of_workers  # noqa: PLC0415 (few have workers)
 
     return devices_of_workers(names)
+
+
+def refuse_unknown(names: Iterable[str], devices: Iterable[Device]) -> None:
+    """Raise UsageError for a name of none of these devices, ConfigError for no address. No worker is asked."""
+    from ollama_engine.ml.worker_address import SCHEME, read_address  # noqa: PLC0415 (--help needs none)
+
+    there = [device.name for device in devices if device.kind != "cpu"]
+    for name in names:
+        if name.startswith(SCHEME):
+            read_address(name)
+        elif name not in there:
+            told = ", ".join(there) or "none beside the CPU"
+            raise UsageError(
+                f"--device names {name!r}, which does not exist; there are: {told}; a worker is rpc://HOST:PORT"
+            )
 
 
 def device_facts(device: Device) -> dict[str, Any]:

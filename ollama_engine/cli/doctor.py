@@ -6,14 +6,12 @@ import argparse
 import json
 import platform
 import sys
-from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import ollama_engine
-from ollama_engine.cli.devices import workers_devices
-from ollama_engine.cli.errors import UsageError
+from ollama_engine.cli.devices import refuse_unknown, workers_devices
 from ollama_engine.cli.options import add_options, build, find_model
 from ollama_engine.cli.progress import LoadingBar, StatusLine
 from ollama_engine.cli.store import model_store
@@ -51,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> None:
     config = build(EngineConfig, args, skip=NOT_ENGINE)
     devices = (*ollama_engine.Engine.devices(), *workers_devices(config.devices))
-    _check_names(config.devices or (), devices)
+    refuse_unknown(config.devices or (), devices)
     with StatusLine(sys.stderr) as line:
         health = store_health(model_store(), verify=args.verify, progress=LoadingBar(line, "reading blobs", eta=True))
     report: dict[str, Any] = {
@@ -63,17 +61,6 @@ def main(args: argparse.Namespace) -> None:
     if args.model is not None:
         report["model"] = _fits(args.model, config)
     print(json.dumps(report, indent=2) if args.json else _text(report, health))
-
-
-def _check_names(names: Iterable[str], devices: Iterable[Device]) -> None:
-    """Raise UsageError for the name of a device that does not exist; whether a worker is there has been asked."""
-    from ollama_engine.ml.worker_address import SCHEME  # noqa: PLC0415 (--help needs none)
-
-    there = [device.name for device in devices if device.kind != "cpu"]
-    for name in names:
-        if not name.startswith(SCHEME) and name not in there:
-            told = ", ".join(there) or "none beside the CPU"
-            raise UsageError(f"--device names {name!r}, which does not exist; there are: {told}")
 
 
 # -- what was built ----------------------------------------------------------------------------------------------------

@@ -11,7 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ollama_engine
 from ollama_engine import demo
+from ollama_engine.cli.devices import refuse_unknown
 from ollama_engine.cli.errors import UsageError
 from ollama_engine.cli.paths import existing
 from ollama_engine.server.settings import SETTINGS, ServerSettings, Setting, read_address
@@ -115,6 +117,8 @@ def main(args: argparse.Namespace) -> None:
 
     if args.replicas is None:
         refuse_replica_flags(args)
+        if settings.devices and settings.isolation == "none":  # elsewhere, this process loads no driver
+            refuse_unknown(settings.devices, ollama_engine.Engine.devices())
         serve(settings, told)
     else:
         serve_with_ray(args, settings, told)

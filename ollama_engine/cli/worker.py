@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["add_arguments", "main"]
 
 LOOPBACK = "127.0.0.1"
+LEAST_MEMORY = 1 << 20
+"""Bytes. Less holds no weights, and an Engine takes 0 or 1 for a device that cannot say how many it has."""
 WARNING = """\
 warning: whoever reaches {address} can use these devices, read and write what is computed there, and very likely run
 programs as this user: ggml's protocol has no password and no encryption, and trusts what it is sent. Let only machines
@@ -54,6 +56,8 @@ def main(args: argparse.Namespace) -> None:
         raise UsageError(f"--port is 0 to 65535, got {args.port}")
     if args.threads is not None and not 1 <= args.threads <= 512:
         raise UsageError(f"--threads is 1 to 512, got {args.threads}")
+    if args.memory is not None and args.memory < LEAST_MEMORY:
+        raise UsageError(f"--memory is at least {size(LEAST_MEMORY)}, got {args.memory} bytes")
     if args.cache is not None and os.path.exists(args.cache) and not os.path.isdir(args.cache):
         raise UsageError(f"--cache is a folder, made where it does not exist; {args.cache!r} is a file")
     devices = chosen_devices(args.device)
@@ -109,8 +113,11 @@ def _watch_over(host: str, args: argparse.Namespace, devices: tuple[Device, ...]
     from ollama_engine.cli.worker_cache import WeightCache  # noqa: PLC0415 (--help needs none)
     from ollama_engine.cli.worker_front import WorkerFront  # noqa: PLC0415
 
+    try:
+        cache = None if args.cache is None else WeightCache(args.cache)
+    except OSError as error:
+        raise UsageError(f"--cache {args.cache!r} cannot be made or written: {error.strerror}") from None
     listener = _listener(host, args.port)
-    cache = None if args.cache is None else WeightCache(args.cache)
     command = [sys.executable, "-m", "ollama_engine", "worker", "--child"]
     command += [part for device in devices for part in ("--device", device.name)]
     command += ["--threads", str(args.threads)] if args.threads is not None else []

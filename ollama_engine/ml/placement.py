@@ -85,7 +85,7 @@ def _named_devices(found: Sequence[Device], params: BackendParams) -> list[Devic
             there = ", ".join(device.name for device in found if device.kind != "cpu") or "none beside the CPU"
             raise ConfigError(
                 Option("devices"), f" names {name!r}, which does not exist; there are: {there}",
-                advice=["leave it out, and all GPUs of this machine are used", "name a worker as rpc://HOST:PORT"],
+                advice=["leave it out to use all GPUs of this machine", "name a worker as rpc://HOST:PORT"],
             )  # fmt: skip
         chosen += [device for device in same if device not in chosen]
     if params.tensor_split is not None and len(params.tensor_split) > len(chosen):

@@ -149,7 +149,7 @@ cdef class Storage(Owner):
         if buffer == NULL:
             self.placed = False
             self.backend.check_workers()
-            raise NoMemoryError(f"device {where} has no {needed >> 20} MiB left")
+            raise NoMemoryError(f"device {where} has no {-(-needed >> 20)} MiB left")
         self.buffers.append(new_buffer(buffer))
         return 0
 

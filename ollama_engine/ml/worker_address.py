@@ -35,6 +35,6 @@ def read_address(text: str) -> tuple[WorkerAddress, int | None]:
     port = DEFAULT_PORT if found is None or found[2] is None else int(found[2])
     if found is None or not 1 <= port <= 65535:
         raise ConfigError(
-            Option("devices"), f" has workers as rpc://HOST:PORT, or rpc://HOST:PORT/N for one device; got {text!r}"
+            Option("devices"), f" names a worker as rpc://HOST:PORT, or rpc://HOST:PORT/N for one device; got {text!r}"
         )
     return WorkerAddress(found[1].strip("[]"), port), None if found[3] is None else int(found[3])

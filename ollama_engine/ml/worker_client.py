@@ -11,7 +11,7 @@ import socket
 import struct
 from collections.abc import Iterable
 
-from ollama_engine.errors import DeviceError
+from ollama_engine.errors import ConfigError, DeviceError, Option
 from ollama_engine.ml.device_info import Device
 from ollama_engine.ml.worker_address import SCHEME, WorkerAddress, read_address
 
@@ -126,12 +126,22 @@ class WorkerClient:
 
 
 def devices_of_workers(names: Iterable[str]) -> tuple[Device, ...]:
-    """The devices of all workers among these names of devices. Raises ConfigError, DeviceError."""
-    found: tuple[Device, ...] = ()
-    for address in dict.fromkeys(read_address(name)[0] for name in names if name.startswith(SCHEME)):
-        with WorkerClient(address) as client:
-            found += client.devices()
-    return found
+    """The devices of all workers among these names of devices. Raises ConfigError, DeviceError.
+
+    A name with a number (rpc://HOST:PORT/1) asks for all devices of its worker, too, and has to be one of them.
+    """
+    found: dict[WorkerAddress, tuple[Device, ...]] = {}
+    for name in names:
+        if not name.startswith(SCHEME):
+            continue
+        address, number = read_address(name)
+        if address not in found:
+            with WorkerClient(address) as client:
+                found[address] = client.devices()
+        if number is not None and number >= len(found[address]):
+            there = ", ".join(device.name for device in found[address])
+            raise ConfigError(Option("devices"), f" names {name!r}, which the worker does not have; it has: {there}")
+    return tuple(device for devices in found.values() for device in devices)
 
 
 def _connected(address: WorkerAddress) -> socket.socket:

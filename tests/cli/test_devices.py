@@ -30,7 +30,7 @@ def test_workers_only_are_asked(cli) -> None:
     told = cli("devices", "--device", "CUDA0")
     assert told.code == 2
     assert told.err == (
-        "error: --device has workers as rpc://HOST:PORT, or rpc://HOST:PORT/N for one device; got 'CUDA0'\n"
+        "error: --device names a worker as rpc://HOST:PORT, or rpc://HOST:PORT/N for one device; got 'CUDA0'\n"
     )
 
 

@@ -160,6 +160,8 @@ def test_a_port_that_is_taken() -> None:
     (["--keep-alive", "soon"], {}, "argument --keep-alive: expected a number of seconds, or a duration"),
     (["--host", "a:b"], {}, "--host is HOST"),
     (["nowhere.gguf"], {}, "nowhere.gguf: No such file or directory; MODEL is a GGUF file. Models of the store"),
+    (["--device", "GPU5"], {}, "--device names 'GPU5', which does not exist; there are: "),
+    (["--device", "rpc://a:99999"], {}, "argument --device: expected names that `devices` lists"),
     ([], {"OLLAMA_NUM_PARALLEL": "many"}, "OLLAMA_NUM_PARALLEL is a whole number from 1, got 'many'"),
 ])  # fmt: skip
 def test_what_is_wrong(arguments: list[str], environment: dict[str, str], told: str) -> None:

@@ -108,6 +108,14 @@ def test_it_lends_as_much_memory_as_it_is_told(tmp_path: Path) -> None:
             assert client.memory(0) == (16 << 20, 16 << 20)
 
 
+def test_a_device_that_the_worker_does_not_have(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with worker_program(tmp_path) as worker:
+        told = f"--device names '{worker.address}/1', which the worker does not have; it has: {worker.address}"
+        for command in ("devices", "doctor"):
+            assert main([command, "--device", f"{worker.address}/1"]) == 2
+            assert told in capfd.readouterr().err
+
+
 def test_it_warns_where_others_reach_it(tmp_path: Path) -> None:
     with worker_program(tmp_path, "--host", "0.0.0.0") as worker:
         text = " ".join(worker.log.read_text().split())
@@ -122,7 +130,9 @@ def test_it_warns_where_others_reach_it(tmp_path: Path) -> None:
         (["--port", "65536"], "--port is 0 to 65535"),
         (["--threads", "0"], "--threads is 1 to 512"),
         (["--device", "CUDA9"], "--device names 'CUDA9', which does not exist; there are: CPU"),
+        (["--memory", "1"], "--memory is at least 1.0 MiB, got 1 bytes"),
         (["--cache", __file__], "--cache is a folder, made where it does not exist; "),
+        (["--cache", f"{__file__}/below", "--port", "0"], "below' cannot be made or written: Not a directory"),
         (["--host", "192.0.2.1", "--port", "0"], "cannot listen at rpc://192.0.2.1:0"),
     ],
 )

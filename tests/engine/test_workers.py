@@ -65,6 +65,17 @@ def test_killed_while_it_answers(worker: RunningWorker) -> None:
     assert _works_here()
 
 
+def test_the_log_says_once_that_a_worker_is_lost(worker: RunningWorker, caplog: pytest.LogCaptureFixture) -> None:
+    with opened(worker) as engine:
+        stream = engine.stream("One day", LONG)
+        next(stream)
+        worker.kill()
+        assert isinstance(ended(lambda: list(stream)), (DeviceLostError, ClosedError))
+        eventually(lambda: engine.closed)
+    told = [record.getMessage() for record in caplog.records if "is gone" in record.getMessage()]
+    assert [text.partition(":")[0] for text in told] == ["the engine closes"]
+
+
 def test_killed_while_it_reads_a_prompt(worker: RunningWorker) -> None:
     with opened(worker, batch_size=32) as engine, worker.stopped():
         request = engine.submit(prompt(400), SHORT)
@@ -228,8 +239,8 @@ def test_memory_comes_back(shared: RunningWorker) -> None:
 @pytest.mark.parametrize(
     ("devices", "told"),
     [
-        (["rpc://"], "devices has workers as rpc://HOST:PORT"),
-        (["rpc://host:99999"], "devices has workers as rpc://HOST:PORT"),
+        (["rpc://"], "devices names a worker as rpc://HOST:PORT"),
+        (["rpc://host:99999"], "devices names a worker as rpc://HOST:PORT"),
         (["CUDA7"], "devices names 'CUDA7', which does not exist; there are: none beside the CPU; leave it out"),
         ("rpc://host:50052", r'devices is a list of names, such as \["rpc://host:50052"\]'),
         ([3], "devices is a list of names"),

@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
-from ollama_engine.errors import ContextOverflowError
+from ollama_engine.errors import ContextOverflowError, DeviceLostError
 from ollama_engine.kvcache import Cache
 from ollama_engine.runner.core.request_queue import RequestQueue
 from ollama_engine.runner.core.steered_rows import prepare_masks
@@ -322,7 +322,8 @@ class EngineCore:
 
     def _fail(self, step: Step, error: BaseException) -> None:
         """After a step that could not be computed: end its requests, and compute all others again."""
-        report(log, logging.ERROR, "a step failed: %s", error, exc_info=log.isEnabledFor(logging.DEBUG))
+        if not isinstance(error, DeviceLostError):  # the Engine closes, and the log says so with the same words
+            report(log, logging.ERROR, "a step failed: %s", error, exc_info=log.isEnabledFor(logging.DEBUG))
         self.scrap()
         for entry in step.entries:
             if entry.alive:
