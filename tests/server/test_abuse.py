@@ -22,7 +22,7 @@ from tests.suite import scaled
 
 PATIENCE = 60
 TEN_MEGABYTES = 10_000_000
-SHORT = {"num_predict": 2}
+SHORT = {"num_predict": 2, "temperature": 0}
 DIGITS = {"type": "array", "minItems": 100_000, "items": {"enum": [1, 2, 3]}}
 
 

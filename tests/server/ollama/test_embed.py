@@ -50,7 +50,8 @@ def test_long_texts_are_cut_or_refused(demo_server: str) -> None:
 def test_what_is_loaded(demo_server: str) -> None:
     ask(demo_server, "embed")
     (row,) = [model for model in httpx.get(f"{demo_server}/api/ps").json()["models"] if model["name"] == "demo:latest"]
-    assert list(row) == ["name", "model", "size", "digest", "details", "expires_at", "size_vram", "context_length"]
+    ollamas = ["name", "model", "size", "digest", "details", "expires_at", "size_vram", "context_length"]
+    assert list(row) == [*ollamas, "devices"]
     assert row["details"]["family"] == "llama"
     assert row["context_length"] == 1024
     assert datetime.fromisoformat(row["expires_at"].partition(".")[0]).year >= 2026
