@@ -7,7 +7,7 @@ random. In the engine, all but sampling and launch runs while the device compute
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
@@ -45,7 +45,7 @@ class IdleExecutor(Executor):
         pass
 
     @contextmanager
-    def _read(self, graph: Graph) -> Iterator[FloatArray]:
+    def _read(self, graph: Graph, needed: Sequence[int]) -> Iterator[FloatArray]:
         assert graph.shape is not None
         yield LOGITS[: graph.shape.n_outputs]
 
