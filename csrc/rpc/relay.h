@@ -2,9 +2,9 @@
 //
 // ggml's client calls abort() when a connection ends, or an answer is not what it expects. It is therefore connected to
 // a thread of this process, which passes everything on. When the worker is gone, silent or wrong, the relay says so
-// (oe_relay_fault) and from then on answers itself, with zeros: ggml's calls return, their results are worth nothing,
-// and whoever called ggml looks at the fault before using them. While ggml asks for nothing, the end of a worker's
-// connection is noticed at once.
+// (oe_relay_fault) and from then on answers itself, with zeros. Then ggml's calls return, and their results are worth
+// nothing: the caller of ggml must look at the fault before it uses them. The relay also notices at once
+// that a connection ends while ggml asks for nothing.
 #ifndef OE_RELAY_H
 #define OE_RELAY_H
 

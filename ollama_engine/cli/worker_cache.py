@@ -1,8 +1,8 @@
 """WeightCache: weights that a worker keeps, so that a program need not send them again.
 
-ggml names a file by the hash of its contents, writes it in place, and reads whatever has that name: what a process left
-half written, as when it was killed or the disk was full, would become somebody's weights. So each process writes to a
-folder of its own, with links to what there is already, and its files are checked before others see them.
+ggml names a file by the hash of its contents, writes it in place, and reads whatever has that name. A process that is
+killed leaves half a file, and the next program would compute with it. So each process writes to a folder of its own,
+with links to what there is already, and its files are checked before others see them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The largest values of each row, without sorting the row: what is left of logits where a device samples.
+"""The largest values of each row, without sorting the row. A device finds the best logits with it.
 
 ggml's operation for it gives them in any order. Devices differ in how long rows may be.
 """

@@ -165,7 +165,7 @@ class _Planner:
             return order
         fits = self._fits(need.memory, need.room)
         if not self._fits(need.least, need.room)([]):
-            # It fits into no memory that there is: loading it says so, and costs nobody a model.
+            # It does not fit even into an empty machine. Loading it says so; no other model is unloaded for it.
             fits = self._fits({}, {})
         chosen: list[Resident] = []
         for resident in order:
