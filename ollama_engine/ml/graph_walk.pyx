@@ -38,12 +38,20 @@ cdef uint64_t _mix(uint64_t seed, uint64_t value) noexcept:
     return (seed ^ value) * <uint64_t>1099511628211 ^ (seed >> 29)
 
 
+cdef uint64_t _mix_place(uint64_t seed, lib.ggml_tensor *root) noexcept:
+    """Whether a tensor has memory already, and of which device: results go where what they are computed from lies."""
+    if root.buffer == NULL:
+        return _mix(seed, root.data != NULL)
+    seed = _mix(seed, <uint64_t><size_t>lib.ggml_backend_buffer_get_type(root.buffer))
+    return _mix(seed, <uint64_t>lib.ggml_backend_buffer_get_usage(root.buffer))
+
+
 cdef uint64_t _mix_tensor(_Walk walk, uint64_t seed, lib.ggml_tensor *t) noexcept:
     cdef int i
     seed = _mix(seed, walk.number(t))
     seed = _mix(seed, walk.number(t.view_src))
     seed = _mix(seed, <uint64_t>t.op << 32 | <uint64_t>t.type << 16 | <uint64_t>(t.flags & 0xff))
-    seed = _mix(seed, root_of(t).data != NULL)
+    seed = _mix_place(seed, root_of(t))
     for i in range(4):
         seed = _mix(seed, t.ne[i])
         seed = _mix(seed, t.nb[i])
@@ -51,9 +59,10 @@ cdef uint64_t _mix_tensor(_Walk walk, uint64_t seed, lib.ggml_tensor *t) noexcep
 
 
 cdef uint64_t structure_of(lib.ggml_context *ctx, lib.ggml_cgraph *graph) except? 0:
-    """A fingerprint of all that a memory plan depends on: operations, operands, shapes, and what has memory already.
+    """A fingerprint of all that a memory plan depends on: operations, operands, shapes, and what has memory where.
 
-    ggml reuses a plan for any graph with as many nodes that are no larger, even if another value must survive longer.
+    ggml reuses a plan for any graph with as many nodes that are no larger, even if another value must survive longer,
+    or must lie on another device.
     """
     cdef _Walk walk = _walk(ctx)
     cdef uint64_t seed = <uint64_t>14695981039346656037

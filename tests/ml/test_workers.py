@@ -74,6 +74,29 @@ def test_a_product_is_computed_where_its_weight_lies(backend: Backend) -> None:
         assert backend.workers[0].counts()["graphs"] == graphs + 1
 
 
+def test_the_same_graph_on_another_device(worker: RunningWorker, tmp_path: Path) -> None:
+    """ggml would reuse the plan of the first graph, and give the second one's results memory of the first device."""
+    values = np.arange(32, dtype=np.float32).reshape(4, 8)
+    with running_worker(tmp_path) as other:
+        params = BackendParams(threads=1, devices=(worker.address, other.address))
+        with Backend(params) as backend, contextlib.ExitStack() as storages:
+            sources = []
+            for device in range(3):
+                storage = storages.enter_context(Storage(backend, 1))
+                sources.append(storage.add("source", "f32", (8, 4)))
+                storage.allocate(device)
+                sources[-1].set(values + device)
+            for order in ((0, 1), (1, 0), (0, 0), (2, 0), (0, 2)):
+                with Context(backend) as ctx:
+                    views = [ops.view(sources[device], (8, 3), (32,), ctx=ctx) for device in order]
+                    outs = [ops.cont(ops.transpose(view)) for view in views]
+                    ctx.forward(*outs)
+                    ctx.alloc()
+                    ctx.compute()
+                    for device, out in zip(order, outs, strict=True):
+                        np.testing.assert_array_equal(out.numpy(), (values[:3] + device).T)
+
+
 def test_our_own_operations_stay_here(backend: Backend) -> None:
     """They are functions of this process; a worker says that it can run everything, and would call their addresses."""
     rng = np.random.default_rng(3)
