@@ -147,8 +147,8 @@ def devices_of_workers(names: Iterable[str]) -> tuple[Device, ...]:
 def _connected(address: WorkerAddress) -> socket.socket:
     try:
         return socket.create_connection((address.host, address.port), timeout=CONNECT_SECONDS)
-    except OSError as error:
-        why = "no answer" if isinstance(error, TimeoutError) else error.strerror or str(error)
+    except (OSError, UnicodeError) as error:  # a name may be none that can be asked for
+        why = "no answer" if isinstance(error, TimeoutError) else getattr(error, "strerror", None) or str(error)
         raise DeviceError(
             f"no worker answers at {address}: {why}",
             advice=["start one there: ollama-engine worker --host ADDRESS --port PORT"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import Any
@@ -73,8 +74,8 @@ class BatchGenerator:
     def __call__(self, batch: Batch) -> dict[str, Any]:
         """The batch with the answers' columns. Raises as `Engine.map_batches`; ConfigError for a missing column."""
         prompts = [_plain(prompt) for prompt in self._column(batch, self._prompts)]
-        keys = range(len(prompts)) if self._ids is None else [_key(key) for key in self._column(batch, self._ids)]
-        found = self._kept_answers(list(keys), prompts)
+        keys = list(range(len(prompts))) if self._ids is None else self._keys(batch, self._ids)
+        found = self._kept_answers(keys, prompts)
         missing = [(place, prompts[place]) for place in range(len(prompts)) if place not in found]
         with closing(_iterator(answered(self._how, missing))) as answers:
             for answer in answers:
@@ -87,6 +88,15 @@ class BatchGenerator:
                     self._kept.add(kept, prompt_digest(prompts[place]))
                 found[place] = answer
         return {**batch, **self._columns([found[place] for place in range(len(prompts))])}
+
+    def _keys(self, batch: Batch, column: str) -> list[int | str]:
+        """The rows' ids. Raises ConfigError where two are the same: one's answer would be taken for the other's."""
+        keys = [_key(key) for key in self._column(batch, column)]
+        if len(set(keys)) < len(keys):
+            key, times = Counter(keys).most_common(1)[0]
+            raise ConfigError(Option("id_column"), f" {column!r} has {key!r} in {times} rows of a batch",
+                              advice=["name a column that differs in each row"])  # fmt: skip
+        return keys
 
     def _column(self, batch: Batch, name: str) -> Any:
         if name not in batch:

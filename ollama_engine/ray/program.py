@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import ray
 from ray import serve
 
 from ollama_engine.errors import ConfigError, Option
 from ollama_engine.ray.application import ReplicaOptions, engines
+from ollama_engine.ray.cluster import cluster
 from ollama_engine.ray.replica_scheduler import ReplicaScheduler
 from ollama_engine.server.program import listener
 from ollama_engine.server.program import serve as serve_http
@@ -21,13 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["NAME", "replicas", "serve_replicas"]
 
-log = logging.getLogger(__name__)
-
 NAME = "ollama-engine"
 """Of the application in Ray Serve."""
-
-STORE_BYTES = 100 << 20
-"""Ray's object store, where a cluster is started here: requests and answers are smaller than what goes through it."""
 
 
 def serve_replicas(
@@ -50,15 +45,18 @@ def replicas(
 ) -> Iterator[ReplicaScheduler]:  # fmt: skip
     """Engines on Ray, from when they run until the block ends.
 
-    `address`: of a running Ray cluster ("auto", "ray://HOST:PORT"); None starts one in processes of this machine, which
-    end with this. Raises ConfigError where the cluster is too small, ConnectionError where there is none.
+    `address`: of a running Ray cluster ("auto", HOST:PORT, ray://HOST:PORT); None starts one in processes of this
+    machine, which end with this. Raises ConfigError where there is no cluster, where it is too small, or where it serves
+    an application of this name already.
     """
     # One line for each request in the server's log says what Ray's two for each would.
     logs = {"log_level": "INFO" if settings.debug else "WARNING", "enable_access_log": bool(settings.debug)}
-    with _cluster(address):
+    with cluster(address):
         _refuse_what_does_not_fit(options)
         if address is None:
             serve.start(proxy_location="Disabled", logging_config=logs)
+        else:
+            _refuse_a_name_that_is_taken()
         try:
             handle = serve.run(engines(settings, options), name=NAME, route_prefix=None, logging_config=logs)
             yield ReplicaScheduler(handle, settings.keep_alive)
@@ -69,17 +67,15 @@ def replicas(
                 serve.delete(NAME)
 
 
-@contextmanager
-def _cluster(address: str | None) -> Iterator[None]:
-    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": log.isEnabledFor(logging.DEBUG)}
-    if address is None:
-        ray.init(include_dashboard=False, object_store_memory=STORE_BYTES, address="local", **quiet)
-    else:
-        ray.init(address=address, **quiet)
-    try:
-        yield
-    finally:
-        ray.shutdown()
+def _refuse_a_name_that_is_taken() -> None:
+    """Raise ConfigError where the cluster serves an application of this name: ours would replace it, and then end it."""
+    if NAME in serve.status().applications:
+        raise ConfigError(
+            Option("ray_address"), f": that cluster serves an application {NAME!r} already, by a program that runs, by "
+            "one that was killed, or by a config file",
+            advice=[f"""end it: python -c "from ray import serve; serve.delete('{NAME}')" where the cluster runs""",
+                    "leave the address out, and have a cluster started here"],
+        )  # fmt: skip
 
 
 def _refuse_what_does_not_fit(options: ReplicaOptions) -> None:

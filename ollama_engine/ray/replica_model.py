@@ -105,10 +105,17 @@ class ReplicaModel(CalledModel):
 
 
 async def send(engines: DeploymentHandle, method: str, *args: Any, chain: Sequence[bytes]) -> dict[str, Any]:
-    """What a method of a replica returns. Raises the error it says; ModelProcessError where replicas keep ending."""
+    """What a method of a replica returns. Raises the error it says; ModelProcessError where replicas keep ending.
+
+    Cancelling this cancels the request: Ray by itself has the replica go on.
+    """
     for attempt in range(1, ATTEMPTS + 1):
+        answer = engines.options(method_name=method).remote(*args, chain=list(chain))
         try:
-            found: dict[str, Any] = await engines.options(method_name=method).remote(*args, chain=list(chain))
+            found: dict[str, Any] = await answer
+        except asyncio.CancelledError:
+            answer.cancel()
+            raise
         except RayActorError as error:
             if attempt == ATTEMPTS:
                 raise ModelProcessError(ENDED, advice=["send the request again"]) from error

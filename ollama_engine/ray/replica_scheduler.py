@@ -67,9 +67,7 @@ class ReplicaScheduler:
         entry = self._entries.get(key)
         if entry is None or entry.stored != stored:
             facts = await self._load(stored, wish)
-            for other in [other for other in self._entries if other[0] == stored.name]:
-                del self._entries[other]  # replicas load it anew for options that differ
-            entry = self._entries[key] = _Entry(stored, wish, facts, math.inf)
+            entry = self._loaded(key, _Entry(stored, wish, facts, math.inf))
         entry.holds += 1
         try:
             yield ModelLease(ReplicaModel(self._engines, wish, stored, entry.facts), time.monotonic() - began)
@@ -86,6 +84,16 @@ class ReplicaScheduler:
             del self._loading[id(mark)]
         facts: ModelFacts = decode(found["facts"])
         return facts
+
+    def _loaded(self, key: tuple[str, RunnerOptions], new: _Entry) -> _Entry:
+        """The entry of a model that has been loaded: another request may have waited for it, too, and made one."""
+        entry = self._entries.get(key)
+        if entry is not None and entry.stored == new.stored:
+            return entry
+        for other in [other for other in self._entries if other[0] == new.stored.name]:
+            del self._entries[other]  # replicas load it anew for options that differ
+        self._entries[key] = new
+        return new
 
     def _forget_expired(self) -> None:
         now = time.time()

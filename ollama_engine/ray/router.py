@@ -59,7 +59,8 @@ class PrefixRouter(RequestRouter):
     def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
         """Count a request that has ended, however it did."""
         super().on_request_completed(replica_id, internal_request_id)
-        self._sent[replica_id.unique_id] -= 1
+        if self._sent[replica_id.unique_id] > 0:  # Ray tells of requests that could not be sent, too
+            self._sent[replica_id.unique_id] -= 1
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
         """Forget replicas that are gone."""

@@ -212,6 +212,13 @@ def test_no_worker() -> None:
             Engine(demo.path(), devices=[address], **OPTIONS)
 
 
+@pytest.mark.parametrize("host", ["gpu..local", "x" * 64 + ".local"])
+def test_a_name_that_cannot_be_asked_for(host: str) -> None:
+    """Python raises UnicodeError for these, before anything is asked."""
+    with pytest.raises(DeviceError, match=f"no worker answers at rpc://{host}:50052: .*ollama-engine worker"):
+        Engine(demo.path(), devices=[f"rpc://{host}"], **OPTIONS)
+
+
 def test_a_worker_serves_one_engine(shared: RunningWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(shared) as engine:
         with monkeypatch.context() as impatient:  # nobody else is: under load answers take longer

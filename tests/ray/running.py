@@ -13,7 +13,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
 
-from tests.ray.ray_environment import PATIENCE, ray_environment
+from tests.ray.ray_environment import PATIENCE, command, ray_environment
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,12 @@ class RunningServer:
         """Process ids of its engines."""
         parents = dict(_parents())
         return [pid for pid in parents if _is_engine(pid) and self.process.pid in _ancestors(pid, parents)]
+
+    def cluster(self) -> str:
+        """HOST:PORT of its Ray cluster."""
+        parents = dict(_parents())
+        commands = (command(pid) for pid in parents if self.process.pid in _ancestors(pid, parents))
+        return next(found[1] for text in commands if (found := re.search(r"--gcs-address=(\S+)", text)))
 
 
 @contextmanager

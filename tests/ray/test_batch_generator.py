@@ -76,6 +76,15 @@ def test_what_one_process_has_answered_no_other_computes(tmp_path: Path) -> None
     other.close()
 
 
+def test_ids_that_two_rows_have_are_refused_before_an_answer_is_kept(tmp_path: Path) -> None:
+    """Or the same job, run again, would end with "the answer to another prompt"."""
+    answer = generator(checkpoint=tmp_path, id_column="id")
+    with pytest.raises(ConfigError, match="'id' has 2 in 2 rows of a batch; name a column that differs in each row"):
+        answer(batch(1, 2, 3) | {"id": [1, 2, 2]})
+    assert not keys(tmp_path)
+    answer.close()
+
+
 def keys(folder: Path) -> Counter[int]:
     """How often each id is answered in a folder."""
     lines = [line for file in folder.glob("*.jsonl") for line in file.read_bytes().splitlines(keepends=True)]

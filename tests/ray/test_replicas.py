@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -150,6 +152,18 @@ def test_a_replica_that_ends_takes_only_what_it_had_begun(server: RunningServer)
     assert all("the replica that computed this answer has ended" in error for error in told)
     wait_until(lambda: len(server.replicas()) == 2)
     assert chat(server, "Hello", num_predict=2)["done"]
+
+
+def test_a_second_program_does_not_replace_the_first(server: RunningServer) -> None:
+    """An application of Ray Serve has one name in a cluster: it would be replaced, and end with the second program."""
+    chat(server, "Hello", num_predict=1)
+    command = [sys.executable, "-m", "ollama_engine", "serve", "demo", "--port", "0", "--replicas", "1"]
+    found = subprocess.run(
+        [*command, "--ray-address", server.cluster()], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert found.returncode == 2, found.stderr
+    assert "--ray-address: that cluster serves an application 'ollama-engine' already" in found.stderr
+    assert chat(server, "Hello", num_predict=1)["done"]
 
 
 def test_a_client_that_goes_frees_its_sequence(server: RunningServer) -> None:

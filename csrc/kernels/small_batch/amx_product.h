@@ -3,21 +3,15 @@
  *
  * A thread takes up to COLUMN_GROUPS times 16 rows of weights. It unpacks each 16 into a panel, in the order of AMX's
  * second operand (4 numbers along k, 16 rows of weights beside each other), and multiplies the panels with the rows of
- * activations as they lie, 32 at a time. Tiles add up whole numbers of a block. What follows is done in the order and
- * with the operations of vector_product.h, so that the bits are the same.
+ * activations, 32 at a time (amx_steps256.h, amx_steps32.h). Tiles add up whole numbers of a block. What follows is
+ * done in the order and with the operations of vector_product.h, so that the bits are the same.
  *
- * A step multiplies STEP blocks of 32 rows with those of a panel. What limits it is the way from the L2 cache to the
- * L1 cache, above all the way back of what was written (16 bytes a cycle where it was measured). So TOGETHER panels
- * share the activations of a step, and all blocks of s0 come first, then all of s1 (kernel.h): its sums stay in the L1
- * cache.
- *
- * A tile takes about as long to multiply as its sums take to be added up, so these alternate in PARTS: both fit into
- * the CPU's window of instructions. (In whole steps, Q4_K takes a tenth longer.) */
+ * What limits it is the way from the L2 cache to the L1 cache, above all the way back of what was written (16 bytes a
+ * cycle where it was measured). So TOGETHER panels share the activations of a step, and all blocks of s0 come first,
+ * then all of s1 (kernel.h): its sums stay in the L1 cache. */
 #include <stdlib.h>
 
-#define COLUMN_GROUPS 8
 #define PANELS_BYTES 1200000 /* more than half of the L2 cache that CPUs with AMX have; measured: 0.6 to 1.2 MB */
-#define PARTS 4
 #define SUMS (OE_QUAD * TOGETHER * 32)
 
 typedef struct tile_config {
@@ -33,136 +27,67 @@ typedef struct columns {
     int skip;
 } columns;
 
-/* One step: blocks of rows of activations, blocks of a panel, and what their products are added to. */
-typedef struct step {
-    const act_block *act;
-    const panel_block *panel;
-    floats *sums; /* [STEP][groups][32] */
-    bool first;   /* sums start at 0 */
-} step;
-
-/* Steps in their order: by group, then by block of one of the sums s0 to s3, then by sum. */
-typedef struct steps {
+/* What is multiplied at once: `n` rows of activations, 32 at most, and `groups` panels, TOGETHER at most. */
+typedef struct piece {
     const oe_sb_product *p;
-    int64_t row;
-    const panel_block *panels; /* [blocks / STEP][groups][STEP] */
+    int64_t row, n;
+    const act_panel *acts;     /* of oe_packed_rows */
+    const panel_block *panels; /* ordered by panel_index */
     int groups;
     floats *sums;              /* [OE_QUAD][groups][32], of SUMS */
-    int64_t block, sum;
-    int group;
-} steps;
+} piece;
 
-INLINE step oe_step(const steps *s) {
-    const act_block *const acts = (const act_block *)s->p->acts;
-    return (step){
-        acts + (s->block / OE_QUAD * s->p->rows + s->row) * OE_QUAD + s->block % OE_QUAD,
-        s->panels + s->block * s->groups + s->group * STEP,
-        s->sums + (s->sum * s->groups + s->group) * 32,
-        s->block < OE_QUAD,
-    };
-}
-
-/* False behind the last step. */
-INLINE bool oe_next_step(steps *s) {
-    if (++s->group < s->groups) {
-        return true;
-    }
-    s->group = 0;
-    s->block += OE_QUAD;
-    if (s->block >= s->p->blocks) {
-        s->sum += STEP;
-        s->block = s->sum;
-    }
-    return s->sum < OE_QUAD && s->block < s->p->blocks;
-}
-
-INLINE void store_tiles(const int halves, tile_dots *to) {
-    _tile_stored(0, to->of[0][0], 64);
-    _tile_stored(2, to->of[1][0], 64);
-    if (halves == 2) {
-        _tile_stored(1, to->of[0][16], 64);
-        _tile_stored(3, to->of[1][16], 64);
-    }
-}
-
-/* Adds up the products of the panels with `n` rows of activations, 16 * halves at most. Tiles work on a step while the
- * sums of the one before are added up. */
-INLINE void multiply_rows(const int halves, steps *s, int64_t n) {
-    const size_t stride = OE_QUAD * sizeof(act_block);
-    const int64_t to_next_sum = (int64_t)s->groups * 32;
-    tile_dots dots;
-    step now = oe_step(s);
-#pragma GCC unroll 4
-    for (int part = 0; part < PARTS; part++) {
-        multiply_part(halves, part, now.act, stride, now.panel);
-    }
-    for (bool more = true; more;) {
-        store_tiles(halves, &dots);
-        more = oe_next_step(s);
-        const step next = more ? oe_step(s) : now; /* the last is multiplied once more, for nothing */
-        const panel_scales scales = scales_of(now.panel);
-#pragma GCC unroll 4
-        for (int part = 0; part < PARTS; part++) {
-            multiply_part(halves, part, next.act, stride, next.panel);
-            for (int64_t i = n * part / PARTS; i < n * (part + 1) / PARTS; i++) {
-                add_dots(&scales, &dots, i, now.act + OE_QUAD * i, now.first, now.sums + i, to_next_sum);
-            }
-        }
-        now = next;
-    }
-}
+#if K_BLOCK == 256
+#include "kernels/small_batch/amx_steps256.h"
+#else
+#include "kernels/small_batch/amx_steps32.h"
+#endif
 
 /* The sums of sums that have no block are 0. */
-INLINE floats total_of(const steps *s, int group, int64_t i) {
-    const int64_t to_next_sum = (int64_t)s->groups * 32;
-    const floats *x = s->sums + (int64_t)group * 32 + i;
+INLINE floats total_of(const piece *of, int group, int64_t i) {
+    const int64_t to_next_sum = (int64_t)of->groups * 32;
+    const floats *x = of->sums + (int64_t)group * 32 + i;
     return floats_add(floats_add(x[0], x[to_next_sum]), floats_add(x[2 * to_next_sum], x[3 * to_next_sum]));
 }
 
-static void oe_multiply_panels(steps s, int64_t n, const columns *of) {
-    if (s.p->blocks < OE_QUAD) {
-        memset(s.sums, 0, (size_t)(OE_QUAD * s.groups * 32) * sizeof *s.sums);
+static void oe_multiply_panels(const piece *of, const columns *to) {
+    if (of->p->blocks < OE_QUAD) {
+        memset(of->sums, 0, (size_t)(OE_QUAD * of->groups * 32) * sizeof *of->sums);
     }
-    if (n > 16) {
-        multiply_rows(2, &s, n);
-    } else {
-        multiply_rows(1, &s, n);
-    }
-    for (int64_t i = 0; i < n; i++) {
-        for (int g = 0; g < s.groups; g++) {
-            store_lanes(oe_sb_out(s.p, s.row + i) + of[g].from, of[g].skip, total_of(&s, g, i));
+    oe_multiply_piece(of);
+    for (int64_t i = 0; i < of->n; i++) {
+        for (int g = 0; g < of->groups; g++) {
+            store_lanes(oe_sb_out(of->p, of->row + i) + to[g].from, to[g].skip, total_of(of, g, i));
         }
     }
 }
 
-/* LANES rows of weights, as the panel `group` of `groups`; zeros follow, up to a whole step. */
+/* LANES rows of weights, as the panel `group` of `groups`. */
 static void oe_unpack(const oe_sb_product *p, int64_t from, int group, int groups, panel_block *panels) {
     window w = {p->weights + (size_t)from * p->row_bytes, p->row_bytes, 4 * p->row_bytes};
-    for (int64_t b = 0; b < (p->blocks + STEP - 1) / STEP * STEP; b++, w.at += BLOCK_BYTES) {
-        panel_block *const to = panels + (b / STEP * groups + group) * STEP + b % STEP;
-        if (b < p->blocks) {
-            unpack_block(w, to);
-        } else {
-            memset(to, 0, sizeof *to);
-        }
+    for (int64_t b = 0; b < p->blocks; b++, w.at += BLOCK_BYTES) {
+        unpack_block(w, panels + panel_index(p, b, group, groups));
     }
     __asm__ volatile("" : : : "memory"); /* GCC does not know that tile loads read memory, and may store later */
 }
 
-/* Blocks of a panel. */
-static int64_t oe_steps_of(const oe_sb_product *p) { return (p->blocks + STEP - 1) / STEP * STEP; }
-
 /* How many groups of rows of weights share each look at the activations; many rows of these do not fit the L2 cache. */
 static int oe_groups_of(const oe_sb_product *p) {
-    const int64_t fit = PANELS_BYTES / (oe_steps_of(p) * (int64_t)sizeof(panel_block));
+    const int64_t fit = PANELS_BYTES / (panel_blocks(p) * (int64_t)sizeof(panel_block));
     return (int)(fit < 1 ? 1 : fit > COLUMN_GROUPS ? COLUMN_GROUPS : fit);
 }
 
 INLINE int oe_together(int groups) { return groups < TOGETHER ? groups : TOGETHER; }
 
+/* Memory of a thread. */
+typedef struct scratch {
+    floats *sums;
+    panel_block *panels;
+    act_panel *acts;
+} scratch;
+
 /* Results first .. first + 16 * groups - 1 along m, or up to `last`. */
-static void oe_multiply_groups(const oe_sb_product *p, int64_t first, int64_t last, int groups, floats *sums,
-                               panel_block *panels) {
+static void oe_multiply_groups(const oe_sb_product *p, int64_t first, int64_t last, int groups, const scratch *in) {
     columns of[COLUMN_GROUPS];
     int n = 0;
     for (; n < groups && first < last; n++, first += LANES) {
@@ -171,13 +96,16 @@ static void oe_multiply_groups(const oe_sb_product *p, int64_t first, int64_t la
     }
     for (int g = 0; g < n; g++) {
         const int before = g / TOGETHER * TOGETHER;
-        oe_unpack(p, of[g].from, g - before, oe_together(n - before), panels + before * oe_steps_of(p));
+        oe_unpack(p, of[g].from, g - before, oe_together(n - before), in->panels + before * panel_blocks(p));
     }
     for (int64_t row = 0; row < p->rows; row += 32) {
+        const int64_t rows = p->rows - row < 32 ? p->rows - row : 32;
+        const act_panel *const acts = oe_packed_rows(p, row, rows, in->acts);
+        piece all = {.p = p, .row = row, .n = rows, .acts = acts, .sums = in->sums};
         for (int g = 0; g < n; g += TOGETHER) {
-            const steps all = {.p = p, .row = row, .panels = panels + g * oe_steps_of(p),
-                               .groups = oe_together(n - g), .sums = sums};
-            oe_multiply_panels(all, p->rows - row < 32 ? p->rows - row : 32, of + g);
+            all.panels = in->panels + g * panel_blocks(p);
+            all.groups = oe_together(n - g);
+            oe_multiply_panels(&all, of + g);
         }
     }
 }
@@ -192,15 +120,17 @@ static bool oe_multiply_with_tiles(const oe_sb_product *p, int64_t first, int64_
         .rows = {16, 16, 16, 16, 16, 16, K_TILE / 4, K_TILE / 4},
     };
     const int groups = oe_groups_of(p);
+    const size_t panels = (size_t)(groups * panel_blocks(p)) * sizeof(panel_block);
+    const size_t acts = p->packed ? 0 : (size_t)act_panels(p) * sizeof(act_panel);
     /* sums are not on the stack: these are 64 KB */
-    floats *sums = aligned_alloc(64, SUMS * sizeof *sums + (size_t)(groups * oe_steps_of(p)) * sizeof(panel_block));
+    floats *const sums = aligned_alloc(64, SUMS * sizeof *sums + panels + (acts + 63) / 64 * 64);
     if (!sums) {
         return false;
     }
-    panel_block *panels = (panel_block *)(sums + SUMS);
+    const scratch in = {sums, (panel_block *)(sums + SUMS), (act_panel *)((char *)(sums + SUMS) + panels)};
     _tile_loadconfig(&config);
     for (; first < last; first += groups * LANES) {
-        oe_multiply_groups(p, first, last, groups, sums, panels);
+        oe_multiply_groups(p, first, last, groups, &in);
     }
     _tile_release();
     free(sums);

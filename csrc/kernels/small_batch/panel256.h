@@ -7,12 +7,18 @@
  *      MIN_SUMS      sum16 or sum32
  *
  * and behind it INLINE void unpack_block(window w, panel_block *x), which calls put_part. */
-#include "kernels/small_batch/panel.h"
-
 #define K_BLOCK 256
 #define K_TILE 64
-#define STEP 1
 #define TOGETHER 8
+#define COLUMN_GROUPS 8
+#define PACKS false
+
+typedef act_block act_panel;
+
+/* The whole sums of a step, by tile of weights (low, high), row of activations and lane. */
+typedef struct tile_dots {
+    int32_t of[2][32][LANES] __attribute__((aligned(64)));
+} tile_dots;
 
 typedef struct panel_scales {
     floats d;
@@ -80,14 +86,13 @@ INLINE void multiply_part(const int halves, const int s, const oe_act256 *act, s
 
 /* *out += the block's product with the i-th row of activations, whose block is `act`. */
 INLINE void add_dots(const panel_scales *x, const tile_dots *dots, int64_t i, const oe_act256 *act, bool first,
-                     floats *out, int64_t to_next_sum) {
+                     floats *out) {
     const ints low = _mm512_load_si512(dots->of[0][i]), high = _mm512_load_si512(dots->of[1][i]);
     floats sum = floats_multiply(x->d, floats_from_ints(ints_add(low, ints_shift_left(high, 7))));
 #if MINS
     const ints least = times_sums(false, MINS, x->mins, act->MIN_SUMS, act);
     sum = floats_subtract(sum, floats_multiply(x->dmin, floats_from_ints(least)));
 #endif
-    (void)to_next_sum; /* a step is one block */
-    *out = sum_before(first, out);
+    *out = first ? floats_set(0) : *out;
     add_scaled(false, sum, &act->d, act, out);
 }
