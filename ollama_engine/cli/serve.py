@@ -67,7 +67,7 @@ def add_replica_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--replica-gpus", metavar="N", type=float, default=0.0,
                        help="GPUs of each, 0.5 for two on one (default 0)")  # fmt: skip
     group.add_argument("--ray-address", metavar="ADDRESS",
-                       help="a running Ray cluster: auto, or ray://HOST:PORT (default: one is started)")  # fmt: skip
+                       help="a running Ray cluster: auto, or HOST:PORT (default: one is started)")  # fmt: skip
 
 
 def replica_numbers(text: str) -> tuple[int, int]:

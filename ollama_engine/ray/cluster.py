@@ -26,17 +26,24 @@ CONNECT_SECONDS = 5.0
 SILENT_SECONDS = 15.0
 """After which it is told that a cluster does not answer; Ray itself goes on trying for minutes."""
 
+SILENT = """\
+what listens at %s does not answer as a Ray cluster does; Ray tries for some minutes. A cluster's port is 6379, unless \
+it was started with another (8265 is its dashboard). Where it wants a token, set RAY_AUTH_MODE=token and \
+RAY_AUTH_TOKEN_PATH\
+"""
+
 AUTO = "auto"
 OPTION = Option("ray_address")
-FORM = re.compile(r"(?:ray://)?(?P<host>\[[0-9a-fA-F:.%]+\]|[^/:\[\]\s]+):(?P<port>[0-9]{1,5})", re.ASCII)
+CLIENT = "ray://"
+FORM = re.compile(r"(?P<host>\[[0-9a-fA-F:.%]+\]|[^/:\[\]\s]+):(?P<port>[0-9]{1,5})", re.ASCII)
 
 
 @contextmanager
 def cluster(address: str | None) -> Iterator[None]:
     """Connect this process to Ray until the block ends.
 
-    `address`: "auto", HOST:PORT or ray://HOST:PORT of a cluster that runs; None starts one in processes of this
-    machine, which end with the block. Raises ConfigError where there is none.
+    `address`: "auto" or HOST:PORT of a cluster that runs, and that this machine is a node of; None starts one in
+    processes of this machine, which end with the block. Raises ConfigError where there is none.
     """
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": log.isEnabledFor(logging.DEBUG)}
     if address is None:
@@ -52,10 +59,7 @@ def cluster(address: str | None) -> Iterator[None]:
 def _join(address: str, quiet: dict[str, Any]) -> None:
     if address != AUTO:
         _refuse_where_nothing_listens(address)
-    silent = Timer(SILENT_SECONDS, log.warning, (
-        "what listens at %s does not answer as a Ray cluster does; Ray tries for some minutes. A cluster takes programs "
-        "at HOST:6379, and at ray://HOST:10001, unless it was started with other ports (8265 is its dashboard)", address,
-    ))  # fmt: skip
+    silent = Timer(SILENT_SECONDS, log.warning, (SILENT, address))
     silent.daemon = True
     silent.start()
     try:
@@ -71,9 +75,14 @@ def _join(address: str, quiet: dict[str, Any]) -> None:
 
 def _refuse_where_nothing_listens(address: str) -> None:
     """Raise ConfigError at once: Ray itself tries an address for minutes, and then ends the process."""
+    if address.startswith(CLIENT):
+        raise ConfigError(
+            OPTION, f" {address!r} is for Ray's client, through which no answer can be streamed",
+            advice=["run this on a node of the cluster, with the address auto"],
+        )  # fmt: skip
     found = FORM.fullmatch(address)
     if found is None or not 1 <= int(found["port"]) <= 65535:
-        raise ConfigError(OPTION, f" is auto, HOST:PORT or ray://HOST:PORT, got {address!r}")
+        raise ConfigError(OPTION, f" is auto or HOST:PORT, got {address!r}")
     try:
         socket.create_connection((found["host"].strip("[]"), int(found["port"])), CONNECT_SECONDS).close()
     except (OSError, UnicodeError) as error:  # a name may be none that can be asked for

@@ -45,9 +45,9 @@ def replicas(
 ) -> Iterator[ReplicaScheduler]:  # fmt: skip
     """Engines on Ray, from when they run until the block ends.
 
-    `address`: of a running Ray cluster ("auto", HOST:PORT, ray://HOST:PORT); None starts one in processes of this
-    machine, which end with this. Raises ConfigError where there is no cluster, where it is too small, or where it serves
-    an application of this name already.
+    `address`: of a running Ray cluster ("auto", HOST:PORT), of which this machine is a node; None starts one in
+    processes of this machine, which end with this. Raises ConfigError where there is no cluster, where it is too small,
+    or where it serves an application of this name already.
     """
     # One line for each request in the server's log says what Ray's two for each would.
     logs = {"log_level": "INFO" if settings.debug else "WARNING", "enable_access_log": bool(settings.debug)}
@@ -68,7 +68,7 @@ def replicas(
 
 
 def _refuse_a_name_that_is_taken() -> None:
-    """Raise ConfigError where the cluster serves an application of this name: ours would replace it, and then end it."""
+    """Raise ConfigError where the cluster serves an application of this name: ours would replace it, and end it."""
     if NAME in serve.status().applications:
         raise ConfigError(
             Option("ray_address"), f": that cluster serves an application {NAME!r} already, by a program that runs, by "

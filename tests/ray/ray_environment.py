@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import signal
 import tempfile
@@ -19,7 +20,8 @@ def ray_environment() -> Iterator[dict[str, str]]:
     """Environment variables for programs that start Ray.
 
     Ray keeps its files in a new folder with a short path, as its sockets need, reports nothing to its makers, and ends
-    no process for the memory that others take. Raises AssertionError where PATIENCE after the block a process with
+    no process for the memory that others take. Its clusters have a token of their own: Ray would leave one in the
+    user's home. Raises AssertionError where PATIENCE after the block a process with
     these variables still runs; none is left in the end.
     """
     folder = tempfile.mkdtemp(prefix="ray")
@@ -29,6 +31,8 @@ def ray_environment() -> Iterator[dict[str, str]]:
             "RAY_TMPDIR": folder,
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_memory_monitor_refresh_ms": "0",
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": secrets.token_hex(32),
         }
         wait_for_end(folder)
     finally:

@@ -23,10 +23,12 @@ class RunningServer:
     Attributes:
         url: where it listens.
         process: the program.
+        variables: its environment variables.
     """
 
     url: str
     process: subprocess.Popen[str]
+    variables: dict[str, str]
 
     def replicas(self) -> list[int]:
         """Process ids of its engines."""
@@ -65,7 +67,7 @@ def running(command: list[str], variables: dict[str, str]) -> Iterator[RunningSe
     reading = Thread(target=read, daemon=True)
     reading.start()
     try:
-        yield RunningServer(_url(lines), process)
+        yield RunningServer(_url(lines), process, variables)
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)

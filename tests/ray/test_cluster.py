@@ -12,9 +12,9 @@ import pytest
 
 pytest.importorskip("ray.serve", reason="the extra `ray` is not installed")
 
-from ollama_engine.errors import ConfigError  # noqa: E402
-from ollama_engine.ray import cluster as room  # noqa: E402
-from ollama_engine.ray.cluster import cluster  # noqa: E402
+from ollama_engine.errors import ConfigError
+from ollama_engine.ray import cluster as room
+from ollama_engine.ray.cluster import cluster
 
 pytestmark = pytest.mark.slow  # Ray takes seconds to import
 
@@ -36,19 +36,25 @@ def started(**_: Any) -> None:
     raise AssertionError("Ray itself tries an address for minutes")
 
 
-@pytest.mark.parametrize("form", ["127.0.0.1:{}", "ray://127.0.0.1:{}"])
-def test_where_nothing_listens_ray_is_not_asked(form: str, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_listens_ray_is_not_asked(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room.ray, "init", started)
-    address = form.format(port)
-    with pytest.raises(ConfigError, match=f"no Ray cluster answers at {address}: Connection refused; .*ray start") as told:
-        joined(address)
+    why = f"no Ray cluster answers at 127.0.0.1:{port}: Connection refused; .*ray start"
+    with pytest.raises(ConfigError, match=why) as told:
+        joined(f"127.0.0.1:{port}")
     assert told.value.option == "ray_address"
+
+
+def test_rays_client_cannot_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chats would end with "internal error", one by one."""
+    monkeypatch.setattr(room.ray, "init", started)
+    with pytest.raises(ConfigError, match=r"no answer can be streamed; run this on a node of the cluster"):
+        joined("ray://127.0.0.1:10001")
 
 
 @pytest.mark.parametrize("address", ["", "nonsense", "10.0.0.1", "10.0.0.1:0", "10.0.0.1:70000", "http://10.0.0.1:1"])
 def test_what_is_no_address(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room.ray, "init", started)
-    with pytest.raises(ConfigError, match=r"is auto, HOST:PORT or ray://HOST:PORT, got"):
+    with pytest.raises(ConfigError, match=r"is auto or HOST:PORT, got"):
         joined(address)
 
 
@@ -63,7 +69,7 @@ def test_no_cluster_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ConnectionError("Could not find any running Ray instance.")
 
     monkeypatch.setattr(room.ray, "init", none)
-    with pytest.raises(ConfigError, match="no Ray cluster at 'auto': Could not find .*; .*start one"):
+    with pytest.raises(ConfigError, match=r"no Ray cluster at 'auto': Could not find .*; .*start one"):
         joined("auto")
 
 

@@ -159,8 +159,9 @@ def test_a_second_program_does_not_replace_the_first(server: RunningServer) -> N
     chat(server, "Hello", num_predict=1)
     command = [sys.executable, "-m", "ollama_engine", "serve", "demo", "--port", "0", "--replicas", "1"]
     found = subprocess.run(
-        [*command, "--ray-address", server.cluster()], capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
+        [*command, "--ray-address", server.cluster()], env=server.variables, capture_output=True, text=True,
+        timeout=PATIENCE, check=False,
+    )  # fmt: skip
     assert found.returncode == 2, found.stderr
     assert "--ray-address: that cluster serves an application 'ollama-engine' already" in found.stderr
     assert chat(server, "Hello", num_predict=1)["done"]

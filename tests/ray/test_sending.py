@@ -14,13 +14,13 @@ import pytest
 
 pytest.importorskip("ray.serve", reason="the extra `ray` is not installed")
 
-from ray.serve.request_router import RequestRouter  # noqa: E402
+from ray.serve.request_router import RequestRouter
 
-from ollama_engine.ray.replica_model import send  # noqa: E402
-from ollama_engine.ray.replica_scheduler import ReplicaScheduler  # noqa: E402
-from ollama_engine.ray.router import PrefixRouter  # noqa: E402
-from ollama_engine.server.library import Library  # noqa: E402
-from ollama_engine.store.model_store import ModelStore  # noqa: E402
+from ollama_engine.ray.replica_model import send
+from ollama_engine.ray.replica_scheduler import ReplicaScheduler
+from ollama_engine.ray.router import PrefixRouter
+from ollama_engine.server.library import Library
+from ollama_engine.store.model_store import ModelStore
 
 pytestmark = pytest.mark.slow  # Ray takes seconds to import
 
