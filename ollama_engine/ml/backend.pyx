@@ -299,19 +299,14 @@ cdef class Backend:
         return self.threads if self.pools is None else self.pools.current.threads
 
     def graph_bytes(self):
-        """Bytes reserved on each device for the intermediate results of graphs: {device name: bytes}.
-
-        Does not wait for a computation, which holds the lock.
-        """
+        """Bytes that intermediate results have on each device: {device name: bytes}. Waits for no computation."""
         self.check_open()
         return dict(self.graph_sizes)
 
     cdef int note_graph_sizes(self) except -1:
         """With `lock` held: keep what `graph_bytes` says, after the scheduler's memory may have changed."""
-        self.graph_sizes = {
-            device.name: lib.ggml_backend_sched_get_buffer_size(self.sched, self.handles[i])
-            for i, device in enumerate(self.devices)
-        }
+        taken = [lib.ggml_backend_sched_get_buffer_size(self.sched, self.handles[i]) for i in range(self.n_handles)]
+        self.graph_sizes = {device.name: nbytes for device, nbytes in zip(self.devices, taken)}
         return 0
 
     cdef size_t more_work(self, lib.ggml_cgraph *graph) noexcept:
