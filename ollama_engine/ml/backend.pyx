@@ -299,17 +299,14 @@ cdef class Backend:
         return self.threads if self.pools is None else self.pools.current.threads
 
     def graph_bytes(self):
-        """Bytes reserved on each device for the intermediate results of graphs: {device name: bytes}. Does not wait for
-        a computation, which holds the lock."""
+        """Bytes that intermediate results have on each device: {device name: bytes}. Waits for no computation."""
         self.check_open()
         return dict(self.graph_sizes)
 
     cdef int note_graph_sizes(self) except -1:
         """With `lock` held: keep what `graph_bytes` says, after the scheduler's memory may have changed."""
-        self.graph_sizes = {
-            device.name: lib.ggml_backend_sched_get_buffer_size(self.sched, self.handles[i])
-            for i, device in enumerate(self.devices)
-        }
+        taken = [lib.ggml_backend_sched_get_buffer_size(self.sched, self.handles[i]) for i in range(self.n_handles)]
+        self.graph_sizes = {device.name: nbytes for device, nbytes in zip(self.devices, taken)}
         return 0
 
     cdef size_t more_work(self, lib.ggml_cgraph *graph) noexcept:
@@ -398,7 +395,10 @@ def supports_flash_attention(device, key_dim, value_dim, str dtype not None):
     """Whether a `Device` has a one-pass attention kernel for heads of this size and keys of this type."""
     cdef lib.ggml_type kind = type_of(dtype)
     cdef lib.ggml_init_params params
-    cdef int64_t[4] q, k, v, m
+    cdef int64_t q[4]
+    cdef int64_t k[4]
+    cdef int64_t v[4]
+    cdef int64_t m[4]
     if dtype not in KEY_TYPES:
         return False
     if any([whole(dim) % lib.ggml_blck_size(kind) for dim in (key_dim, value_dim)]):
