@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import cast
 
@@ -171,9 +172,9 @@ class Engine(
 
     @property
     def metrics(self) -> MetricsSnapshot:
-        """Counters, tokens/s, queue, cells and times of steps until now."""
-        self._open()
-        return self._core.metrics(self._engine_thread.coming)
+        """Counters, tokens/s, queue, cells and times of steps until now. Does not wait for a step."""
+        device_bytes = {device.device: device.by_kind for device in self._open().memory().devices}
+        return replace(self._core.metrics(self._engine_thread.coming), device_bytes=device_bytes)
 
     def slots(self) -> list[SlotInfo]:
         """The requests that are in the engine now, the oldest first."""

@@ -45,8 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-t", "--threads", metavar="N", type=int, help="CPU threads (default: the physical cores)")
     parser.add_argument("--cache", metavar="FOLDER", help="keep large weights here, so that a program that comes again "
                         "need not send them again")  # fmt: skip
-    parser.add_argument("--memory", metavar="SIZE", type=read_size, help="most memory of each device that a "
-                        "program gets, such as 8GiB (default: what is free)")  # fmt: skip
+    parser.add_argument("--memory", metavar="SIZE", type=read_size, help="most memory of each device that "
+                        "each program gets, such as 8GiB; two may take twice that (default: what is free)")  # fmt: skip
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
 
 

@@ -53,6 +53,8 @@ cdef class Backend:
     cdef uint64_t planned
     # Bytes that the CPU's kernels need beside the results of the largest graph planned.
     cdef size_t work
+    # {device name: bytes} of the scheduler's memory. Replaced, never changed: read without `lock`.
+    cdef dict graph_sizes
     # Bytes that constants may still take before the system is asked again what is available.
     cdef size_t constant_room
     # The context that ggml works on with the GIL released.
@@ -77,6 +79,7 @@ cdef class Backend:
     cdef int forget_graph(self) except -1
     cdef int start_plan(self) except -1
     cdef int renew_scheduler(self) except -1
+    cdef int note_graph_sizes(self) except -1
     cdef lib.ggml_backend_sched_t measuring_scheduler(self) except NULL
     cdef size_t more_work(self, lib.ggml_cgraph *graph) noexcept
     cdef int give_up(self) except -1

@@ -263,7 +263,7 @@ cdef class Backend:
         self.sched = scheduler.ptr
         self.allocated = None
         self.planned = 0
-        return 0
+        return self.note_graph_sizes()
 
     cdef lib.ggml_backend_sched_t measuring_scheduler(self) except NULL:
         """A second scheduler, which plans and never allocates: measuring in the first would take away its memory."""
@@ -299,14 +299,20 @@ cdef class Backend:
         return self.threads if self.pools is None else self.pools.current.threads
 
     def graph_bytes(self):
-        """Bytes reserved on each device for the intermediate results of graphs: {device name: bytes}."""
+        """Bytes reserved on each device for the intermediate results of graphs: {device name: bytes}.
+
+        Does not wait for a computation, which holds the lock.
+        """
         self.check_open()
-        with self.lock:
-            self.check_open()
-            return {
-                device.name: lib.ggml_backend_sched_get_buffer_size(self.sched, self.handles[i])
-                for i, device in enumerate(self.devices)
-            }
+        return dict(self.graph_sizes)
+
+    cdef int note_graph_sizes(self) except -1:
+        """With `lock` held: keep what `graph_bytes` says, after the scheduler's memory may have changed."""
+        self.graph_sizes = {
+            device.name: lib.ggml_backend_sched_get_buffer_size(self.sched, self.handles[i])
+            for i, device in enumerate(self.devices)
+        }
+        return 0
 
     cdef size_t more_work(self, lib.ggml_cgraph *graph) noexcept:
         """With the lock held: bytes that the CPU's kernels need beside the results of this graph, beyond `work`.

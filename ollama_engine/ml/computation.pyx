@@ -287,7 +287,7 @@ cdef class Computation(Graph):
             raise NoMemoryError(f"no memory for a graph of {self.n_nodes} operations")
         self.backend.work += self.backend.more_work(self.graph)
         self.backend.planned = structure
-        return 0
+        return self.backend.note_graph_sizes()
 
     cdef int allocate(self) except -1:
         cdef size_t sizes[DEVICE_SLOTS]
@@ -318,6 +318,7 @@ cdef class Computation(Graph):
             self.detach()
             self.backend.renew_scheduler()
             raise NoMemoryError(f"no memory for a graph of {self.n_nodes} operations")
+        self.backend.note_graph_sizes()
         self.backend.allocated = self
         self.computed = False
         if self.backend.n_handles > 1:

@@ -46,6 +46,7 @@ cdef extern from "kernels/small_batch/kernel.h" nogil:
         int64_t block
         void (*quantize)(const float *x, void *act) noexcept
         void (*multiply_single)(const oe_sb_product *p, int64_t first, int64_t last) noexcept
+        bint packs
 
     const oe_sb_kernel *oe_sb_kernel_find(oe_sb_type type, oe_sb_isa isa, int64_t m)
     const oe_sb_kernel *oe_sb_kernel_for(const oe_sb_kernel *kernel, int64_t rows)

@@ -33,6 +33,12 @@ class DeviceMemory:
         """Bytes of all but the mapped weights."""
         return self.weights + self.repacked + self.cache + self.graph + self.work
 
+    @property
+    def by_kind(self) -> dict[str, int]:
+        """All bytes, as monitoring shows them: {"weights": .., "cache": .., "graph": ..}."""
+        weights = self.weights + self.mapped + self.repacked
+        return {"weights": weights, "cache": self.cache, "graph": self.graph + self.work}
+
 
 @dataclass(frozen=True)
 class MemoryReport:

@@ -196,7 +196,7 @@ cdef lib.ggml_tensor *_convert(Graph graph, lib.ggml_tensor *b, const oe_sb_kern
 
 cdef Tensor _rounded(Graph graph, Tensor b, const oe_sb_kernel *kernel, bint alone):
     """The node that converts the activations. Query, key and value multiply the same values and share it."""
-    key = (<size_t>b.ptr, <size_t>kernel.quantize, alone)
+    key = (<size_t>b.ptr, <size_t>kernel.quantize, kernel.packs, alone)
     acts = graph.rounded.get(key)
     if acts is None:
         acts = wrap(graph, _convert(graph, b.ptr, kernel, alone))

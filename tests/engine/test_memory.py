@@ -96,6 +96,7 @@ def test_a_text_longer_than_a_batch_takes_more_or_is_refused_alone(
         assert engine.generate([1, 2], GREEDY, cache=False).tokens == answer
         engine.embed([5] * 1000)
         assert graph_bytes(engine) > before
+        assert engine.metrics.device_bytes == {d.device: d.by_kind for d in engine.memory.devices}
         assert engine.generate([1, 2], GREEDY, cache=False).tokens == answer
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,10 +13,11 @@ import pytest
 from ollama_engine import Engine, SamplingParams, demo
 from tests.suite import slow_except
 from tests.worker_ledger import WorkerLedger
-from tests.workers import running_worker
+from tests.workers import eventually, running_worker
 
 OPTIONS: dict[str, Any] = {"num_ctx": 512, "threads": 1}
 FEW = SamplingParams(temperature=0, max_tokens=3)
+WAIT = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +46,23 @@ def test_reports_are_what_the_worker_has_given(ledger: WorkerLedger, model: str,
         assert min(taken.weights, taken.cache, taken.graph) > 0
         assert (planned.device, planned.weights, planned.cache) == (ledger.address, taken.weights, taken.cache)
         assert planned.graph >= taken.graph
+        told = engine.metrics.device_bytes
+        assert sum(told[ledger.address].values()) == ledger.total
+        assert sum(sum(kinds.values()) for kinds in told.values()) == engine.memory.total
         engine.generate(["One day", "a fox and a bear " * 20, "Two"], FEW)
         engine.embed("a fox")
         assert ledger.total == ledger.most == taken.allocated  # all memory is taken at start
+
+
+def test_memory_and_metrics_do_not_wait_for_a_step(tmp_path: Path) -> None:
+    with running_worker(tmp_path) as worker, Engine(demo.path(), **OPTIONS, devices=[worker.address]) as engine:
+        before = engine.memory.devices, engine.metrics.device_bytes
+        with ThreadPoolExecutor(1) as pool, worker.stopped():  # the step that is computed cannot end
+            request = engine.submit("One day", FEW)
+            eventually(lambda: engine.metrics.running == 1)
+            for _ in range(20):
+                asked = pool.submit(lambda: (engine.memory.devices, engine.metrics.device_bytes))
+                assert asked.result(WAIT) == before
+                time.sleep(0.01)
+            assert not request.done
+        assert request.result(WAIT).usage.completion_tokens > 0

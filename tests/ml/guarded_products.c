@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 
 #include "kernels/small_batch/kernel.h"
+#include "kernels/small_batch/packed.h"
 #include "kernels/small_batch/quads.h"
 
 #define PAGE 4096
@@ -102,7 +103,7 @@ static void fill_acts(const oe_sb_kernel *kernel, int64_t blocks, int64_t rows, 
 typedef struct expectation {
     const weights_type *t;
     oe_sb_product product;
-    const char *acts, *single;
+    const char *acts, *single, *packed;
     const float *results;
     int isa;
 } expectation;
@@ -137,10 +138,28 @@ static int check(const expectation *e) {
     no_memory = false;
     bad += differs(e, k->multiply, e->acts, e->product.m, "all at once");
     bad += differs(e, k->multiply, e->acts, 2 * OE_SB_GROUP, "by parts");
+    if (k->packs) {
+        expectation packed = *e;
+        packed.product.packed = e->packed;
+        bad += differs(&packed, k->multiply, e->acts, 2 * OE_SB_GROUP, "packed");
+    }
     if (e->product.rows == 1 && k->multiply_single) {
         bad += differs(e, k->multiply_single, e->single, e->product.m, "a single row");
     }
     return bad;
+}
+
+static void pack(const char *acts, int64_t blocks, int64_t rows, char *packed) {
+    oe_act_panel *const panels = (oe_act_panel *)(void *)packed;
+    for (int64_t row = 0; row < rows; row++) {
+        for (int64_t number = 0; number * OE_QUAD < blocks; number++) {
+            const oe_act32 *const quad = (const oe_act32 *)(const void *)acts + (number * rows + row) * OE_QUAD;
+            oe_pack_quad(quad, blocks, number, row % 32, panels + row / 32 * oe_chunks(blocks));
+        }
+    }
+    if (rows % 32) {
+        oe_pack_zeros(blocks, rows % 32, panels + rows / 32 * oe_chunks(blocks));
+    }
 }
 
 static int compare(const weights_type *t, int64_t m, int64_t blocks, int64_t rows) {
@@ -149,12 +168,22 @@ static int compare(const weights_type *t, int64_t m, int64_t blocks, int64_t row
     const int64_t quads = (blocks + OE_QUAD - 1) / OE_QUAD;
     const size_t acts_bytes = (size_t)(quads * rows + OE_SB_MORE) * oe_quad_bytes(plain);
     const size_t single_bytes = (size_t)quads * oe_quad_bytes(plain);
+    const bool packs = plain->block == 32 && plain->act_bytes == sizeof(oe_act32);
+    const size_t packed_bytes = packs ? (size_t)((rows + 31) / 32 * oe_chunks(blocks)) * sizeof(oe_act_panel) : 64;
     char *weights = guarded(all), *acts = guarded(acts_bytes), *single = guarded(single_bytes);
+    char *packed = guarded(packed_bytes);
     float *results = malloc(sizeof *results * (size_t)(m * rows));
     fill_weights(t, weights, (size_t)(blocks * m));
     memset(acts, 0x55, acts_bytes);
     fill_acts(plain, blocks, rows, acts, single);
-    expectation e = {t, {(uint8_t *)weights, row_bytes, acts, blocks, m, rows, results, NULL}, acts, single, results, 0};
+    if (packs) {
+        pack(acts, blocks, rows, packed);
+    }
+    const oe_sb_product product = {
+        .weights = (uint8_t *)weights, .row_bytes = row_bytes, .acts = acts, .blocks = blocks, .m = m, .rows = rows,
+        .out = results,
+    };
+    expectation e = {t, product, acts, single, packed, results, 0};
     plain->multiply(&e.product, 0, m);
     int bad = 0;
     for (e.isa = OE_SB_PLAIN + 1; e.isa < OE_SB_ISAS; e.isa++) {
@@ -164,12 +193,13 @@ static int compare(const weights_type *t, int64_t m, int64_t blocks, int64_t row
     release(weights, all);
     release(acts, acts_bytes);
     release(single, single_bytes);
+    release(packed, packed_bytes);
     return bad;
 }
 
 int main(int n, char **arguments) {
     const bool quick = n > 1 && strcmp(arguments[1], "quick") == 0;
-    static const int64_t m[] = {16, 17, 53}, blocks[] = {1, 2, 5}, rows[SIZES] = {1, 20, 33, 2, 8, 16, 17, 47};
+    static const int64_t m[] = {16, 17, 53}, blocks[] = {1, 6, 21}, rows[SIZES] = {1, 20, 33, 2, 8, 16, 17, 47};
     int bad = 0;
     for (size_t t = 0; t < N_TYPES; t++) {
         for (size_t i = 0; i < 9; i += quick ? 4 : 1) {

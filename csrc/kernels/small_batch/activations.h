@@ -51,10 +51,10 @@ extern const oe_sb_fused OE_SB_ACTS(fused);
             OE_SB_KERNEL_OF(type, avx512).multiply(p, first, last);                                                    \
         }                                                                                                              \
     }                                                                                                                  \
-    const oe_sb_kernel OE_SB_KERNEL(type) = {__VA_ARGS__, oe_multiply, NULL, &OE_SB_KERNEL_OF(type, avx512)}
+    const oe_sb_kernel OE_SB_KERNEL(type) = {__VA_ARGS__, oe_multiply, NULL, &OE_SB_KERNEL_OF(type, avx512), PACKS}
 #else
 #define OE_SB_DEFINE(type, ...)                                                                                        \
-    const oe_sb_kernel OE_SB_KERNEL(type) = {__VA_ARGS__, oe_multiply, MULTIPLY_SINGLE, NULL}
+    const oe_sb_kernel OE_SB_KERNEL(type) = {__VA_ARGS__, oe_multiply, MULTIPLY_SINGLE, NULL, false}
 #endif
 #define OE_SB_DEFINE_256(type)                                                                                      \
     OE_SB_DEFINE(type, 256, sizeof(oe_act256), OE_SB_ACTS(quantize256), &OE_SB_ACTS(fused))

@@ -31,7 +31,7 @@ typedef struct columns {
 typedef struct piece {
     const oe_sb_product *p;
     int64_t row, n;
-    const act_panel *acts;     /* these rows as oe_pack_rows leaves them */
+    const act_panel *acts;     /* of oe_packed_rows */
     const panel_block *panels; /* ordered by panel_index */
     int groups;
     floats *sums;              /* [OE_QUAD][groups][32], of SUMS */
@@ -100,8 +100,8 @@ static void oe_multiply_groups(const oe_sb_product *p, int64_t first, int64_t la
     }
     for (int64_t row = 0; row < p->rows; row += 32) {
         const int64_t rows = p->rows - row < 32 ? p->rows - row : 32;
-        piece all = {.p = p, .row = row, .n = rows, .acts = in->acts, .sums = in->sums};
-        oe_pack_rows(&all, in->acts);
+        const act_panel *const acts = oe_packed_rows(p, row, rows, in->acts);
+        piece all = {.p = p, .row = row, .n = rows, .acts = acts, .sums = in->sums};
         for (int g = 0; g < n; g += TOGETHER) {
             all.panels = in->panels + g * panel_blocks(p);
             all.groups = oe_together(n - g);
@@ -121,7 +121,7 @@ static bool oe_multiply_with_tiles(const oe_sb_product *p, int64_t first, int64_
     };
     const int groups = oe_groups_of(p);
     const size_t panels = (size_t)(groups * panel_blocks(p)) * sizeof(panel_block);
-    const size_t acts = (size_t)act_panels(p) * sizeof(act_panel);
+    const size_t acts = p->packed ? 0 : (size_t)act_panels(p) * sizeof(act_panel);
     /* sums are not on the stack: these are 64 KB */
     floats *const sums = aligned_alloc(64, SUMS * sizeof *sums + panels + (acts + 63) / 64 * 64);
     if (!sums) {

@@ -1,54 +1,33 @@
 /* How tiles multiply a piece (amx_product.h) of weights in blocks of 32 (panel32.h): 16 rows of activations with up to
- * CHUNK blocks of a panel in each step. They are of one sum, which stays in registers.
+ * OE_CHUNK blocks of a panel in each step. They are of one sum, which stays in registers.
  *
  * Three steps are at work at once, since what a tile stores cannot be read before it is in the L1 cache: while the dots
  * of one step are added up, those of the next take their place, block by block, and tiles multiply the one after. */
 
-/* Chunks of the sums before `sum`. */
-INLINE int64_t chunks_before(const oe_sb_product *p, int64_t sum) {
-    int64_t n = 0;
-    for (int64_t s = 0; s < sum && s < p->blocks; s++) {
-        n += (p->blocks - s + CHUNK * OE_QUAD - 1) / (CHUNK * OE_QUAD);
-    }
-    return n;
-}
-
-INLINE int64_t chunk_of(const oe_sb_product *p, int64_t block) {
-    return chunks_before(p, block % OE_QUAD) + block / (CHUNK * OE_QUAD);
-}
-
 INLINE int64_t panel_index(const oe_sb_product *p, int64_t block, int group, int groups) {
-    return (chunk_of(p, block) * groups + group) * CHUNK + block / OE_QUAD % CHUNK;
+    return (oe_chunk_of(p->blocks, block) * groups + group) * OE_CHUNK + block / OE_QUAD % OE_CHUNK;
 }
 
-INLINE int64_t act_panels(const oe_sb_product *p) { return chunks_before(p, OE_QUAD); }
+/* Panels of 32 rows of activations. */
+INLINE int64_t act_panels(const oe_sb_product *p) { return oe_chunks(p->blocks); }
 
 /* Blocks of a panel, with those that are missing in the last chunks. */
-INLINE int64_t panel_blocks(const oe_sb_product *p) { return act_panels(p) * CHUNK; }
+INLINE int64_t panel_blocks(const oe_sb_product *p) { return act_panels(p) * OE_CHUNK; }
 
-/* Rows behind the last that are multiplied along have factors of 0. */
-static void oe_pack_rows(const piece *of, act_panel *to) {
-    const act_block *const acts = (const act_block *)of->p->acts;
-    const int64_t whole = of->n > 16 ? 32 : 16;
-    for (int64_t block = 0; block < of->p->blocks; block++) {
-        const act_block *from = acts + (block / OE_QUAD * of->p->rows + of->row) * OE_QUAD + block % OE_QUAD;
-        act_panel *const x = to + chunk_of(of->p, block);
-        const int b = (int)(block / OE_QUAD % CHUNK);
-        for (int64_t i = 0; i < of->n; i++, from += OE_QUAD) {
-            memcpy(x->q[b / 2][i][b % 2], from->q, sizeof from->q);
-            x->d[b][i] = from->d;
-#ifdef WITH_MINIMUM
-            x->minus8[b][i] = (float)from->minus8;
-#endif
-        }
-        for (int64_t i = of->n; i < whole; i++) {
-            x->d[b][i] = 0;
-#ifdef WITH_MINIMUM
-            x->minus8[b][i] = 0;
-#endif
+/* The panels of up to 32 rows, made at `to` where they are not there yet. */
+static const act_panel *oe_packed_rows(const oe_sb_product *p, int64_t row, int64_t rows, act_panel *to) {
+    if (p->packed) {
+        return (const act_panel *)p->packed + row / 32 * act_panels(p);
+    }
+    const act_block *from = (const act_block *)p->acts + row * OE_QUAD;
+    for (int64_t number = 0; number * OE_QUAD < p->blocks; number++, from += p->rows * OE_QUAD) {
+        for (int64_t i = 0; i < rows; i++) {
+            oe_pack_quad(from + i * OE_QUAD, p->blocks, number, i, to);
         }
     }
+    oe_pack_zeros(p->blocks, rows, to);
     __asm__ volatile("" : : : "memory"); /* as in oe_unpack */
+    return to;
 }
 
 /* 16 rows of activations, a panel, and what their products are added to. */
@@ -58,7 +37,7 @@ typedef struct step {
     const panel_block *panel;
     const floats *before;
     floats *sums;
-    int64_t blocks; /* of CHUNK */
+    int64_t blocks; /* of OE_CHUNK */
 } step;
 
 /* Where the steps are: by half of the rows, then by group, then by chunk of a sum, then by sum. */
@@ -77,14 +56,14 @@ INLINE void go_on(place *x) {
         return;
     }
     x->from = 0;
-    x->panel += CHUNK;
+    x->panel += OE_CHUNK;
     x->sums += 32;
     if (++x->group < x->of->groups) {
         return;
     }
     x->group = 0;
     x->acts++;
-    x->block += CHUNK * OE_QUAD;
+    x->block += OE_CHUNK * OE_QUAD;
     if (x->block >= x->of->p->blocks) {
         x->block = ++x->sum; /* its sums are the next ones */
     } else {
@@ -98,10 +77,10 @@ INLINE step step_at(const place *x) {
     const int64_t blocks = (x->of->p->blocks - x->block + OE_QUAD - 1) / OE_QUAD;
     floats *const sums = x->sums + x->from;
     const floats *const before = x->block < OE_QUAD ? no_sums : sums;
-    return (step){x->acts, x->from, x->panel, before, sums, blocks < CHUNK ? blocks : CHUNK};
+    return (step){x->acts, x->from, x->panel, before, sums, blocks < OE_CHUNK ? blocks : OE_CHUNK};
 }
 
-/* Adds up `now`, stores `next`, and multiplies `later`. `whole`: all of them have CHUNK blocks. */
+/* Adds up `now`, stores `next`, and multiplies `later`. `whole`: all of them have OE_CHUNK blocks. */
 INLINE void do_steps(const bool whole, const step *now, const step *next, const step *later, tile_dots *dots) {
     const step x = *now;
     const int8_t *const rows = later->acts->q[0][later->from][0];
@@ -112,7 +91,7 @@ INLINE void do_steps(const bool whole, const step *now, const step *next, const 
         sums[i] = x.before[i];
     }
 #pragma GCC unroll 4
-    for (int b = 0; b < CHUNK; b++) {
+    for (int b = 0; b < OE_CHUNK; b++) {
         if (whole || b < x.blocks) {
             add_block_dots(b, x.panel, dots, x.acts, x.from, sums);
         }
@@ -146,7 +125,7 @@ static void oe_multiply_piece(const piece *of) {
     step first = step_at(&at), second = first, third = first;
     step *now = &first, *next = &second, *later = &third;
 #pragma GCC unroll 4
-    for (int b = 0; b < CHUNK; b++) {
+    for (int b = 0; b < OE_CHUNK; b++) {
         multiply_block(b, now->acts->q[0][now->from][0], now->panel);
         store_block(b, &dots);
     }
@@ -155,7 +134,7 @@ static void oe_multiply_piece(const piece *of) {
         go_on(&at);
         second = step_at(&at);
 #pragma GCC unroll 4
-        for (int b = 0; b < CHUNK; b++) {
+        for (int b = 0; b < OE_CHUNK; b++) {
             multiply_block(b, next->acts->q[0][next->from][0], next->panel);
         }
     }
@@ -165,7 +144,7 @@ static void oe_multiply_piece(const piece *of) {
             go_on(&at);
             *later = step_at(&at);
         }
-        if (now->blocks + next->blocks + later->blocks == 3 * CHUNK) {
+        if (now->blocks + next->blocks + later->blocks == 3 * OE_CHUNK) {
             oe_do_whole_steps(now, next, later, &dots);
         } else {
             oe_do_part_steps(now, next, later, &dots);

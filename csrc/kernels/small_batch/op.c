@@ -1,6 +1,7 @@
 #include "kernels/small_batch/op.h"
 
 #include "ggml.h"
+#include "kernels/small_batch/packed.h"
 #include "kernels/small_batch/quads.h"
 #include "threads/chunk_counter.h"
 
@@ -8,14 +9,30 @@ static int64_t acts_bytes(const oe_sb_kernel *kernel, int64_t k, int64_t rows) {
     return oe_quads_of(kernel, k) * rows * (int64_t)oe_quad_bytes(kernel);
 }
 
-/* Extra room: to align to a cache line, for the chunk counter, and for what tiles read beyond the last row. */
+/* Behind the activations is the chunk counter, or what tiles read beyond the last row. */
+static int64_t until_packed(const oe_sb_kernel *kernel, int64_t k, int64_t rows) {
+    const int64_t end = acts_bytes(kernel, k, rows) + OE_SB_MORE * (int64_t)oe_quad_bytes(kernel) + OE_CACHE_LINE;
+    return (end + OE_CACHE_LINE - 1) / OE_CACHE_LINE * OE_CACHE_LINE;
+}
+
+/* Panels of 32 rows of packed activations. */
+static int64_t panels_of(const oe_sb_kernel *kernel, int64_t k) { return oe_chunks(k / kernel->block); }
+
+/* Extra room to align to a cache line. */
 int64_t oe_sb_acts_size(const oe_sb_kernel *kernel, int64_t k, int64_t rows) {
-    return acts_bytes(kernel, k, rows) + OE_SB_MORE * (int64_t)oe_quad_bytes(kernel) + 3 * OE_CACHE_LINE;
+    const int64_t panels = kernel->packs ? (rows + 31) / 32 * panels_of(kernel, k) : 0;
+    return until_packed(kernel, k, rows) + panels * (int64_t)sizeof(oe_act_panel) + 2 * OE_CACHE_LINE;
 }
 
 /* ggml aligns to 32 bytes; a vector of 64 should not cross a cache line. */
 static char *acts_of(const struct ggml_tensor *acts) {
     return (char *)(((uintptr_t)acts->data + OE_CACHE_LINE - 1) / OE_CACHE_LINE * OE_CACHE_LINE);
+}
+
+/* The panels of the 32 rows that `row` is one of. */
+static oe_act_panel *packed_in(const oe_sb_kernel *by, const struct ggml_tensor *acts, int64_t k, int64_t rows,
+                               int64_t row) {
+    return (oe_act_panel *)(void *)(acts_of(acts) + until_packed(by, k, rows)) + row / 32 * panels_of(by, k);
 }
 
 /* The chunk counter, in groups of weight rows. */
@@ -68,6 +85,9 @@ static void quantize(struct ggml_tensor *dst, int ith, int nth, const oe_sb_roun
     const int64_t k = from->a->ne[0], rows = from->a->ne[1], quads = oe_quads_of(kernel, k), all = quads * rows;
     if (ith == 0) {
         atomic_init(taken_groups(kernel, dst, k, rows), 0);
+        if (kernel->packs && rows % 32) {
+            oe_pack_zeros(k / kernel->block, rows % 32, packed_in(kernel, dst, k, rows, rows));
+        }
     }
     for (int64_t i = all * ith / nth; i < all * (ith + 1) / nth; i++) {
         const int64_t row = i / quads, number = i % quads, first = number * OE_QUAD * kernel->block;
@@ -76,6 +96,9 @@ static void quantize(struct ggml_tensor *dst, int ith, int nth, const oe_sb_roun
         oe_quad_quantize(kernel, from->read(from, row, first, n), n / kernel->block, &quad);
         char *to = acts_of(dst) + (size_t)(number * rows + row) * oe_quad_bytes(kernel);
         oe_quad_store(kernel, &quad, by->alone, to);
+        if (kernel->packs) {
+            oe_pack_quad(quad.of_32, k / kernel->block, number, row % 32, packed_in(kernel, dst, k, rows, row));
+        }
     }
 }
 
@@ -113,6 +136,7 @@ void oe_sb_multiply_op(struct ggml_tensor *dst, int ith, int nth, void *userdata
         .weights = weights->data,
         .row_bytes = weights->nb[1],
         .acts = acts_of(acts),
+        .packed = kernel->packs ? packed_in(kernel, acts, weights->ne[0], dst->ne[1], 0) : NULL,
         .blocks = weights->ne[0] / kernel->block,
         .m = dst->ne[0],
         .rows = dst->ne[1],

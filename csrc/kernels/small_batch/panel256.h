@@ -11,6 +11,7 @@
 #define K_TILE 64
 #define TOGETHER 8
 #define COLUMN_GROUPS 8
+#define PACKS false
 
 typedef act_block act_panel;
 

@@ -1,11 +1,13 @@
 /* Panels (amx_product.h) of weights in blocks of 32: signed codes and their factor. A file defines BLOCK_BYTES,
  * act_block (oe_act32) and, for types with a minimum (lanes.h, add_scaled_from), WITH_MINIMUM before it includes this,
  * and behind it INLINE void unpack_block(window w, panel_block *x). */
+#include "kernels/small_batch/packed.h"
+
 #define K_BLOCK 32
 #define K_TILE 32
-#define CHUNK 4 /* blocks of one sum that are multiplied in one step */
 #define TOGETHER 4
 #define COLUMN_GROUPS 32
+#define PACKS true
 
 typedef struct panel_block {
     ints codes[8];
@@ -15,18 +17,11 @@ typedef struct panel_block {
 #endif
 } panel_block;
 
-/* A chunk of blocks of up to 32 rows of activations. Rows of tiles are 64 bytes apart, as all that tiles read here. */
-typedef struct act_panel {
-    int8_t q[CHUNK / 2][32][2][32]; /* pairs of blocks, row, block of the pair, number */
-    float d[CHUNK][32];
-#ifdef WITH_MINIMUM
-    float minus8[CHUNK][32];
-#endif
-} act_panel;
+typedef oe_act_panel act_panel;
 
 /* The whole sums of a step, by block, row of activations and lane, as tile_start makes them floats. */
 typedef struct tile_dots {
-    floats of[CHUNK][16];
+    floats of[OE_CHUNK][16];
 } tile_dots;
 
 /* Sums start at the bits of 1.5 * 2^23, where a float's last bit is 1: adding up to 2^22 to the bits adds as much to

@@ -100,6 +100,10 @@ class MetricsSnapshot:
     """How often a request needed an image that was encoded already. Images in a cached prefix do not count."""
     image_cache_bytes: int = 0
     """Host memory that embeddings of images take now."""
+    # -- memory --
+    device_bytes: Mapping[str, Mapping[str, int]] = field(default_factory=lambda: MappingProxyType({}))
+    """Bytes that the engine takes on each device now: {"CPU": {"weights": .., "cache": .., "graph": ..}}. "weights"
+    include those in the mapped file. What is free there, `Engine.devices` says."""
     # -- cache --
     cells: Cells = field(default_factory=Cells)
     evictions: int = 0

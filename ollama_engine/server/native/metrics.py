@@ -108,12 +108,10 @@ class ModelsCollector(Collector):
         family = GaugeMetricFamily(
             PREFIX + "device_bytes", "Memory that a model takes on each device", labels=["model", "device", "kind"]
         )
-        for row, model, _ in self._models:
-            for device in row.model.facts.devices:
-                weights = device.weights + device.mapped + device.repacked
-                kinds = {"weights": weights, "cache": device.cache, "graph": device.graph + device.work}
+        for _, model, values in self._models:
+            for device, kinds in values["device_bytes"].items():
                 for kind, nbytes in kinds.items():
-                    family.add_metric([model, device.device, kind], nbytes)
+                    family.add_metric([model, device, kind], nbytes)
         return family
 
 
