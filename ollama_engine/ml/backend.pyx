@@ -299,10 +299,8 @@ cdef class Backend:
         return self.threads if self.pools is None else self.pools.current.threads
 
     def graph_bytes(self):
-        """Bytes reserved on each device for the intermediate results of graphs: {device name: bytes}.
-
-        Does not wait for a computation, which holds the lock.
-        """
+        """Bytes reserved on each device for the intermediate results of graphs: {device name: bytes}. Does not wait for
+        a computation, which holds the lock."""
         self.check_open()
         return dict(self.graph_sizes)
 
@@ -400,10 +398,7 @@ def supports_flash_attention(device, key_dim, value_dim, str dtype not None):
     """Whether a `Device` has a one-pass attention kernel for heads of this size and keys of this type."""
     cdef lib.ggml_type kind = type_of(dtype)
     cdef lib.ggml_init_params params
-    cdef int64_t q[4]
-    cdef int64_t k[4]
-    cdef int64_t v[4]
-    cdef int64_t m[4]
+    cdef int64_t[4] q, k, v, m
     if dtype not in KEY_TYPES:
         return False
     if any([whole(dim) % lib.ggml_blck_size(kind) for dim in (key_dim, value_dim)]):
