@@ -92,6 +92,7 @@ def compare_answers(cpu: Answer, device: Answer, deviation: float) -> dict[str, 
     """The figures of a Row that two answers give. `deviation`: standard deviation of the CPU's logits."""
     equal = equal_tokens(cpu.tokens, device.tokens)
     moved = [abs(cpu.top[i][cpu.tokens[i]] - device.top[i].get(cpu.tokens[i], -math.inf)) for i in range(equal)]
+    moved = [math.inf if math.isnan(apart) else apart for apart in moved]  # or `max` may pass it over
     parted = equal < min(len(cpu.tokens), len(device.tokens))
     apart = lead(cpu.top[equal], device.tokens[equal]) / deviation if parted else None
     if equal < len(cpu.tokens) and not parted:

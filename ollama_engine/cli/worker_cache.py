@@ -55,7 +55,13 @@ class CacheView:
         self.refresh()
 
     def refresh(self) -> None:
-        """See what other processes have added."""
+        """See what other processes have added, and no more what was deleted.
+
+        Through a link to a file that is gone ggml would write into the cache itself, half a file if it is killed.
+        """
+        for link in self.path.iterdir():
+            if link.is_symlink() and not link.exists():
+                link.unlink()
         for file in self._cache.folder.iterdir():
             if NAME.fullmatch(file.name):
                 with contextlib.suppress(FileExistsError):

@@ -74,7 +74,7 @@ class BatchGenerator:
     def __call__(self, batch: Batch) -> dict[str, Any]:
         """The batch with the answers' columns. Raises as `Engine.map_batches`; ConfigError for a missing column."""
         prompts = [_plain(prompt) for prompt in self._column(batch, self._prompts)]
-        keys = list(range(len(prompts))) if self._ids is None else self._keys(batch, self._ids)
+        keys: list[int | str] = [*range(len(prompts))] if self._ids is None else self._keys(batch, self._ids)
         found = self._kept_answers(keys, prompts)
         missing = [(place, prompts[place]) for place in range(len(prompts)) if place not in found]
         with closing(_iterator(answered(self._how, missing))) as answers:

@@ -79,12 +79,12 @@ def _refuse_a_name_that_is_taken() -> None:
 
 
 def _refuse_what_does_not_fit(options: ReplicaOptions) -> None:
-    """Raise ConfigError where the replicas that always run need more than the cluster has: they would wait for ever."""
-    there = ray.cluster_resources()
+    """Raise ConfigError where the replicas that always run, or one, need more than there is: they would wait."""
+    there, least = ray.cluster_resources(), max(1, options.min_replicas)
     for name, each in (("CPU", options.cpus), ("GPU", options.gpus)):
-        needed = each * options.min_replicas
+        needed = each * least
         if needed > there.get(name, 0):
             raise ConfigError(
-                Option("replicas"), f": {options.min_replicas} need {needed:g} {name}s, and the cluster has "
+                Option("replicas"), f": {least} need {needed:g} {name}s, and the cluster has "
                 f"{there.get(name, 0):g}", advice=[f"let there be fewer, or give each fewer {name}s"],
             )  # fmt: skip

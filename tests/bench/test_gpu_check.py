@@ -126,6 +126,8 @@ def test_answers_are_compared_as_far_as_they_are_equal() -> None:
     assert verdicts.compare_answers(cpu, cpu, 2.0) == {"equal": 3, "tokens": 3, "lead": None, "answer": 0.0}
     far = Answer((4,), ({4: -0.1},))
     assert verdicts.compare_answers(cpu, far, 2.0)["lead"] == math.inf
+    no_numbers = replace(cpu, top=(cpu.top[0], {6: math.nan}, cpu.top[2]))
+    assert verdicts.compare_answers(cpu, no_numbers, 2.0)["answer"] == math.inf
     ended = Answer((5,), ({5: -0.1},))
     assert verdicts.compare_answers(cpu, ended, 2.0)["lead"] == math.inf
 
@@ -175,6 +177,18 @@ def test_suites_are_counted() -> None:
     assert not found.ok
     assert not Suite("tests/a").ok, "a suite that ran nothing shows nothing"
     assert Suite("tests/a", 3).ok
+
+
+@pytest.mark.slow
+def test_a_suite_whose_process_ends_badly_has_not_passed(tmp_path: Path) -> None:
+    """A driver may crash when all tests have passed, and pytest's file says nothing of it."""
+    tests = tmp_path / "test_a.py"
+    tests.write_text("import atexit, os\natexit.register(os._exit, 7)\ndef test_a(): pass\n")
+    found = suites.run_suite([], str(tests))
+    assert (found.passed, found.failed, found.ok) == (1, (), False)
+    assert found.error.startswith("ended with 7: ")
+    tests.write_text("def test_a(): pass\n")
+    assert suites.run_suite([], str(tests)) == Suite(str(tests), 1)
 
 
 def test_suites_are_those_that_are_there() -> None:

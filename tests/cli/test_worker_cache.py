@@ -58,6 +58,21 @@ def test_the_hash_is_fnv_1a(text: bytes, number: int) -> None:
     assert weights_hash(text) == number
 
 
+def test_a_file_that_is_deleted_meanwhile_is_written_anew_beside_the_cache(tmp_path: Path) -> None:
+    """Through a link that leads nowhere half a file would come into the cache, under the name of a whole one."""
+    whole, name = b"weights", f"{weights_hash(b'weights'):016x}"
+    cache = WeightCache(tmp_path)
+    (tmp_path / name).write_bytes(whole)
+    view = cache.view()
+    (tmp_path / name).unlink()
+    view.refresh()
+    (view.path / name).write_bytes(whole[:3])
+    assert files(tmp_path) == []
+    (view.path / name).write_bytes(whole)
+    view.close()
+    assert [file.read_bytes() for file in files(tmp_path)] == [whole]
+
+
 def test_what_is_not_whole_is_not_kept(tmp_path: Path) -> None:
     cache = WeightCache(tmp_path)
     first, second = cache.view(), cache.view()

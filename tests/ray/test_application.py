@@ -11,7 +11,7 @@ pytest.importorskip("ray.serve", reason="the extra `ray` is not installed")
 yaml = pytest.importorskip("yaml")
 
 from ollama_engine.errors import ConfigError  # noqa: E402
-from ollama_engine.ray import ReplicaOptions, build  # noqa: E402
+from ollama_engine.ray import ReplicaOptions, build, program  # noqa: E402
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "ray" / "rayservice.yaml"
 
@@ -108,3 +108,15 @@ def test_arguments_are_checked() -> None:
         build({"models_served": ["/nowhere/model.gguf"]})
     with pytest.raises(ConfigError, match="min_replicas"):
         ReplicaOptions(3, 2)
+
+
+def test_a_replica_that_is_larger_than_the_cluster_is_refused_though_none_runs_always(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first request would wait for ever."""
+    monkeypatch.setattr(program.ray, "cluster_resources", lambda: {"CPU": 2.0})
+    program._refuse_what_does_not_fit(ReplicaOptions(0, 4, cpus=2))
+    with pytest.raises(ConfigError, match=r"replicas: 1 need 8 CPUs, and the cluster has 2"):
+        program._refuse_what_does_not_fit(ReplicaOptions(0, 4, cpus=8))
+    with pytest.raises(ConfigError, match=r"replicas: 2 need 2 GPUs, and the cluster has 0"):
+        program._refuse_what_does_not_fit(ReplicaOptions(2, 4, gpus=1))
