@@ -302,6 +302,8 @@ static bool accept_own(oe_relay *r) {
         }
         if (fd >= 0) {
             close(fd);
+        } else {
+            poll(NULL, 0, 10); // no descriptor is free: the next one that is goes to ggml, which waits for it
         }
     }
     return false;
