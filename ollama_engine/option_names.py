@@ -91,7 +91,8 @@ def meant(name: str, known: list[str]) -> str | None:
             return candidate
     from difflib import get_close_matches  # noqa: PLC0415 (after a typing mistake only)
 
-    return next(iter(get_close_matches(plain, known, 1, ALIKE)), None)
+    likely = [option for option in known if {plain[:4], option[:4]} != {"min_", "max_"}]
+    return next(iter(get_close_matches(plain, likely, 1, ALIKE)), None)
 
 
 def refuses_unknown(elsewhere: Callable[[], Mapping[str, Collection[str]]] = dict) -> Callable[[Class], Class]:

@@ -12,7 +12,7 @@ import pytest
 import ollama_engine
 from ollama_engine import Engine, EngineConfig, SamplingParams
 from ollama_engine.errors import ConfigError, UnknownOptionError
-from ollama_engine.option_names import ALIASES, unknown_option
+from ollama_engine.option_names import ALIASES, meant, unknown_option
 from ollama_engine.runner.chat.options import ChatOptions
 from ollama_engine.runner.request.options import RequestOptions
 from tests.tiny import write_tiny_llama
@@ -75,6 +75,11 @@ def test_options_of_openai_s_chats(engine: Engine, options: Any, told: str) -> N
     with pytest.raises(UnknownOptionError) as raised:
         engine.chat([{"role": "user", "content": "hi"}], **options)
     assert str(raised.value) == f"a chat takes no {next(iter(options))!r}; {told}"
+
+
+def test_the_opposite_is_not_meant() -> None:
+    assert meant("min_tokens", ["max_tokens"]) is None
+    assert meant("max_token", ["max_tokens", "min_keep"]) == "max_tokens"
 
 
 def test_other_mistakes_are_told_by_python() -> None:

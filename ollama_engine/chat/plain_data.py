@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -75,7 +76,12 @@ def _plain(value: object, where: str, kept: Kept) -> Any:
     for kind in (str, int, float, bytes):
         if isinstance(value, kind):
             return kind(value) if kind is not str else str.__str__(value)  # type: ignore[arg-type]
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    if isinstance(value, type) or inspect.isroutine(value):
+        what = "class" if isinstance(value, type) else "function"
+        tool = ['describe a tool by a dict {"name", "description", "parameters": a JSON schema}']
+        raise ChatError(f"{where}: expected what JSON can hold, got the {what} {value.__name__}",
+                        advice=tool if where.startswith("tools") else ())  # fmt: skip
+    if dataclasses.is_dataclass(value):
         return {entry.name: _plain(getattr(value, entry.name), where, kept) for entry in dataclasses.fields(value)}
     if callable(getattr(value, "model_dump", None)):
         return _plain(_dumped(value, where), where, kept)

@@ -82,6 +82,9 @@ def _named_devices(found: Sequence[Device], params: BackendParams) -> list[Devic
     for name in params.devices or ():
         same = [device for device in found if device.kind != "cpu" and _is_named(device, name)]
         if not same:
+            if name.upper() == "CPU":
+                raise ConfigError(Option("devices"), " names the CPU, which always computes what no other device does",
+                                  advice=[("set ", Option("gpu_layers"), " to 0 to use nothing else")])  # fmt: skip
             there = ", ".join(device.name for device in found if device.kind != "cpu") or "none beside the CPU"
             raise ConfigError(
                 Option("devices"), f" names {name!r}, which does not exist; there are: {there}",

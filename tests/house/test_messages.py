@@ -89,7 +89,7 @@ def test_the_demo_is_not_a_path(name: str, function: str) -> None:
 
 def test_where_no_event_loop_runs(engine: Engine) -> None:
     for call in (engine.astream, lambda prompt: engine.session().astream()):
-        with pytest.raises(RuntimeError, match="no running event loop: call astream in an async function, or use str"):
+        with pytest.raises(RuntimeError, match="no running event loop: call astream or achat_stream in an"):
             call([1])
 
 

@@ -116,6 +116,7 @@ def test_devices_are_chosen(machine: str, options: dict[str, object], chosen: li
         ("none", {"tensor_split": (1, 1)}, "tensor_split is given, but"),
         ("one", {"main_gpu": 1}, "main_gpu 1 does not exist; GPUs: CUDA0"),
         ("one", {"tensor_split": (1, 1)}, "2 shares for 1 GPUs"),
+        ("one", {"devices": ("CPU",)}, "devices names the CPU, which .*; set gpu_layers to 0 to use nothing else"),
     ],
     ids=str,
 )

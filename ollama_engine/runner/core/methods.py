@@ -67,12 +67,12 @@ class GenerateMethods:
 
         Keyword arguments: see `RequestKeywords`. Raises ContextOverflowError for a prompt that leaves no place for an
         answer unless `on_overflow` says otherwise; TokenizerError for ids outside of the vocabulary and text that it
-        cannot express; ConfigError for an empty prompt or one of another type, and markers that do not match the
-        images; UnsupportedInputError for images where the model reads text only, ImageError for what is no image or one
-        that the model cannot take; SamplingError when the model computes
-        NaN or every token is banned; EngineBusyError when too many requests wait; DeadlineError when `timeout` is over;
-        ClosedError when the Engine is closed, before or meanwhile. The first answer of several that fails ends the
-        call, and the others.
+        cannot express; ConfigError for a prompt without tokens (an empty text has one where the model adds BOS) or of
+        another type, and markers that do not match the images; UnsupportedInputError for images where the model reads
+        text only, ImageError for what is no image or one that the model cannot take; SamplingError when the model
+        computes NaN or every token is banned; EngineBusyError when too many requests wait; DeadlineError when `timeout`
+        is over; ClosedError when the Engine is closed, before or meanwhile. The first answer of several that fails ends
+        the call, and the others.
         """
         prompt = with_images_each(prompt, images)
         if n is not None or best_of is not None or is_many(prompt):

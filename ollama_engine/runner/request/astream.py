@@ -61,7 +61,9 @@ class AsyncStream(AsyncIterator[Chunk]):
         try:
             self._mailbox: AsyncMailbox[Event] = AsyncMailbox()
         except RuntimeError:
-            raise RuntimeError("no running event loop: call astream in an async function, or use stream") from None
+            raise RuntimeError(
+                "no running event loop: call astream or achat_stream in an async function, or use stream or chat_stream"
+            ) from None
         self.channel = RequestChannel(self._mailbox)
         self.channel.watch(self)
         self._engine = engine

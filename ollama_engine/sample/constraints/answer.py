@@ -30,7 +30,10 @@ class Reading:
         if self.cut is not None:
             raise IncompleteError(
                 f"the answer is not whole, {self.cut}: {_shortened(text)}",
-                advice=[("choose a larger ", Option("max_tokens")), "look at `text` for what there is of it"],
+                advice=[
+                    ("choose a larger ", Option("max_tokens")),
+                    "look at `text`, or `content` of a chat, for what there is of it",
+                ],
             )
         if self.answered and tokens is not None:
             # Not the texts: a character may be split between the two.
