@@ -220,7 +220,8 @@ def mul_mat_small_batch(Tensor a not None, Tensor b not None, str instructions=N
     kernel = oe_sb_kernel_for(kernel, b.ptr.ne[1])
     _check(a, b)
     # Few results are multiplied in plain C, but their activations are those of others.
-    acts = _rounded(graph, b, _kernel(a.ptr.type, instructions or <str>_FASTEST[<int>a.ptr.type], MANY),
+    rounding = _kernel(a.ptr.type, instructions or <str>_FASTEST[<int>a.ptr.type], MANY)
+    acts = _rounded(graph, b, oe_sb_kernel_for(rounding, b.ptr.ne[1]),
                     b.ptr.ne[1] == 1 and kernel.multiply_single != NULL)
     operands[0], operands[1] = a.ptr, acts.ptr
     ne[0], ne[1], ne[2], ne[3] = a.ptr.ne[1], b.ptr.ne[1], 1, 1

@@ -244,6 +244,18 @@ def test_products_share_activations(backend: Backend, dtype: str, rows: int) -> 
     assert got == [*expected, expected[0]]
 
 
+def test_few_rows_are_not_packed_for_tiles(backend: Backend) -> None:
+    """The activations of a row take 34 times the memory when they are packed, and nothing would read them."""
+    sizes = []
+    for name in (None, next(n for n in ("avx512", "scalar") if n in small_batch_instructions("q4_0"))):
+        with Storage(backend, 1) as storage, Context(backend) as ctx:
+            weight = storage.add("w", "q4_0", (8192, 64))
+            storage.allocate(0)
+            ctx.forward(ops.mul_mat_small_batch(weight, ctx.input("f32", (8192, 1)), name))
+            sizes.append(ctx.measure()["CPU"])
+    assert sizes[0] == sizes[1]
+
+
 def test_what_it_can_read(backend: Backend, ctx: Context) -> None:
     """Only for weights that lie in the CPU's memory as in the file."""
     with Storage(backend, 3) as storage, Storage(backend, 1) as repacked:

@@ -59,7 +59,7 @@ typedef struct oe_sb_product {
     size_t row_bytes;
     const void *acts;       /* [blocks / OE_QUAD][rows][OE_QUAD] oe_act256, oe_act32 or 16 floats. For multiply_single
                              * the words of each four are interleaved: the first of each, the second of each, .. */
-    const void *packed;     /* the same as oe_act_panel (packed.h), 32 rows after the other; NULL: `acts` only */
+    const void *packed;     /* the same as oe_act_panel (packed.h), for each 32 rows oe_chunks(blocks); or NULL */
     int64_t blocks;
     int64_t m;
     int64_t rows;
@@ -95,7 +95,7 @@ struct oe_sb_kernel {
     oe_sb_multiply multiply;
     oe_sb_multiply multiply_single; /* for a single row of activations, or NULL */
     const oe_sb_kernel *for_few;    /* what takes fewer than OE_SB_MANY rows of activations; NULL: this */
-    bool packs;                     /* is faster with oe_sb_product's `packed` */
+    bool packs;                     /* oe_sb_quantize_op writes `packed` behind `acts`, and `multiply` reads it */
 };
 
 /* NULL where this build or this CPU lacks the instructions. With fewer than OE_SB_GROUP results, the scalar kernel. */

@@ -35,8 +35,9 @@ float oe_sb_norm_eps(const struct ggml_tensor *norm);
 /* The same of src[0] f32 [k, rows], each row divided by sqrt(mean of its squares + eps), times src[1], f32 [k]. */
 void oe_sb_quantize_norm_op(struct ggml_tensor *dst, int ith, int nth, void *rounding);
 
-/* dst f32 [m, rows] from src[0], the weights [k, m], and src[1], which one of these wrote. Several products may
- * share src[1], but must run one after the other, because it holds their chunk counter. */
+/* dst f32 [m, rows] from src[0], the weights [k, m], and src[1], which one of these wrote; with a kernel that packs, if
+ * this one does. Several products may share src[1], but must run one after the other, because it holds their chunk
+ * counter. */
 void oe_sb_multiply_op(struct ggml_tensor *dst, int ith, int nth, void *kernel);
 
 #ifdef __cplusplus

@@ -43,7 +43,8 @@ static inline void oe_pack_quad(const oe_act32 *quad, int64_t blocks, int64_t nu
     }
 }
 
-/* Makes the factors of row .. 31 zero: tiles multiply these along. */
+/* Makes the factors of row .. 31 zero: vectors multiply by them, and what lies there by chance may be subnormal and
+ * slow. The results are not stored. */
 static inline void oe_pack_zeros(int64_t blocks, int64_t row, oe_act_panel *panels) {
     for (oe_act_panel *to = panels; to < panels + oe_chunks(blocks); to++) {
         for (int64_t b = 0; b < OE_CHUNK; b++) {

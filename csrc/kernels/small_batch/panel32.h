@@ -24,9 +24,9 @@ typedef struct tile_dots {
     floats of[OE_CHUNK][16];
 } tile_dots;
 
-/* Sums start at the bits of 1.5 * 2^23, where a float's last bit is 1: adding up to 2^22 to the bits adds as much to
- * the float. (A sum is less than 2^19.) While tiles are at work, a CPU converts and multiplies floats at half its pace,
- * but adds them at the whole, so subtracting TILE_START is faster than converting. */
+/* Sums start at the bits of 1.5 * 2^23, where a float's last bit is worth 1: adding up to 2^22 to the bits adds as much
+ * to the float. (A sum is 2^19 at most.) While tiles are at work, a CPU converts and multiplies floats at half its rate
+ * and adds them at the whole, so subtracting TILE_START is faster than converting. */
 #define TILE_START 12582912.0f
 #define BITS_4 0x4b400000, 0x4b400000, 0x4b400000, 0x4b400000
 #define BITS_16 BITS_4, BITS_4, BITS_4, BITS_4
