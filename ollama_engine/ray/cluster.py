@@ -24,7 +24,7 @@ STORE_BYTES = 100 << 20
 CONNECT_SECONDS = 5.0
 
 SILENT_SECONDS = 15.0
-"""After which it is told that a cluster does not answer; Ray itself goes on trying for minutes."""
+"""If the cluster has not answered after this time, a warning says so. Ray goes on trying for minutes."""
 
 SILENT = """\
 what listens at %s does not answer as a Ray cluster does; Ray tries for some minutes. A cluster's port is 6379, unless \

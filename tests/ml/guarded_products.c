@@ -176,6 +176,7 @@ static int compare(const weights_type *t, int64_t m, int64_t blocks, int64_t row
     fill_weights(t, weights, (size_t)(blocks * m));
     memset(acts, 0x55, acts_bytes);
     fill_acts(plain, blocks, rows, acts, single);
+    memset(packed, 0xff, packed_bytes);
     if (packs) {
         pack(acts, blocks, rows, packed);
     }
@@ -199,7 +200,7 @@ static int compare(const weights_type *t, int64_t m, int64_t blocks, int64_t row
 
 int main(int n, char **arguments) {
     const bool quick = n > 1 && strcmp(arguments[1], "quick") == 0;
-    static const int64_t m[] = {16, 17, 53}, blocks[] = {1, 6, 21}, rows[SIZES] = {1, 20, 33, 2, 8, 16, 17, 47};
+    static const int64_t m[] = {16, 17, 85}, blocks[] = {1, 6, 37}, rows[SIZES] = {1, 20, 33, 2, 8, 16, 17, 47};
     int bad = 0;
     for (size_t t = 0; t < N_TYPES; t++) {
         for (size_t i = 0; i < 9; i += quick ? 4 : 1) {

@@ -31,7 +31,7 @@ typedef struct columns {
 typedef struct piece {
     const oe_sb_product *p;
     int64_t row, n;
-    const act_panel *acts;     /* of oe_packed_rows */
+    const act_panel *acts;     /* of oe_packed_rows, for blocks of 32 */
     const panel_block *panels; /* ordered by panel_index */
     int groups;
     floats *sums;              /* [OE_QUAD][groups][32], of SUMS */
@@ -122,7 +122,7 @@ static bool oe_multiply_with_tiles(const oe_sb_product *p, int64_t first, int64_
     const int groups = oe_groups_of(p);
     const size_t panels = (size_t)(groups * panel_blocks(p)) * sizeof(panel_block);
     const size_t acts = p->packed ? 0 : (size_t)act_panels(p) * sizeof(act_panel);
-    /* sums are not on the stack: these are 64 KB */
+    /* sums are not on the stack: these are 32 or 64 KB */
     floats *const sums = aligned_alloc(64, SUMS * sizeof *sums + panels + (acts + 63) / 64 * 64);
     if (!sums) {
         return false;

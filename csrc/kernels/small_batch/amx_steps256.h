@@ -14,7 +14,10 @@ INLINE int64_t panel_index(const oe_sb_product *p, int64_t block, int group, int
 INLINE int64_t panel_blocks(const oe_sb_product *p) { return p->blocks; }
 
 /* Activations are multiplied where they lie. */
-INLINE int64_t act_panels(const oe_sb_product *p) { return 0 * p->blocks; }
+INLINE int64_t act_panels(const oe_sb_product *p) {
+    (void)p;
+    return 0;
+}
 INLINE const act_panel *oe_packed_rows(const oe_sb_product *p, int64_t row, int64_t rows, act_panel *to) {
     (void)row;
     (void)rows;

@@ -1,5 +1,5 @@
 /* How tiles multiply a piece (amx_product.h) of weights in blocks of 32 (panel32.h): 16 rows of activations with up to
- * OE_CHUNK blocks of a panel in each step. They are of one sum, which stays in registers.
+ * OE_CHUNK blocks of a panel in each step. These blocks belong to one of s0 to s3; its sums stay in registers.
  *
  * Three steps are at work at once, since what a tile stores cannot be read before it is in the L1 cache: while the dots
  * of one step are added up, those of the next take their place, block by block, and tiles multiply the one after. */
@@ -37,7 +37,7 @@ typedef struct step {
     const panel_block *panel;
     const floats *before;
     floats *sums;
-    int64_t blocks; /* of OE_CHUNK */
+    int64_t blocks; /* 0: nothing to do; OE_CHUNK at most */
 } step;
 
 /* Where the steps are: by half of the rows, then by group, then by chunk of a sum, then by sum. */
@@ -149,9 +149,9 @@ static void oe_multiply_piece(const piece *of) {
         } else {
             oe_do_part_steps(now, next, later, &dots);
         }
-        step *const free = now;
+        step *const done = now;
         now = next;
         next = later;
-        later = free;
+        later = done;
     }
 }

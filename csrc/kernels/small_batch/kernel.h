@@ -51,7 +51,7 @@ typedef enum oe_sb_isa { OE_SB_PLAIN, OE_SB_AVX2, OE_SB_AVX_VNNI, OE_SB_AVX512, 
 
 #define OE_SB_GROUP 16 /* threads share out results along m in multiples of this */
 #define OE_SB_MANY 20  /* from so many rows of activations on, AMX's tiles are faster than vectors (measured) */
-#define OE_SB_MORE 15  /* rows of activations that tiles may read beyond the last; their results are not stored */
+#define OE_SB_MORE 15  /* rows of activations that tiles may read beyond the last, in blocks of 256; not stored */
 #define OE_QUAD 4      /* blocks of activations come in fours; the last four of a row is padded with 0 */
 
 typedef struct oe_sb_product {

@@ -71,7 +71,7 @@ INLINE void store_block(const int b, tile_dots *to) {
 }
 
 /* sums[i] += the product of block `b` of a panel and row `i` of activations, for 16 rows from `from` on. */
-INLINE void add_block_dots(const int b, const panel_block *x, const tile_dots *dots, const act_panel *act, int from,
+INLINE void add_block_dots(const int b, const panel_block *x, const tile_dots *dots, const act_panel *act, int64_t from,
                            floats *sums) {
     const floats d = x[b].d;
 #ifdef WITH_MINIMUM
