@@ -3,10 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 comma := ,
 PY := $(VENV)/bin/python
-BUILD_REQUIRES := scikit-build-core>=0.11 cython>=3.1 cython-cmake>=0.2.2 cmake>=3.26 ninja>=1.11 pip>=23
-NATIVE := CMakeLists.txt pyproject.toml Makefile $(shell find csrc ollama_engine -name '*.pyx' -o -name '*.pxd' -o -name '*.[ch]' -o -name 'ggml.lock' -o -name fetch.py)
+# Of packages, the few modules that are used are compiled when they are first imported.
+export PIP_COMPILE := 0
+BUILD_REQUIRES := scikit-build-core>=0.11 cython>=3.1 cmake>=3.26 ninja>=1.11 pip>=23
+NATIVE := CMakeLists.txt pyproject.toml Makefile $(shell find csrc ollama_engine -name '*.pyx' -o -name '*.pxd' -o -name '*.[ch]' -o -name '*.cmake' -o -name 'ggml.lock' -o -name fetch.py -o -name transpile.py)
 
-.PHONY: run chat test test-all test-failed test-ray clients ray lint bench bench-smoke bench-check build reference portable-check gpu-check \
+.PHONY: run chat test test-all test-failed test-peers test-ray clients ray lint bench bench-smoke bench-check build reference portable-check gpu-check \
 	sanitize tsan fuzz soak clean
 
 run: $(VENV)/.built
@@ -16,17 +18,28 @@ run: $(VENV)/.built
 chat: $(VENV)/.built
 	$(VENV)/bin/ollama-engine run "$$($(PY) bench/real_model.py)"
 
+# Tests run in a process for each CPU, 8 at most; one that has done its share takes tests of another's.
+# TEST_OPTIONS: more options of pytest's.
+PROCESSES ?= -n auto --maxprocesses 8 --dist worksteal
+
 # The quick suite: every behaviour, few examples of each.
 test: $(VENV)/.built $(VENV)/.test
-	$(PY) -m pytest
+	$(PY) -m pytest $(PROCESSES) $(TEST_OPTIONS)
 
 # The whole suite: every architecture, pre-tokenizer and instruction set, long random histories, a million draws.
 test-all: $(VENV)/.built $(VENV)/.test
-	$(PY) -m pytest --exhaustive
+	$(PY) -m pytest --exhaustive $(PROCESSES) $(TEST_OPTIONS)
 
-# Once more what failed last: tests that wait for other processes may fail on a machine that is busy for a moment.
+# Once more what failed last, where all of it depends on the speed of other processes: tests/plugins/repeats.py.
 test-failed: $(VENV)/.built $(VENV)/.test
-	$(PY) -m pytest --exhaustive --last-failed --last-failed-no-failures none
+	$(PY) -m pytest --exhaustive --repeat-failed
+
+# llama.cpp's tools from the same pinned sources, 5 to 15 minutes once, and what is compared with them live. Without
+# them these tests are skipped, and others compare with what they once said.
+test-peers: $(VENV)/.built $(VENV)/.test
+	tools="$$($(PY) bench/peers.py build)" && \
+	LLAMA_QUANTIZE="$$tools/llama-quantize" LLAMA_PERPLEXITY="$$tools/llama-perplexity" \
+		$(PY) -m pytest --exhaustive tests/convert/quant tests/models/test_peer_perplexity.py
 
 lint: $(VENV)/.built $(VENV)/.lint
 	$(VENV)/bin/ruff check .
@@ -52,9 +65,9 @@ clients: $(VENV)/.clients .venv-litellm/.made
 RAY ?= 2.60.0
 ray: $(VENV)/.ray-$(RAY)
 test-ray: $(VENV)/.built $(VENV)/.test $(VENV)/.ray-$(RAY)
-	$(PY) -m pytest --exhaustive tests/ray
+	$(PY) -m pytest --exhaustive $(TEST_OPTIONS) tests/ray
 $(VENV)/.ray-$(RAY): pyproject.toml | $(VENV)/.built
-	$(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable ".[ray]" "ray==$(RAY)"
+	$(PY) -m pip install --quiet --disable-pip-version-check "ollama_engine[ray]" "ray==$(RAY)"
 	touch $@
 
 # One table; the peer's columns are filled where `$(PY) bench/peers.py build` has built it.
@@ -65,9 +78,10 @@ bench-smoke: $(VENV)/.built $(VENV)/.bench
 	$(PY) -m pytest bench --benchmark-disable -q
 	$(VENV)/bin/ollama-engine bench demo -p 64 -n 16 -r 1 --json
 
-# Fails where a quick row is slower than the committed baseline by more than a quarter.
+# Fails where the engine's choice is slower than ggml's kernels, or the work beside computing slower than its target:
+# ratios of one run, on any machine. BENCH_CHECK="--all" has every type; see bench/gate/__main__.py.
 bench-check: $(VENV)/.built $(VENV)/.bench
-	$(PY) bench/board.py check
+	$(PY) -m bench.gate $(BENCH_CHECK)
 
 build: $(VENV)/.built
 
@@ -110,12 +124,13 @@ BACKENDS_vulkan := VULKAN
 # - GCC's checks of returned frames are off (their default): frames with 64-byte vectors are not aligned with them.
 # - pytest's faulthandler would answer a fault before the sanitizer does.
 # - libstdc++ is loaded with the sanitizers, because they look up its throw when the process starts.
+# - Tests are several times as slow, and have five minutes.
 SANITIZE_TESTS ?= tests/ml tests/kvcache tests/sample tests/tokenizer
 preload = LD_PRELOAD="$(foreach l,$1 stdc++,$(shell $(CC) -print-file-name=lib$l.so))" PYTHONMALLOC=malloc
 sanitize: .venv-sanitize/.built
 	$(call preload,asan ubsan) UBSAN_OPTIONS=print_stacktrace=1 \
 	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
-		$(<D)/bin/python -m pytest -p no:faulthandler --capture=sys $(SANITIZE_TESTS)
+		$(<D)/bin/python -m pytest -p no:faulthandler --timeout 300 --capture=sys $(SANITIZE_TESTS)
 
 # Our C and Cython, and ggml, built with the thread sanitizer, and tests where threads meet; others as with `sanitize`.
 # - GCC's runtime does not know where new kernels put memory, unless setarch keeps them from drawing it.
@@ -126,11 +141,12 @@ sanitize: .venv-sanitize/.built
 #   too_many_calls computes for longer than its minute.
 TSAN_TESTS ?= tests/runner/core tests/session/test_sessions.py tests/sample/test_rows.py tests/sample/test_masks.py \
 	$(addprefix tests/engine/test_,async.py one_queue.py loading.py embed.py) \
-	$(addprefix tests/ml/test_,backend.py storage.py small_batch.py paged.py thread_governor.py cpu_gate.py lifetimes.py)
+	$(addprefix tests/ml/graph/test_,backend.py storage.py lifetimes.py) \
+	$(addprefix tests/ml/ops/test_,small_batch.py paged.py) $(addprefix tests/ml/threads/test_,thread_governor.py cpu_gate.py)
 tsan: .venv-tsan/.built
 	OPENBLAS_NUM_THREADS=1 setarch -R env $(call preload,tsan) \
 	TSAN_OPTIONS=suppressions=$(CURDIR)/tests/thread_sanitizer.supp \
-		$(<D)/bin/python -m pytest -p no:faulthandler --capture=sys \
+		$(<D)/bin/python -m pytest -p no:faulthandler --timeout 300 --capture=sys \
 		-k "not child and not rewrites and not too_many_calls" $(TSAN_TESTS)
 
 SANITIZERS_sanitize := address,undefined
@@ -157,15 +173,22 @@ fuzz: .venv-fuzz/.built
 soak: $(VENV)/.built $(VENV)/.plot
 	$(PY) -m bench.soak --minutes $(MINUTES) --picture soak.png
 
+# KERNELS=all compiles kernels for every CPU, which a build for this one does not need.
 # The build requirements go into .venv, not into pip's throw-away environment: a changed file rebuilds in seconds.
-$(VENV)/.built: $(NATIVE)
+$(VENV)/.built: $(NATIVE) $(if $(KERNELS),ask-cmake)
 	test -x $(PY) || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 	$(PY) -m pip install --quiet --disable-pip-version-check $(foreach r,$(BUILD_REQUIRES),"$(r)")
-	$(PY) -m pip install --disable-pip-version-check --no-build-isolation --editable .
+	$(PY) -m pip install --disable-pip-version-check --no-build-isolation \
+		--config-settings=cmake.define.OLLAMA_ENGINE_KERNELS=$(KERNELS) --editable .
 	touch $@
 
+.PHONY: ask-cmake
+ask-cmake:
+
+# The package is there already, which is seen to before pip would look for one of that name; the extra's are added.
 $(VENV)/.%: pyproject.toml | $(VENV)/.built
-	$(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable ".[$*]"
+	$(PY) -c "import ollama_engine.ml"
+	$(PY) -m pip install --quiet --disable-pip-version-check "ollama_engine[$*]"
 	touch $@
 
 clean:

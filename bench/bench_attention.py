@@ -8,12 +8,11 @@ A single stream has contiguous cells; several streams have interleaved ones, as 
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -21,15 +20,14 @@ import pytest
 from ollama_engine import demo
 from ollama_engine.config import EngineConfig
 from ollama_engine.input import Batch
-from ollama_engine.kvcache import CacheConfig
 from ollama_engine.ml import ops
-from ollama_engine.ml.backend import Backend
-from ollama_engine.ml.context import Context
-from ollama_engine.ml.placement import BackendParams
-from ollama_engine.ml.storage import Storage
-from ollama_engine.ml.tensor import Tensor
-from ollama_engine.runner.load import loading
-from ollama_engine.runner.load.loading import Loaded
+from ollama_engine.ml.device.placement import BackendParams
+from ollama_engine.ml.graph.backend import Backend
+from ollama_engine.ml.graph.context import Context
+from ollama_engine.ml.graph.storage import Storage
+from ollama_engine.ml.graph.tensor import Tensor
+from ollama_engine.ml.weights.kernel_choice import BY_TABLE
+from ollama_engine.runner.load.loading import Loaded, load
 
 if TYPE_CHECKING:
     from pytest_benchmark.fixture import BenchmarkFixture
@@ -66,7 +64,6 @@ def _paged(ctx: Context, streams: int, tokens: int) -> tuple[Tensor, ...]:
     return ctx.from_ints(np.stack([begins, begins + tokens], axis=1)), ctx.from_ints(cells.reshape(-1))
 
 
-@pytest.mark.waits
 @pytest.mark.parametrize("kernel", [pytest.param("ggml", marks=pytest.mark.twin), "listed"])
 @pytest.mark.parametrize(("streams", "tokens"), CASES)
 def test_decoding(benchmark: BenchmarkFixture, backend: Backend, streams: int, tokens: int, kernel: str) -> None:
@@ -97,16 +94,11 @@ def test_decoding(benchmark: BenchmarkFixture, backend: Backend, streams: int, t
 @contextmanager
 def loaded(streams: int, kernel: str) -> Iterator[Loaded]:
     """The demo, with lists or without."""
-    config = functools.partial(CacheConfig, paged=False) if kernel == "ggml" else CacheConfig
-    with patch.object(loading, "CacheConfig", config):
-        parts = loading.load(str(demo.path()), EngineConfig(num_ctx=512, parallel=streams, threads=2))
-    try:
+    kernels = replace(BY_TABLE, attention=kernel != "ggml")
+    with closing(load(demo.path(), EngineConfig(num_ctx=512, parallel=streams, threads=2), kernels=kernels)) as parts:
         yield parts
-    finally:
-        parts.close()
 
 
-@pytest.mark.waits
 @pytest.mark.parametrize("kernel", [pytest.param("ggml", marks=pytest.mark.twin), "listed"])
 @pytest.mark.parametrize("tokens", [50, 200, 400])
 @pytest.mark.parametrize("streams", [8, 32])

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from ollama_engine.runner.observe.metrics import Cells, Metrics
+from ollama_engine.runner.observe.metrics import CellCounts, Metrics
 from ollama_engine.runner.observe.trace import PhaseSpan, StepRecord, Trace
 from ollama_engine.runner.prefix.prefix_cache import PrefixCache
-from ollama_engine.runner.schedule.inputs import Inputs
-from ollama_engine.runner.schedule.scheduler import Candidate, Limits, plan
+from ollama_engine.runner.request.inputs import Inputs
+from ollama_engine.runner.schedule.scheduler import BatchLimits, Candidate, plan
 
 if TYPE_CHECKING:
     from pytest_benchmark.fixture import BenchmarkFixture
@@ -35,7 +35,7 @@ HISTORIES = {
 def test_plan_decoding(benchmark: BenchmarkFixture, streams: int) -> None:
     benchmark.group = "a plan when all decode"
     candidates = [Candidate(key, 100, 101, decoding=True) for key in range(streams)]
-    limits = Limits(512, 64, 100_000)
+    limits = BatchLimits(512, 64, 100_000)
     state = plan(candidates, limits).state
     benchmark(plan, candidates, limits, state)
 
@@ -48,7 +48,7 @@ def test_plan_prompts(benchmark: BenchmarkFixture, streams: int) -> None:
         Candidate(key, 3000, 3001, decoding=True) if key % 2 else Candidate(key, 3000, 90_000, groups=groups)
         for key in range(streams)
     ]
-    limits = Limits(512, 64, 10**7)
+    limits = BatchLimits(512, 64, 10**7)
     state = plan(candidates, limits).state
     benchmark(plan, candidates, limits, state)
 
@@ -77,7 +77,7 @@ def test_append(benchmark: BenchmarkFixture) -> None:
 
 def test_metrics_and_trace(benchmark: BenchmarkFixture) -> None:
     benchmark.group = "what is recorded of a step"
-    metrics, trace, cells = Metrics(), Trace(), Cells(100, 200, 3)
+    metrics, trace, cells = Metrics(), Trace(), CellCounts(100, 200, 3)
 
     def record() -> None:
         metrics.step(1.0, 0.01, prompt_tokens=0, completion_tokens=4, graph_reused=True)

@@ -35,8 +35,6 @@ ROUNDS = 5
 THREADS = 2
 QUANTIZE = f"quantize f16 to Q4_K_M with {THREADS} threads"
 
-pytestmark = pytest.mark.waits
-
 
 # -- a folder as it is published ---------------------------------------------------------------------------------------
 

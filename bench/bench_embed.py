@@ -25,7 +25,7 @@ from ollama_engine import Engine
 if TYPE_CHECKING:
     from pytest_benchmark.fixture import BenchmarkFixture
 
-pytestmark = [pytest.mark.waits, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 THREADS = 2
 ROUNDS = 3

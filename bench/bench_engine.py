@@ -29,7 +29,7 @@ STREAMS_PROMPT, STREAMS_ANSWER, WIDTHS = 64, 32, (1, 8)
 Figures = dict[str, dict[str, float]]
 """{side: {figure: value}}"""
 
-pytestmark = [pytest.mark.waits, pytest.mark.timeout(3600)]
+pytestmark = pytest.mark.timeout(3600)
 each_side = pytest.mark.parametrize("side", ["ours", pytest.param("llama_cpp", marks=pytest.mark.peer)])
 
 

@@ -18,7 +18,7 @@ from bench.conftest import MODEL_VARIABLE
 from bench.peer_llama import Llama
 from ollama_engine import demo
 from ollama_engine.config import EngineConfig
-from ollama_engine.ml.gguf import GGUFFile
+from ollama_engine.ml.gguf.gguf_file import GGUFFile
 from ollama_engine.runner.load.loading import load
 from ollama_engine.tokenizer import from_metadata
 
@@ -78,7 +78,6 @@ def named_model() -> str:
     return path
 
 
-@pytest.mark.waits
 def test_load_demo(benchmark: BenchmarkFixture) -> None:
     benchmark.group = "load the demo and free it"
     benchmark.pedantic(load_and_close, args=(str(demo.path()),), rounds=10, warmup_rounds=1)
@@ -90,7 +89,6 @@ def test_load_demo_peer(benchmark: BenchmarkFixture, llama: Llama) -> None:
     benchmark.pedantic(llama.load, args=(str(demo.path()), NUM_CTX, BATCH, 1), rounds=10, warmup_rounds=1)
 
 
-@pytest.mark.waits
 def test_load_named(benchmark: BenchmarkFixture) -> None:
     path = named_model()
     benchmark.group = f"load {os.path.basename(path)} and free it"

@@ -27,7 +27,6 @@ N_CACHED, N_NEW, ROUNDS = 2000, 32, 20
 PREFIX = [1000 + i for i in range(N_CACHED)]
 AFTER = f"{N_NEW} new tokens after {N_CACHED} cached ones, to the first token of the answer"
 ONE = SamplingParams(max_tokens=1)
-pytestmark = pytest.mark.waits
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from bench.start_stages import STAGES, Seconds, measure, shortest, to_first_toke
 if TYPE_CHECKING:
     from pytest_benchmark.fixture import BenchmarkFixture
 
-pytestmark = [pytest.mark.waits, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 IMPORT = "start Python and import"
 

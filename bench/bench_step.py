@@ -19,13 +19,13 @@ from ollama_engine.config import EngineConfig
 from ollama_engine.input import FloatArray
 from ollama_engine.runner.core.engine_core import EngineCore
 from ollama_engine.runner.core.input_processor import new_generation
-from ollama_engine.runner.load.executor import Executor
-from ollama_engine.runner.load.graph import Graph
+from ollama_engine.runner.execute.executor import Executor
+from ollama_engine.runner.execute.graph import StepGraph
 from ollama_engine.runner.load.loading import Loaded, load
 from ollama_engine.runner.observe.monitor import Monitor
+from ollama_engine.runner.request.inputs import Inputs
 from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.runner.request.request import Request
-from ollama_engine.runner.schedule.inputs import Inputs
 
 if TYPE_CHECKING:
     from pytest_benchmark.fixture import BenchmarkFixture
@@ -38,14 +38,14 @@ LOGITS = np.random.default_rng(0).standard_normal((32, 2560), dtype=np.float32)
 class IdleExecutor(Executor):
     """Does all that a step needs, but to compute. Every step has the same logits."""
 
-    def _compute(self, graph: Graph) -> None:
+    def _compute(self, graph: StepGraph) -> None:
         pass
 
-    def _finish(self, graph: Graph) -> None:
+    def _finish(self, graph: StepGraph) -> None:
         pass
 
     @contextmanager
-    def _read(self, graph: Graph, needed: Sequence[int]) -> Iterator[FloatArray]:
+    def _read(self, graph: StepGraph, needed: Sequence[int]) -> Iterator[FloatArray]:
         assert graph.shape is not None
         yield LOGITS[: graph.shape.n_outputs]
 
@@ -80,7 +80,6 @@ def test_without_computing(benchmark: BenchmarkFixture, streams: int) -> None:
         benchmark.pedantic(core.step, rounds=ROUNDS, warmup_rounds=20)
 
 
-@pytest.mark.waits
 @pytest.mark.parametrize("streams", [1, 8, 32])
 def test_with_computing(benchmark: BenchmarkFixture, streams: int) -> None:
     benchmark.group = "one decode step of the demo model"

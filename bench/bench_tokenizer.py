@@ -18,9 +18,9 @@ import regex
 
 from bench.peer_llama import Llama
 from ollama_engine import demo
-from ollama_engine.ml.gguf import GGUFFile
+from ollama_engine.ml.gguf.gguf_file import GGUFFile
 from ollama_engine.tokenizer import Tokenizer, from_metadata
-from tests.tiny import byte_characters
+from tests.support.tiny import byte_characters
 
 if TYPE_CHECKING:
     from pytest_benchmark.fixture import BenchmarkFixture

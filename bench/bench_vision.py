@@ -33,12 +33,12 @@ from bench.make_vision import Pair, VisionShape, write_pair
 from bench.reported import report
 from bench.vision_families import FAMILIES, write_family
 from ollama_engine import Engine, Media, SamplingParams, Text
-from ollama_engine.ml.context import Context
+from ollama_engine.ml.graph.context import Context
 
 if TYPE_CHECKING:
     from pytest_benchmark.fixture import BenchmarkFixture
 
-pytestmark = [pytest.mark.waits, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.timeout(1800)
 
 THREADS = 2
 ROUNDS = 2

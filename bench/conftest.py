@@ -18,7 +18,6 @@ MODEL_VARIABLE = "OLLAMA_ENGINE_BENCH_MODEL"
 MARKERS = (
     "twin: the plain way to the same result, in numpy or Python; at most one in a group",
     "peer: another engine's way to the same result; at most one in a group",
-    "waits: threads wait for each other, or files are read: the time is shown, and fails no check",
 )
 
 
@@ -36,7 +35,6 @@ def _noted(request: pytest.FixtureRequest) -> Iterator[None]:
     benchmark = request.getfixturevalue("benchmark")
     marks = {mark.name for mark in request.node.iter_markers()}
     benchmark.extra_info["side"] = next((side for side in ("twin", "peer") if side in marks), "ours")
-    benchmark.extra_info["waits"] = "waits" in marks
     if benchmark.disabled:
         yield
         return

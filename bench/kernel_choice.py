@@ -1,13 +1,16 @@
-"""The table of `ollama_engine/ml/kernel_choice.py`, measured on this machine.
+"""The table of `ollama_engine/ml/weights/kernel_choice.py`, measured on this machine.
 
     python bench/kernel_choice.py                       # minutes; --quick for fewer shapes and rows
     python bench/kernel_choice.py --types q4_K --threads 1 2
     python bench/kernel_choice.py --rows 1 8 64 --unit us
+    python bench/kernel_choice.py --memory              # with weights that no cache holds, as while decoding
+    python bench/kernel_choice.py --experts             # a mixture of experts; rows are tokens
     python bench/kernel_choice.py --instructions avx2   # as on a CPU that has no better
 
 For each weight type, number of threads and number of rows: the speed of our small-batch kernel and of ggml's two
-(weights as in the file, and repacked) over the shapes of a 1B model, and how many times as fast ours is as the faster
-of those. `*` marks what the table chooses on this CPU, or on `--cpu`. The kernels take turns; the best round counts.
+(weights as in the file, and repacked) over the shapes of a 1B model (or of qwen3-moe's gate), and how many times as
+fast ours is as the faster of those. `*` marks what the table chooses on this CPU, or on `--cpu`. Kernels take turns;
+the best round counts.
 
 ggml is the one of this build. To compare with the one for a lesser CPU, build with
 `OLLAMA_ENGINE_PORTABLE=ON OLLAMA_ENGINE_CPU_VARIANTS=skylakex` (or another of its variants), which leaves it no choice.
@@ -17,38 +20,26 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
-import numpy as np
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for when this file is run as a program
 
+from bench.products import TYPES, Kernel, Matrices, Product, Times, bytes_from_memory, compare, ggml_kernels, matrices
 from ollama_engine.errors import EngineError
 from ollama_engine.ml import ops
-from ollama_engine.ml.backend import Backend
-from ollama_engine.ml.context import Context
-from ollama_engine.ml.kernel_choice import TABLE, THIS_CPU, small_batch_rows
-from ollama_engine.ml.ops_small_batch import small_batch_instructions
-from ollama_engine.ml.placement import BackendParams
-from ollama_engine.ml.quantize import TARGETS, quantize_rows
-from ollama_engine.ml.storage import Storage, can_repack
-from ollama_engine.ml.tensor import Tensor
-from ollama_engine.ml.types import block_of
+from ollama_engine.ml.device.placement import BackendParams
+from ollama_engine.ml.graph.backend import Backend
+from ollama_engine.ml.ops.small_batch import SMALL_BATCH_QUANTIZED, small_batch_instructions
+from ollama_engine.ml.weights.kernel_choice import TABLE, THIS_CPU, choice_by_table
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 256, 512)
 QUICK_ROWS = (1, 4, 8, 32, 64, 256)
 SHAPES = ((2048, 8192), (8192, 2048), (2048, 2048))
-TYPES = tuple(dtype for dtype in TARGETS if dtype != "f32")
-KERNELS = ("ours", "ggml", "ggml, repacked")
-DISTINCT = 32
-"""Rows of weights that differ: quantizing them all takes longer than measuring."""
-TURNS = 4
-TURN_SECONDS = 0.02
-"""How long one turn computes, but two products at least."""
-
-Speeds = dict[str, float]
-"""Seconds of one product of every shape, by kernel; kernels that are not there are left out."""
+EXPERTS = (2048, 768, 64, 8)
+"""Of qwen3-moe: weights of a row, rows, experts, and how many of them a token takes."""
+KERNELS = ("ours", "ggml", "repacked")
 
 
 @dataclass(frozen=True)
@@ -59,33 +50,54 @@ class Question:
     shapes: tuple[tuple[int, int], ...]
     instructions: str | None
     """None: the best of this CPU."""
+    nbytes: int = 0
+    """Of weights, which no cache holds; 0: one matrix of each shape."""
+    n_expert: int = 0
+    used: int = 0
+
+    def products(self, rows: int) -> list[Product]:
+        """One for every shape."""
+        return [Product(self.dtype, k, m, rows, self.n_expert, self.used) for k, m in self.shapes]
 
     def operations(self, rows: int) -> int:
-        """Multiplications and additions of one product of every shape."""
-        return sum(2 * k * m * rows for k, m in self.shapes)
+        """Multiplications and additions of these."""
+        return sum(product.operations for product in self.products(rows))
+
+    def is_ours(self, cpu: str, rows: int) -> bool:
+        """Whether the table chooses our kernel on this kind of CPU."""
+        choice = choice_by_table(cpu)
+        if self.n_expert:
+            return rows * self.used <= choice.rows_per_expert(self.dtype) * self.n_expert
+        return rows in choice.rows(self.dtype, self.shapes[0][0])
 
 
 def main() -> None:
-    """Measure and print, cell by cell, so that a table that takes long is seen growing."""
+    """Measure and print, type by type, so that a table that takes long is seen growing."""
     args = parser().parse_args()
     rows = args.rows or (QUICK_ROWS if args.quick else ROWS)
     print(f"{cpu_name()}, {'GOP/s' if args.unit == 'gops' else 'microseconds'}\n")
     print(f"| type | threads | kernel | {' | '.join(map(str, rows))} |\n|---|---:|---|{'---:|' * len(rows)}")
     for threads in args.threads:
-        with Backend(BackendParams(threads=threads), max_nodes=64) as backend:
+        with Backend(BackendParams(threads=threads), max_nodes=1024) as backend:
             for dtype in args.types:
-                question = Question(dtype, SHAPES[:1] if args.quick else SHAPES, args.instructions)
-                found = []
-                for n in rows:
-                    print(f"\r{dtype}, {n} rows ", end="", file=sys.stderr, flush=True)
-                    found.append(measure(backend, question, n))
-                print("\r", end="", file=sys.stderr, flush=True)
+                question = asked(dtype, args)
+                found = measure(backend, question, rows)
                 print("\n".join(lines(question, threads, rows, found, args.unit, args.cpu)), flush=True)
+
+
+def asked(dtype: str, args: argparse.Namespace) -> Question:
+    nbytes = bytes_from_memory() if args.memory else 0
+    if args.experts:
+        k, m, n_expert, used = EXPERTS
+        return Question(dtype, ((k, m),), args.instructions, nbytes, n_expert, used)
+    return Question(dtype, SHAPES[:1] if args.quick else SHAPES, args.instructions, nbytes)
 
 
 def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     found.add_argument("--quick", action="store_true", help="one shape and fewer rows")
+    found.add_argument("--memory", action="store_true", help="read weights from memory, not from a cache")
+    found.add_argument("--experts", action="store_true", help="of a mixture of experts, for 1, 2, ... tokens")
     found.add_argument("--types", nargs="+", choices=TYPES, default=TYPES)
     found.add_argument("--threads", nargs="+", type=int, default=[1], metavar="N")
     found.add_argument("--rows", nargs="+", type=int, metavar="N")
@@ -96,7 +108,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def lines(
-    question: Question, threads: int, rows: tuple[int, ...], found: list[Speeds], unit: str, cpu: str
+    question: Question, threads: int, rows: tuple[int, ...], found: list[Times], unit: str, cpu: str
 ) -> Iterator[str]:
     """A line of the table for each kernel that is there, and one of ratios."""
     name = small_batch_instructions(question.dtype)
@@ -110,74 +122,34 @@ def lines(
             cells.append(f"{question.operations(n) / seconds / 1e9:.1f}" if unit == "gops" else f"{seconds * 1e6:.0f}")
         yield f"| {question.dtype} | {threads} | {titles.get(kernel, kernel)} | {' | '.join(cells)} |"
     if "ours" in found[0]:
-        chosen = small_batch_rows(cpu, question.dtype, question.shapes[0][0])
-        cells = [f"{ratio(speeds):.2f}{'*' if n in chosen else ''}" for n, speeds in zip(rows, found, strict=True)]
+        marks = ("*" if question.is_ours(cpu, n) else "" for n in rows)
+        cells = [f"{ratio(speeds):.2f}{mark}" for speeds, mark in zip(found, marks, strict=True)]
         yield f"| {question.dtype} | {threads} | **ratio** | {' | '.join(cells)} |"
 
 
-def ratio(speeds: Speeds) -> float:
+def ratio(speeds: Times) -> float:
     """How many times as fast our kernel is as the faster one of ggml's."""
     return min(seconds for kernel, seconds in speeds.items() if kernel != "ours") / speeds["ours"]
 
 
-def measure(backend: Backend, question: Question, rows: int) -> Speeds:
-    """All kernels, over all shapes."""
-    total: Speeds = {}
-    for shape in question.shapes:
-        for kernel, seconds in take_turns(backend, question, shape, rows).items():
-            total[kernel] = total.get(kernel, 0.0) + seconds
-    return total
+def measure(backend: Backend, question: Question, rows: tuple[int, ...]) -> list[Times]:
+    """All kernels, over all shapes, for each number of rows."""
+    totals: list[Times] = [{} for _ in rows]
+    for number, first in enumerate(question.products(1)):
+        with matrices(backend, first, question.nbytes) as found:
+            for n, total in zip(rows, totals, strict=True):
+                of = question.products(n)[number]
+                for kernel, seconds in compare(backend, of, found, _sides(question, of, found)).items():
+                    total[kernel] = total.get(kernel, 0.0) + seconds
+    return totals
 
 
-def take_turns(backend: Backend, question: Question, shape: tuple[int, int], rows: int) -> Speeds:
-    """The shortest of several computations of each kernel that this build has."""
-    values = np.random.default_rng(1).normal(0, 1, (rows, shape[0])).astype(np.float32)
-    with weights_of(backend, question.dtype, shape) as weights:
-        best = dict.fromkeys(weights, float("inf"))
-        for _ in range(TURNS):
-            for kernel, weight in weights.items():
-                best[kernel] = min(best[kernel], seconds(backend, weight, values, kernel, question.instructions))
-    return best
-
-
-@contextmanager
-def weights_of(backend: Backend, dtype: str, shape: tuple[int, int]) -> Iterator[dict[str, Tensor]]:
-    """The weight that each kernel reads: ours and ggml's general one read the same."""
-    with Storage(backend, 1) as plain, Storage(backend, 1) as copy:
-        weight = plain.add("w", dtype, shape)
-        plain.allocate(0)
-        found = {"ours": weight, "ggml": weight} if small_batch_instructions(dtype) else {"ggml": weight}
-        if can_repack(backend, dtype, shape):
-            found["ggml, repacked"] = copy.add("w", dtype, shape)
-            copy.allocate_repacked()
-        content = random_weights(dtype, *shape)
-        for each in {id(weight): weight for weight in found.values()}.values():
-            each.set_bytes(content)
-        yield found
-
-
-def seconds(backend: Backend, weight: Tensor, values: np.ndarray, kernel: str, instructions: str | None) -> float:
-    """The shortest of a few computations of one product."""
-    with Context(backend) as ctx:
-        x = ctx.input("f32", values.shape[::-1])
-        ctx.forward(ops.mul_mat_small_batch(weight, x, instructions) if kernel == "ours" else ops.mul_mat(weight, x))
-        ctx.alloc()
-        best, spent, computed = float("inf"), 0.0, 0
-        while computed < 2 or spent < TURN_SECONDS:
-            x.set(values)
-            begin = time.perf_counter()
-            ctx.compute()
-            took = time.perf_counter() - begin
-            best, spent, computed = min(best, took), spent + took, computed + 1
-        return best
-
-
-def random_weights(dtype: str, k: int, m: int) -> np.ndarray:
-    """Weights of a type as bytes, [m, bytes of a row]."""
-    block, size = block_of(dtype)
-    raw = np.empty((DISTINCT, k // block * size), np.uint8)
-    quantize_rows(dtype, np.random.default_rng(0).normal(0, 1, (DISTINCT, k)).astype(np.float32), raw.reshape(-1))
-    return np.tile(raw, (m // DISTINCT, 1))
+def _sides(question: Question, of: Product, found: Matrices) -> dict[str, Kernel]:
+    """Our kernel is asked for, whatever the table chooses; types that it does not know are ggml's alone."""
+    ours = ops.mul_mat_id_small_batch if question.n_expert else ops.mul_mat_small_batch
+    known = SMALL_BATCH_QUANTIZED if question.n_expert else TYPES
+    sides = {"ours": Kernel(lambda *operands: ours(*operands, question.instructions))}
+    return (sides if question.dtype in known else {}) | ggml_kernels(of, found)
 
 
 def cpu_name() -> str:

@@ -31,8 +31,8 @@ except ImportError:
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for when this file is run as a program
 
 from bench.model_shapes import PRESETS, SHAPES, Shape, tensor_shapes
-from ollama_engine.convert.quant.layout import ModelFacts, in_file_order, target_types
-from ollama_engine.ml.gguf import TensorInfo
+from ollama_engine.convert.quant.layout import LayoutFacts, in_file_order, target_types
+from ollama_engine.ml.gguf.gguf_file import TensorInfo
 
 # -- which tensors, of which type --------------------------------------------------------------------------------------
 
@@ -47,7 +47,7 @@ def tensor_types(preset: str, shape: Shape, arch: str | None = None) -> dict[str
     and rows that do not divide into blocks of 256 get blocks of 32.
     """
     tensors = [TensorInfo(name, "f32", dims[::-1], 0, 0, 0) for name, dims in tensor_shapes(shape)]
-    facts = ModelFacts(arch or shape.arch, shape.n_layer, shape.n_head // shape.n_head_kv, shape.n_expert, False)
+    facts = LayoutFacts(arch or shape.arch, shape.n_layer, shape.n_head // shape.n_head_kv, shape.n_expert, False)
     found = target_types(in_file_order(tensors), PRESETS[preset], facts, has_imatrix=False)
     return {name: QuantType[dtype.upper()] for name, dtype in found.items()}
 

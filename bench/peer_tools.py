@@ -125,8 +125,8 @@ def has_tool(name: str) -> bool:
 
 
 def tool(name: str) -> str:
-    """The path of one of TOOLS."""
-    return os.environ.get(_variable(name)) or str(build_tools() / name)
+    """The path of one of TOOLS. Builds all of them where it is missing."""
+    return os.environ.get(_variable(name)) or str(built(f"build/bin/{name}") or build_tools() / name)
 
 
 def _variable(name: str) -> str:

@@ -27,7 +27,6 @@ class Row:
     """The fastest round, or what a program reported."""
     calibration: float
     """Seconds of the calibration loop before and after it."""
-    waits: bool = False
 
     @property
     def file(self) -> str:
@@ -77,7 +76,6 @@ def _row(found: Mapping[str, Any]) -> Row:
         side=extra["side"],
         seconds=extra.get("seconds", found["stats"]["min"]),
         calibration=extra["calibration_s"],
-        waits=bool(extra.get("waits")),
     )
 
 
@@ -85,6 +83,12 @@ def _short(fullname: str) -> str:
     """Parameters may have slashes; folders come before them."""
     file, test = fullname.split("::", 1)
     return f"{file.rsplit('/', 1)[-1]}::{test}"
+
+
+def machine(run: Mapping[str, Any]) -> str:
+    """The processor of a run, from pytest-benchmark's JSON."""
+    cpu = run["machine_info"]["cpu"]
+    return f"{cpu.get('brand_raw', 'unknown')}, family {cpu.get('family', '?')}, {cpu.get('count', '?')} CPUs"
 
 
 def answers(rows: Iterable[Row]) -> list[Answer]:

@@ -43,10 +43,10 @@ class Clock:
 
 
 def time_loading(clock: Clock) -> None:
-    from ollama_engine.ml.gguf import GGUFFile  # noqa: PLC0415
-    from ollama_engine.ml.weights import Weights  # noqa: PLC0415
+    from ollama_engine.ml.gguf.gguf_file import GGUFFile  # noqa: PLC0415
+    from ollama_engine.ml.weights.weights import Weights  # noqa: PLC0415
+    from ollama_engine.runner.execute.executor import Executor  # noqa: PLC0415
     from ollama_engine.runner.load import loading  # noqa: PLC0415
-    from ollama_engine.runner.load.executor import Executor  # noqa: PLC0415
 
     clock.time("header", GGUFFile, "__init__")
     clock.time("tokenizer", loading, "from_metadata")

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.rows import Answer, Row
-from bench.targets import Target
 
 FOLDER = Path(__file__).resolve().parent
-HEADINGS = ("question", "ours", "twin", "peer", "vs twin", "vs peer", "target", "met")
-VERDICTS = {True: "yes", False: "NO", None: "-"}
-COLOURS = {"yes": "\x1b[32m", "NO": "\x1b[31;1m"}
+HEADINGS = ("question", "ours", "twin", "peer", "vs twin", "vs peer")
 BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
 QUESTION_WIDTH = 76
 
@@ -26,7 +23,7 @@ class Line:
     cells: tuple[str, ...] = ()
 
 
-def lines(answers: Sequence[Answer], targets: Mapping[str, Target]) -> Iterator[Line]:
+def lines(answers: Sequence[Answer]) -> Iterator[Line]:
     """A heading for each file: the question that its docstring asks."""
     file = question = None
     for answer in answers:
@@ -37,16 +34,14 @@ def lines(answers: Sequence[Answer], targets: Mapping[str, Target]) -> Iterator[
             yield Line(f"  {answer.ours.question}")
         question = answer.ours.question
         title = f"    {answer.label}" if answer.label else f"  {question}"
-        yield Line(title, tuple(_cells(answer, targets.get(answer.ours.name))))
+        yield Line(title, tuple(_cells(answer)))
 
 
-def _cells(answer: Answer, target: Target | None) -> Iterator[str]:
+def _cells(answer: Answer) -> Iterator[str]:
     for row in (answer.ours, answer.twin, answer.peer):
         yield duration(row.seconds) if row else "-"
     for other in (answer.twin, answer.peer):
         yield times(answer.times_as_fast(other))
-    yield wanted(target)
-    yield VERDICTS[target.met(answer)] if target else ""
 
 
 def asked(path: Path) -> str:
@@ -73,16 +68,6 @@ def times(factor: float | None) -> str:
     return "-" if factor is None else f"{factor:.2f}x" if factor < 9.995 else f"{factor:.0f}x"
 
 
-def wanted(target: Target | None) -> str:
-    if target is None:
-        return ""
-    if target.seconds is not None:
-        return f"<= {duration(target.seconds)}"
-    if target.over_twin is not None:
-        return f"<= twin + {duration(target.over_twin)}"
-    return f">= {target.times_peer:g}x peer"
-
-
 # -- forms -------------------------------------------------------------------------------------------------------------
 
 
@@ -91,7 +76,7 @@ def terminal(table: Sequence[Line], *, colours: bool) -> str:
     cells = [HEADINGS[1:], *(line.cells for line in table if line.cells)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(HEADINGS) - 1)]
     first = min(QUESTION_WIDTH, max(len(line.title) for line in table if line.cells))
-    head = HEADINGS[0].ljust(first) + _joined(HEADINGS[1:], widths, colours=False)
+    head = HEADINGS[0].ljust(first) + _joined(HEADINGS[1:], widths)
     out = [_styled(head, BOLD, colours), "-" * len(head)]
     for line in table:
         if not line.cells:
@@ -101,13 +86,12 @@ def terminal(table: Sequence[Line], *, colours: bool) -> str:
         if len(line.title) > first:
             out.append(line.title)
         title = line.title if len(line.title) <= first else ""
-        out.append(title.ljust(first) + _joined(line.cells, widths, colours=colours))
+        out.append(title.ljust(first) + _joined(line.cells, widths))
     return "\n".join(line.rstrip() for line in out)
 
 
-def _joined(cells: Sequence[str], widths: Sequence[int], *, colours: bool) -> str:
-    padded = (cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
-    return "".join(f"  {_styled(text, COLOURS.get(text.strip(), ''), colours)}" for text in padded)
+def _joined(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "".join(f"  {cell.rjust(width)}" for cell, width in zip(cells, widths, strict=True))
 
 
 def _styled(text: str, style: str, wanted: bool) -> str:
@@ -123,16 +107,9 @@ def markdown(table: Sequence[Line]) -> str:
     return "\n".join(out)
 
 
-def footnotes(rows: Sequence[Row], answers: Sequence[Answer], targets: Mapping[str, Target]) -> list[str]:
-    """What a reader of the table must know: what was missed, and what was not measured at all."""
-    known = {answer.ours.name: answer for answer in answers}
+def footnotes(rows: Sequence[Row], answers: Sequence[Answer]) -> list[str]:
+    """What a reader of the table must know."""
     found = [f"{len(answers)} rows; 'vs' says how many times as fast; rows are the fastest of their rounds"]
-    missed = [name for name, target in targets.items() if name in known and target.met(known[name]) is False]
-    if missed:
-        found.append(f"{len(missed)} targets missed: {', '.join(missed)}")
-    absent = [name for name in targets if name not in known]
-    if absent:
-        found.append(f"not measured, though there is a target: {', '.join(absent)}")
     if not any(row.side == "peer" for row in rows):
         found.append("no peer was measured: `python bench/peers.py build` builds llama.cpp's tools")
     return found

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ollama_engine import Engine, SamplingParams, demo
-from tests.float_copy import write_float_copy
-from tests.workers import running_worker
+from tests.support.float_copy import write_float_copy
+from tests.support.workers import running_worker
 
 TEXT = (
     "One day a fox went to the forest. He saw a bear and a bird, and they talked about the sun and the rain for a long "

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.real_model import real_model
 from ollama_engine import Engine, SamplingParams, demo
-from tests.workers import running_worker
+from tests.support.workers import running_worker
 
 SHORT, LONG = 30, 130
 """Lengths of two answers, whose difference is what decoding costs: each sends the graphs of prompt and answer."""

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from ollama_engine.config import EngineConfig
     from ollama_engine.engine import Engine
     from ollama_engine.errors import EngineError
-    from ollama_engine.ml.device_info import Device
-    from ollama_engine.ml.memory import MemoryReport
+    from ollama_engine.ml.device.device_info import Device
+    from ollama_engine.ml.device.memory import MemoryReport
     from ollama_engine.runner.chat.options import ChatKeywords, TemplateKeywords
     from ollama_engine.runner.chat.results import ChatChunk, ChatResult
     from ollama_engine.runner.chat.streams import AsyncChatStream, ChatStream
@@ -94,7 +94,7 @@ _HOMES = {
     "Choice": "sample.constraints.formats",
     "Chunk": "runner.request.results",
     "Completion": "runner.request.results",
-    "Device": "ml.device_info",
+    "Device": "ml.device.device_info",
     "Embedding": "runner.embed.results",
     "Engine": "engine",
     "EngineConfig": "config",
@@ -102,7 +102,7 @@ _HOMES = {
     "ImageSource": "segments",
     "Lark": "sample.constraints.formats",
     "Media": "segments",
-    "MemoryReport": "ml.memory",
+    "MemoryReport": "ml.device.memory",
     "Message": "chat.messages",
     "MetricsSnapshot": "runner.observe.metrics",
     "ModelInfo": "runner.load.model_info",

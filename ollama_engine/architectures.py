@@ -10,7 +10,7 @@ __all__ = ["ARCHITECTURES", "Registration"]
 
 
 class Registration:
-    """What is registered under one `general.architecture`.
+    """An architecture's row in the registry: its `general.architecture`, model class and converter.
 
     A plain class: every process imports this, and a NamedTuple or dataclass takes longer to make than all rows.
     """

@@ -1,4 +1,4 @@
-"""EngineConfig: how an engine uses the machine. What each option may be is stated and checked here, for all rooms."""
+"""EngineConfig: how an engine uses the machine. Each option's values are stated and checked here, for all rooms."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Pooling = Literal["none", "mean", "cls", "last", "rank"]
 """How a text's hidden states become an embedding, in the order of GGUF's `pooling_type`: every token's own vector, the
 mean of all, the first token's, the last one's, or scores that a classification head gives the text."""
 OneVector = Literal["mean", "cls", "last"]
-"""Those that make one vector of a text."""
+"""Poolings that make one vector of a text."""
 
 _T = TypeVar("_T")
 
 PYTHON_ONLY = "python only"
-"""In the metadata of options that no command line can have: functions, say."""
+"""Metadata key of options that no command line can have: functions, say."""
 
 DEFAULT_NUM_CTX = 4096
 """The most that num_ctx is by default."""
@@ -52,7 +52,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
 
 
 def documented(cls: type[_T]) -> type[_T]:
-    """Add what the fields of a dataclass mean, their `help`, to its docstring, where `help()` shows it."""
+    """Add the `help` texts of a dataclass's fields to its docstring, where `help()` shows them."""
     said = (f"    {option.name}: {option.metadata['help']}." for option in fields(cls))  # type: ignore[arg-type]
     cls.__doc__ = "\n".join([(cls.__doc__ or "").rstrip(), "", "    Attributes:", *(f"    {line}" for line in said)])
     return cls

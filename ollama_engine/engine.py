@@ -13,7 +13,7 @@ from ollama_engine.config import CacheType, EngineConfig, FlashAttention
 from ollama_engine.errors import ClosedError
 from ollama_engine.not_copied import NotCopied
 from ollama_engine.option_names import refuses_unknown
-from ollama_engine.runner.batch.methods import BatchMethods
+from ollama_engine.runner.bulk.methods import BatchMethods
 from ollama_engine.runner.chat.methods import ChatMethods
 from ollama_engine.runner.core.engine_core import EngineCore
 from ollama_engine.runner.core.engine_thread import EngineThread
@@ -60,14 +60,14 @@ class Engine(
             there as possible, and moves experts there before it moves whole layers.
         flash_attention: "auto", "on" or "off"; True and False are on and off.
         kv_cache_type: element type of keys and values: "f32", "f16", "bf16", "q8_0" or "q4_0".
-        image_cache_bytes: host memory for embeddings of images, so that an image is encoded once. What was used least
-            recently goes first; an image that is needed again is encoded again.
+        image_cache_bytes: host memory for embeddings of images, so that an image is encoded once. The least
+            recently used go first; an image that is needed again is encoded again.
         mmap: read weights from the mapped file instead of copying them: loading is quicker, and processes with the same
-            model share its memory. Whoever changes the file, instead of putting another in its place, closes the Engine
-            with a ClosedError. On Linux, one who opens it for writing waits meanwhile for the step in flight to end;
-            elsewhere, and where this process may take no lease on the file (it is another user's, or on a network file
-            system), one who shortens it in the middle of a step ends the process, and so does one who does while the
-            model is loaded. With False nothing of this matters.
+            model share its memory. Changing the file in place, instead of replacing it, closes the Engine with a
+            ClosedError. On Linux a read lease makes opening it for writing wait until the step in flight ends.
+            Elsewhere, and where this process may take no lease (the file is another user's, or on a network file
+            system), truncating the file while a step computes kills the process (SIGBUS). So does truncating it while
+            the model loads. With False none of this applies.
         verify: check the cache's bookkeeping after every step.
         projector: path of the part that reads images, where it is a file of its own (llama.cpp's "mmproj" files).
         progress: called with (bytes done, bytes in all) while weights are read.
@@ -212,7 +212,7 @@ class Engine(
         return self._open().tokenizer.decode(ids)
 
     def token_bytes(self, token: int) -> bytes:
-        """What a token adds to a text; of a control token its name. Raises TokenizerError for ids that do not exist."""
+        """The bytes of a token; for a control token its name. Raises TokenizerError for ids that do not exist."""
         return self._open().tokenizer.token_bytes(token, skip_special=False)
 
     # -- lifetime ------------------------------------------------------------------------------------------------------
@@ -228,7 +228,10 @@ class Engine(
         return self._closed or self._engine_thread.closed
 
     def close(self) -> None:
-        """End the running request, fail the waiting ones with ClosedError, and free all memory. Safe to call twice."""
+        """End the running request, fail the waiting ones with ClosedError, and free all memory. Safe to call twice.
+
+        Waits for the step in flight, and for a logits processor that runs, however long it takes.
+        """
         self._closed = True
         self._engine_thread.close()
 

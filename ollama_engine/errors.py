@@ -85,7 +85,7 @@ class EngineError(Exception):
 
     http_status = 500
     text_number: int | None = None
-    """Which text of a list the error is about, from 0; None where it is about no one of them."""
+    """Number of the text, from 0, that the error is about; None where it is about no single text of a list."""
 
     def __init__(self, *parts: str | Option, advice: Iterable[Phrase] = ()) -> None:
         self.parts = parts
@@ -233,7 +233,7 @@ _NO_MEMORY = (
     "error return without exception set",
     "without setting an exception",
 )
-"""What the dynamic linkers of glibc and musl and C's errno say, and CPython where it cannot even make an exception."""
+"""Out-of-memory texts of glibc's and musl's dynamic linkers, of errno, and of CPython out of memory for exceptions."""
 
 
 class DeviceError(EngineError, OSError):

@@ -20,18 +20,18 @@ class PreparedImage:
     """An image as a model's vision tower takes it in, and the place that it takes in a prompt. No tensors."""
 
     arrays: Mapping[str, FloatArray | Int32Array]
-    """What the vision graph computes with, by names of the model's own: pixels, positions of patches, masks."""
+    """Inputs of the vision graph, by the model's own names: pixels, positions of patches, masks."""
     n_inputs: int
     """Rows of embeddings; 1 with `cross_attention`."""
     grid: tuple[int, ...] = ()
     """Rows and columns of patches or tiles, in the model's own form: `post_tokenize` reads it."""
     positions: Int32Array | None = None
-    """As in MediaItem."""
+    """See `MediaItem.positions`."""
     n_positions: int | None = None
-    """As in MediaItem."""
+    """See `MediaItem.n_positions`."""
     cross_attention: bool = False
     n_rows: int | None = None
-    """As in MediaItem."""
+    """See `MediaItem.n_rows`."""
 
 
 def _always() -> bool:

@@ -12,8 +12,8 @@ __all__ = ["lazy_names"]
 def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """`__getattr__` and `__dir__` for the package of that full name.
 
-    `homes` says for each name which module below the package has it; a name that is its own home is that module. What
-    the package's `__all__` names is listed.
+    `homes` says for each name which module below the package has it; a name that is its own home is that module. `dir`
+    lists the names in the package's `__all__`.
     """
 
     def get(name: str) -> object:

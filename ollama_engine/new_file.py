@@ -1,8 +1,8 @@
 """Writes a file that appears under its name only when it is whole.
 
-It grows under a temporary name in the same folder, is flushed to the disk, and then takes its name. What exists is not
-replaced unless the caller says so, and then only a regular file that may be written. A failure, Ctrl-C included, leaves
-what was there before.
+It grows under a temporary name in the same folder, is flushed to the disk, and then takes its name. An existing file
+is not replaced unless the caller says so, and then only a regular file that may be written. A failure, Ctrl-C included,
+leaves what was there before.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class FileSizes:
 
     @classmethod
     def of(cls, sources: Iterable[str], target: str | os.PathLike[str]) -> FileSizes:
-        """Of files by their paths; a source that is named twice counts once."""
+        """Sizes of files, by their paths; a source that is named twice counts once."""
         return cls(sum(os.path.getsize(path) for path in set(sources)), os.path.getsize(target))
 
 
@@ -71,7 +71,7 @@ def _check_replaceable(target: Path) -> None:
 
 
 def _home(target: Path) -> Path:
-    """The folder of a file; of a link, that of the file it names."""
+    """The folder of a file; for a link, that of its target."""
     return Path(os.path.realpath(target)).parent
 
 

@@ -1,4 +1,4 @@
-"""NotCopied: the base of objects that own threads and memory, of which there cannot be a second one."""
+"""NotCopied: the base of objects that own threads and memory, and so cannot be copied."""
 
 from __future__ import annotations
 

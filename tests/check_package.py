@@ -18,7 +18,7 @@ NEEDED = (
     "_lib/LICENSE.ggml",
     "_lib/NOTICE.ggml",
     "py.typed",
-    "ml/tensor.pyi",
+    "ml/graph/tensor.pyi",
     "demo/demo.gguf",
     "demo/demo-vision.gguf",
     "sample/_sample.pyi",

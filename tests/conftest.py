@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 
-from ollama_engine.ml import placement
-from tests import suite
+from ollama_engine.ml.device import placement
+from tests.support import suite
+
+pytest_plugins = [
+    f"tests.plugins.{name}" for name in ("not_run_here", "key_suites", "repeats", "seeds", "hang_guard", "downloads")
+]
 
 LEFT_OUT = pytest.StashKey[int]()
 
@@ -26,11 +32,11 @@ def pytest_configure(config: pytest.Config) -> None:
     device = config.getoption("on_device")
     suite.on_workers = config.getoption("on_workers") or device is not None
     if config.getoption("on_workers"):
-        from tests.on_workers import put_engines_on_workers  # noqa: PLC0415 (imports the engine)
+        from tests.support.on_workers import put_engines_on_workers  # noqa: PLC0415 (imports the engine)
 
         config.add_cleanup(put_engines_on_workers(config.getoption("placement")).close)
     if device is not None:
-        from tests.on_device import put_engines_on_device  # noqa: PLC0415 (imports the engine)
+        from tests.support.on_device import put_engines_on_device  # noqa: PLC0415 (imports the engine)
 
         config.add_cleanup(put_engines_on_device(device).close)
 
@@ -54,16 +60,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread_by_default() -> Iterator[None]:
-    """In the quick suite, engines that are not told how many threads to take have one.
+    """In the quick suite, engines that are not told how many threads to take have one; with several processes of
+    pytest-xdist, the whole suite's have their share of the CPUs.
 
     By default they take all cores. Threads wait for each other by spinning, and where something else runs besides, as
     it does where people work, tests take up to 20 times as long.
     """
-    if suite.exhaustive:
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if suite.exhaustive and processes == 1:
         yield
         return
     choose = placement.choose_threads
-    with patch.object(placement, "choose_threads", lambda requested: choose(1 if requested is None else requested)):
+    default = max(1, choose(None) // processes) if suite.exhaustive else 1
+    with patch.object(placement, "choose_threads", lambda n: choose(default if n is None else n)):
         yield
 
 
@@ -78,8 +87,21 @@ def smollm2_path() -> Path:
     return found
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A process of pytest-xdist tells how many tests it left out."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left_out"] = session.config.stash.get(LEFT_OUT, 0)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """All processes of pytest-xdist collect the same tests."""
+    if "left_out" in getattr(node, "workeroutput", {}):
+        node.config.stash[LEFT_OUT] = node.workeroutput["left_out"]
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if LEFT_OUT in config.stash:
+    if config.stash.get(LEFT_OUT, 0):
         terminalreporter.write_line(
             f"quick suite: {config.stash[LEFT_OUT]} slow tests were left out, others had fewer examples; "
             "make test-all (pytest --exhaustive) runs everything",

@@ -48,6 +48,14 @@ def test_what_an_error_is_about() -> None:
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_each_is_an_engine_error_and_a_builtin(cls: type[EngineError]) -> None:
+    assert issubclass(cls, EngineError)
+    if cls is not EngineError:
+        beside = [base for base in cls.__mro__ if base.__module__ == "builtins"]
+        assert set(beside) - {Exception, BaseException, object}, "no builtin that callers may catch"
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 @pytest.mark.parametrize("again", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))], ids=["copy", "pickle"])
 def test_an_error_is_the_same_elsewhere(cls: type[EngineError], again) -> None:
     error = cls(Option("seed"), " is odd", advice=["change ", ("leave ", Option("seed"))])

@@ -10,8 +10,8 @@ from ollama_engine.lazy import lazy_names
 
 
 def test_a_name_is_what_its_module_has_and_a_home_of_its_own_name_is_the_module() -> None:
-    get, _ = lazy_names("ollama_engine.ml", {"Metadata": "metadata", "metadata": "metadata"})
-    assert get("metadata") is __import__("ollama_engine.ml.metadata").ml.metadata
+    get, _ = lazy_names("ollama_engine.ml.gguf", {"Metadata": "metadata", "metadata": "metadata"})
+    assert get("metadata") is __import__("ollama_engine.ml.gguf.metadata").ml.gguf.metadata
     assert get("Metadata") is get("metadata").Metadata  # type: ignore[attr-defined]
 
 

@@ -15,7 +15,7 @@ from ollama_engine.errors import ConfigError, UnknownOptionError
 from ollama_engine.option_names import ALIASES, meant, unknown_option
 from ollama_engine.runner.chat.options import ChatOptions
 from ollama_engine.runner.request.options import RequestOptions
-from tests.tiny import write_tiny_llama
+from tests.support.tiny import write_tiny_llama
 
 SAID: list[tuple[Callable[..., object], dict[str, Any], str]] = [
     (SamplingParams, {"temp": 1}, "SamplingParams takes no 'temp'; did you mean temperature?"),
@@ -52,8 +52,8 @@ def test_what_may_be_meant(call: Callable[..., object], options: dict[str, Any],
     ({"n_predict": 3}, "did you mean SamplingParams(max_tokens=...)?"),
     ({"num_ctx": 3}, "it belongs into Engine(model, num_ctx=...)"),
     ({"priorty": 3}, "did you mean priority?"),
-    ({"wibble": 3}, "it takes on_overflow, num_keep, priority, timeout, cache, cache_salt, logits_processors, "
-                    "reasoning_budget, format"),
+    ({"wibble": 3}, "it takes on_overflow, num_keep, priority, timeout, cache, cache_salt, prompt_token_ids, "
+                    "logits_processors, reasoning_budget, format"),
 ], ids=str)  # fmt: skip
 def test_options_of_requests(engine: Engine, options: Any, told: str) -> None:
     session = engine.session()

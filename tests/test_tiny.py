@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ollama_engine.ml.gguf import GGUFFile
-from tests.tiny import SPECIALS, byte_characters, tiny_vocabulary, write_tiny_llama
+from ollama_engine.ml.gguf.gguf_file import GGUFFile
+from tests.support.tiny import SPECIALS, byte_characters, tiny_vocabulary, write_tiny_llama
 
 VARIANTS: list[dict[str, Any]] = [
     {},

@@ -22,10 +22,10 @@ from bench.gpu.toolchain import BACKENDS
 from bench.real_model import real_model
 from ollama_engine import Engine, __version__, demo
 from ollama_engine.errors import EngineError
-from ollama_engine.ml.device import ggml_version
+from ollama_engine.ml.device.device import ggml_version
 
 if TYPE_CHECKING:
-    from ollama_engine.ml.device_info import Device
+    from ollama_engine.ml.device.device_info import Device
 
 LIBRARIES = {"cuda": "CUDA", "vulkan": "Vulkan"}
 STAND_IN = (
@@ -80,7 +80,7 @@ def target(backend: str, name: str | None) -> Iterator[Target]:
         note = SOFTWARE if is_software(device.description) else ""
         yield Target(device.name, device.description, ("--on-device", device.name), note)
         return
-    from tests.workers import running_worker  # noqa: PLC0415 (for this backend only)
+    from tests.support.workers import running_worker  # noqa: PLC0415 (for this backend only)
 
     with tempfile.TemporaryDirectory(prefix="oe-gpu-") as folder, running_worker(Path(folder)) as worker:
         cpu = next(device for device in Engine.devices() if device.kind == "cpu")

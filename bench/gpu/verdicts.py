@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-CACHE_LIMITS: Mapping[str, float] = {"f32": 0.02, "f16": 0.05, "bf16": 0.2, "q8_0": 0.2, "q4_0": 1.0}
+CACHE_LIMITS: Mapping[str, float] = {"f32": 0.02, "f16": 0.05, "bf16": 0.2, "q8_0": 0.2, "q4_0": 0.4}
 """Type of the cache -> the largest difference of a logit. For float32, GPUs may multiply with 10 bits (TF32)."""
-QUANTIZED = 0.5
+QUANTIZED = 0.35
 """The limit for quantized weights, where it is larger: the CPU rounds activations to 8 bits, and other devices do not,
-or otherwise; each flip of a rounding goes on through the layers."""
+or otherwise; each flip of a rounding goes on through the layers. 0.28 is the most that was found (docs/gpu.md)."""
 MIXTURE = 0.2
 """Likewise for mixtures of experts: of two experts whose probabilities are nearly equal, a device may choose the other
 one for a token."""

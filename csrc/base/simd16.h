@@ -11,6 +11,7 @@
 
 #define OE_LANES 16
 #define INLINE static inline __attribute__((always_inline))
+#define NOINLINE static __attribute__((noinline))
 
 #if defined(__AVX2__)
 #include <immintrin.h>

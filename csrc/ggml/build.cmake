@@ -29,6 +29,14 @@ if(OE_KNOWS_AMX AND NOT OLLAMA_ENGINE_PORTABLE)
   target_compile_options(ggml-cpu PRIVATE -mno-amx-int8)
 endif()
 
+# Code that reads files and messages, or is not called at all: it compiles for seconds, and computes nothing.
+foreach(file gguf.cpp ggml-backend-meta.cpp ggml-opt.cpp)
+  set_property(SOURCE "${ggml_source}/src/${file}" TARGET_DIRECTORY ggml-base APPEND PROPERTY COMPILE_OPTIONS -O1)
+endforeach()
+if(TARGET ggml-rpc)
+  target_compile_options(ggml-rpc PRIVATE -O1)
+endif()
+
 # Without version links (wheels store no symlinks) and under names of our own: the loader goes by these names, and
 # another package's libggml in the same process must not stand in for ours.
 set(oe_libraries ggml ggml-base ${GGML_AVAILABLE_BACKENDS})

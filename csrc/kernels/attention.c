@@ -35,6 +35,19 @@ int64_t oe_attention_most_pieces(int64_t n) {
     return n < 1 ? 1 : least < OE_PIECES ? least : OE_PIECES;
 }
 
+#define OE_ATTENTION_KERNELS(set)                                                                                      \
+    {                                                                                                                  \
+        [OE_ATTENTION_F32] = &oe_attention_f32_##set, [OE_ATTENTION_F16] = &oe_attention_f16_##set,                    \
+        [OE_ATTENTION_BF16] = &oe_attention_bf16_##set, [OE_ATTENTION_Q8_0] = &oe_attention_q8_0_##set,                \
+        [OE_ATTENTION_Q4_0] = &oe_attention_q4_0_##set,                                                                \
+    }
+#define OE_ATTENTION_DECLARE(set)                                                                                      \
+    extern const oe_attention_kernel oe_attention_f32_##set, oe_attention_f16_##set, oe_attention_bf16_##set,          \
+        oe_attention_q8_0_##set, oe_attention_q4_0_##set
+OE_ATTENTION_DECLARE(scalar);
+OE_ATTENTION_DECLARE(avx2); /* this one and the next: where the build has them (base/instruction_sets.cmake) */
+OE_ATTENTION_DECLARE(avx512);
+
 static bool cpu_has(oe_attention_isa isa) {
     switch (isa) {
     case OE_ATTENTION_AVX2: return oe_cpu_has_avx2_fma_f16c();
@@ -44,12 +57,14 @@ static bool cpu_has(oe_attention_isa isa) {
 }
 
 const oe_attention_kernel *oe_attention_kernel_find(oe_attention_type type, oe_attention_isa isa) {
-    static const oe_attention_kernel *const kernels[OE_ATTENTION_ISAS] = {
-        [OE_ATTENTION_SCALAR] = oe_attention_scalar,
-#if defined(__x86_64__)
-        [OE_ATTENTION_AVX2] = oe_attention_avx2,
-        [OE_ATTENTION_AVX512] = oe_attention_avx512,
+    static const oe_attention_kernel *const kernels[OE_ATTENTION_ISAS][OE_ATTENTION_TYPES] = {
+        [OE_ATTENTION_SCALAR] = OE_ATTENTION_KERNELS(scalar),
+#if defined(OE_HAS_AVX2)
+        [OE_ATTENTION_AVX2] = OE_ATTENTION_KERNELS(avx2),
+#endif
+#if defined(OE_HAS_AVX512)
+        [OE_ATTENTION_AVX512] = OE_ATTENTION_KERNELS(avx512),
 #endif
     };
-    return cpu_has(isa) ? &kernels[isa][type] : NULL;
+    return cpu_has(isa) ? kernels[isa][type] : NULL;
 }

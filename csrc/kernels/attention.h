@@ -92,13 +92,6 @@ int64_t oe_attention_most_pieces(int64_t n);
 /* NULL where this build or this CPU lacks the instructions. */
 const oe_attention_kernel *oe_attention_kernel_find(oe_attention_type type, oe_attention_isa isa);
 
-/* -- shared by the kernels' files ---------------------------------------------------------------------------------- */
-
-/* The last two exist on x86-64 only. */
-extern const oe_attention_kernel oe_attention_scalar[OE_ATTENTION_TYPES];
-extern const oe_attention_kernel oe_attention_avx2[OE_ATTENTION_TYPES];
-extern const oe_attention_kernel oe_attention_avx512[OE_ATTENTION_TYPES];
-
 #ifdef __cplusplus
 }
 #endif

@@ -164,14 +164,19 @@ INLINE void mix_some(const int type, const int heads, const oe_attention_piece *
                t->shrink + at);
 }
 
+/* A function of its own: it is called at three places, and each copy takes the compiler a second. */
+NOINLINE void oe_mix_one(const oe_attention_piece *p, const oe_attention_query *query, tile *t, int at, int64_t begin,
+                         int64_t end) {
+    mix_some(OE_ATTENTION_TYPE, 1, p, query, t, at, begin, end);
+}
+
 /* Those of cells before (or behind) the ones that all see. */
-INLINE void mix_ragged(const int type, const oe_attention_piece *p, const oe_attention_query *query, int n, tile *t,
-                       bool before) {
+INLINE void mix_ragged(const oe_attention_piece *p, const oe_attention_query *query, int n, tile *t, bool before) {
     for (int i = 0; i < n; i++) {
         const int64_t begin = before || t->from[i] > t->end ? t->from[i] : t->end;
         const int64_t end = before && t->to[i] > t->begin ? t->begin : t->to[i];
         if (begin < end) {
-            mix_some(type, 1, p, query, t, i, begin, end);
+            oe_mix_one(p, query, t, i, begin, end);
             t->shrink[i] = 1.0f;
         }
     }
@@ -197,12 +202,6 @@ INLINE void mix_ragged(const int type, const oe_attention_piece *p, const oe_att
 #else
 #define UP_TO_4(n, at, does, ...)
 #endif
-#define EACH(n, at, does, ...)                                                                                         \
-    UP_TO_8(n, at, does, ##__VA_ARGS__)                                                                                \
-    UP_TO_4(n, at, does, ##__VA_ARGS__)                                                                                \
-    for (; at < n; at++) {                                                                                             \
-        does(type, 1, p, query, t, at, ##__VA_ARGS__);                                                                 \
-    }
 
 INLINE int64_t clamp(int64_t x, int64_t low, int64_t high) { return x < low ? low : x > high ? high : x; }
 
@@ -235,21 +234,29 @@ INLINE void attend_some(const int type, const oe_attention_piece *p, const oe_at
     if (!look(p, query, n, first, t)) {
         return;
     }
-    EACH(n, at, weigh_some)
+    UP_TO_8(n, at, weigh_some)
+    UP_TO_4(n, at, weigh_some)
+    for (; at < n; at++) {
+        weigh_some(type, 1, p, query, t, at);
+    }
     for (int64_t c = first + TILE; c < next; c++) {
         prefetch(&p->keys, p->list[p->base + c]);
     }
     const bool ragged = t->low < t->begin || t->end < t->high;
     if (ragged) {
-        mix_ragged(type, p, query, n, t, true);
+        mix_ragged(p, query, n, t, true);
     }
     at = 0;
-    EACH(n, at, mix_some, t->begin, t->end)
+    UP_TO_8(n, at, mix_some, t->begin, t->end)
+    UP_TO_4(n, at, mix_some, t->begin, t->end)
+    for (; at < n; at++) {
+        oe_mix_one(p, query, t, at, t->begin, t->end);
+    }
     if (ragged) {
         for (int i = 0; i < n; i++) {
             t->shrink[i] = 1.0f;
         }
-        mix_ragged(type, p, query, n, t, false);
+        mix_ragged(p, query, n, t, false);
     }
 }
 

@@ -1,12 +1,13 @@
-/* Compiled once for each instruction set; OE_ATTENTION_KERNELS is the name of its table. */
+/* Compiled once for each type of keys and values (OE_ATTENTION_TYPE) and each instruction set; OE_ATTENTION_KERNEL is
+ * the kernel's name. OE_ATTEND_BLOCKS: the function for many queries, of sets that have one. */
 #include "kernels/attention_few.h"
-#if defined(__AVX2__) /* plain C is the twin that the others are compared with */
+#if defined(OE_ATTEND_BLOCKS)
 #include "kernels/attention_many.h"
 #endif
 
 /* -- a piece ------------------------------------------------------------------------------------------------------- */
 
-INLINE void attend(const int type, const oe_attention_piece *p) {
+static void oe_attend(const oe_attention_piece *p) {
     const int64_t stride = oe_attention_partial(p->values.dim);
     int64_t n = 0;
     for (int64_t i = 0; i < p->n_queries; i++) {
@@ -15,9 +16,9 @@ INLINE void attend(const int type, const oe_attention_piece *p) {
         lanes_store(partial + MAX_AT, lanes_set(-INFINITY));
         n = p->queries[i].end > n ? p->queries[i].end : n;
     }
-#if defined(__AVX2__)
+#if defined(OE_ATTEND_BLOCKS)
     if (p->n_queries > HEADS && many_fits(p)) {
-        attend_many(type, p, n);
+        attend_many(OE_ATTENTION_TYPE, p, n);
         return;
     }
 #endif
@@ -25,24 +26,14 @@ INLINE void attend(const int type, const oe_attention_piece *p) {
         int64_t next = first + 2 * TILE < n ? first + 2 * TILE : n;
         for (int64_t i = 0; i < p->n_queries; i += HEADS, next = 0) {
             const int some = (int)(p->n_queries - i < HEADS ? p->n_queries - i : HEADS);
-            attend_some(type, p, p->queries + i, some, first, next);
+            attend_some(OE_ATTENTION_TYPE, p, p->queries + i, some, first, next);
         }
     }
 }
 
-static void attend_f32(const oe_attention_piece *piece) { attend(OE_ATTENTION_F32, piece); }
-
-static void attend_f16(const oe_attention_piece *piece) { attend(OE_ATTENTION_F16, piece); }
-
-static void attend_bf16(const oe_attention_piece *piece) { attend(OE_ATTENTION_BF16, piece); }
-
-static void attend_q8_0(const oe_attention_piece *piece) { attend(OE_ATTENTION_Q8_0, piece); }
-
-static void attend_q4_0(const oe_attention_piece *piece) { attend(OE_ATTENTION_Q4_0, piece); }
-
 /* -- the pieces of a row ------------------------------------------------------------------------------------------- */
 
-static void add(float *before, const float *partial, int64_t dim) {
+static void oe_add(float *before, const float *partial, int64_t dim) {
     const lanes old = lanes_load(before + MAX_AT), new = lanes_load(partial + MAX_AT), most = lanes_max(old, new);
     const lanes keep = lanes_exp(lanes_sub(old, most)), take = lanes_exp(lanes_sub(new, most));
     lanes_store(before + MAX_AT, most);
@@ -52,7 +43,7 @@ static void add(float *before, const float *partial, int64_t dim) {
     }
 }
 
-static void finish(const float *partial, const float *sink, int64_t dim, float *out) {
+static void oe_finish(const float *partial, const float *sink, int64_t dim, float *out) {
     const float max = partial[MAX_AT], most = sink && *sink > max ? *sink : max;
     const lanes factor = lanes_exp(lanes_set(max - most));
     float weight[OE_LANES] = {0};
@@ -67,8 +58,4 @@ static void finish(const float *partial, const float *sink, int64_t dim, float *
     }
 }
 
-const oe_attention_kernel OE_ATTENTION_KERNELS[OE_ATTENTION_TYPES] = {
-    [OE_ATTENTION_F32] = {attend_f32, add, finish},   [OE_ATTENTION_F16] = {attend_f16, add, finish},
-    [OE_ATTENTION_BF16] = {attend_bf16, add, finish}, [OE_ATTENTION_Q8_0] = {attend_q8_0, add, finish},
-    [OE_ATTENTION_Q4_0] = {attend_q4_0, add, finish},
-};
+const oe_attention_kernel OE_ATTENTION_KERNEL = {oe_attend, oe_add, oe_finish};

@@ -1,5 +1,5 @@
-/* Many queries and a tile of cells (attention.h): keys, transposed, and values become floats once for all queries, and
- * both products are blocks of sums in registers. The bits are those of attention_few.h: each score is 16 sums over the
+/* Many queries and a tile of cells (attention.h): keys, transposed, and values become floats once for all queries; the
+ * products are in attention_blocks.c. The bits are those of attention_few.h: each score is 16 sums over the
  * dimension, joined as lanes_sum joins them, and values are added cell by cell. Included by files that are compiled
  * once for each instruction set. */
 #ifndef OE_ATTENTION_MANY_H
@@ -10,22 +10,14 @@
 #include "base/transpose16.h"
 #include "kernels/attention_softmax.h"
 
-/* Blocks of sums in registers: queries, vectors of cells or of values, and of scores the lanes that are summed side by
- * side. The widths are the fastest of those tried (docs/performance.md). */
-#define BLOCK_QUERIES 6
+#define MANY_DIM OE_ATTENTION_MANY_DIM
+
+/* Cells whose scores are computed side by side, in vectors. */
 #if defined(__AVX512F__)
-#define BLOCK_VECTORS 4
-#define SCORE_QUERIES 6
 #define SCORE_VECTORS 2
 #else
-#define BLOCK_VECTORS 1
-#define SCORE_QUERIES 3
 #define SCORE_VECTORS 1
 #endif
-#define SCORE_LANES 2
-#define SCORE_SUMS (SCORE_QUERIES * SCORE_VECTORS)
-#define MOST_SUMS (BLOCK_QUERIES * BLOCK_VECTORS)
-#define MANY_DIM OE_ATTENTION_MANY_DIM
 
 /* A tile of cells as floats. */
 typedef struct unpacked {
@@ -36,13 +28,9 @@ typedef struct unpacked {
     int64_t low, high; /* cells that any query sees */
 } unpacked;
 
-/* Some queries, and which cells of the tile each sees. */
-typedef struct block {
-    const float *query[BLOCK_QUERIES];
-    float *partial[BLOCK_QUERIES];
-    int64_t from[BLOCK_QUERIES], to[BLOCK_QUERIES];
-    _Alignas(64) float score[BLOCK_QUERIES][TILE];
-} block;
+/* Attends from all queries of the piece to a tile, and fetches the first `n_next` cells behind it:
+ * attention_blocks.c. */
+void OE_ATTEND_BLOCKS(const oe_attention_piece *p, const unpacked *t, int64_t n_next);
 
 /* -- unpacking ----------------------------------------------------------------------------------------------------- */
 
@@ -80,174 +68,6 @@ INLINE void unpack_values(const int type, const oe_attention_piece *p, const int
     }
 }
 
-/* -- products ------------------------------------------------------------------------------------------------------ */
-
-/* sum[i] = numbers l[i], l[i] + 16, l[i] + 32 ... of the queries times those of the keys. */
-INLINE void score_lanes(const int queries, const int vectors, const float *const *query, const float *keys,
-                        int64_t dim, const int *l, lanes (*sum)[SCORE_SUMS]) {
-#pragma GCC unroll 32
-    for (int i = 0; i < SCORE_LANES * queries * vectors; i++) {
-        sum[i % SCORE_LANES][i / SCORE_LANES] = lanes_set(0.0f);
-    }
-#pragma GCC unroll 1
-    for (int64_t d = 0; d < dim; d += OE_LANES) {
-#pragma GCC unroll 4
-        for (int i = 0; i < SCORE_LANES; i++) {
-            lanes key[BLOCK_VECTORS];
-#pragma GCC unroll 8
-            for (int v = 0; v < vectors; v++) {
-                key[v] = lanes_load(keys + (d + l[i]) * TILE + v * OE_LANES);
-            }
-#pragma GCC unroll 8
-            for (int q = 0; q < queries; q++) {
-                const lanes x = lanes_set(query[q][d + l[i]]);
-#pragma GCC unroll 8
-                for (int v = 0; v < vectors; v++) {
-                    sum[i][q * vectors + v] = lanes_fma(x, key[v], sum[i][q * vectors + v]);
-                }
-            }
-        }
-    }
-}
-
-/* The scores of 16 * `vectors` cells, whose keys are given. Sums that lanes_sum joins follow each other: two that are 8
- * apart, then pairs of these 4 apart, and so on. */
-INLINE void score_cells_many(const int queries, const int vectors, const float *const *query, const float *keys,
-                             int64_t dim, float *score) {
-    static const int order[OE_LANES] = {0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15};
-    enum { STEPS = OE_LANES / SCORE_LANES };
-    _Alignas(64) float open[3][SCORE_SUMS * OE_LANES]; /* joined sums that wait for their other half */
-#pragma GCC unroll 8
-    for (int i = 0; i < STEPS; i++) {
-        lanes sum[SCORE_LANES][SCORE_SUMS];
-        score_lanes(queries, vectors, query, keys, dim, order + i * SCORE_LANES, sum);
-#pragma GCC unroll 32
-        for (int k = 0; k < queries * vectors; k++) {
-            lanes x = lanes_add(sum[0][k], sum[1][k]);
-            int level = 0;
-#pragma GCC unroll 3
-            for (; i >> level & 1; level++) {
-                x = lanes_add(lanes_load(open[level] + k * OE_LANES), x);
-            }
-            lanes_store(i + 1 < STEPS ? open[level] + k * OE_LANES
-                                      : score + k / vectors * TILE + k % vectors * OE_LANES, x);
-        }
-    }
-}
-
-/* Of the cells that any query of the block sees. */
-INLINE void score_tile(const int queries, block *b, const unpacked *t, int64_t dim) {
-    int64_t low = TILE, high = 0;
-    for (int i = 0; i < queries; i++) {
-        if (b->from[i] < b->to[i]) {
-            low = b->from[i] < low ? b->from[i] : low;
-            high = b->to[i] > high ? b->to[i] : high;
-        }
-    }
-    const int some = queries < SCORE_QUERIES ? queries : SCORE_QUERIES;
-    const int64_t width = SCORE_VECTORS * OE_LANES;
-#pragma GCC unroll 1
-    for (int q = 0; q < queries; q += some) {
-        for (int64_t at = low / width * width; at < high; at += width) {
-            score_cells_many(some, SCORE_VECTORS, b->query + q, t->keys + at, dim, &b->score[q][at]);
-        }
-    }
-}
-
-/* Adds the weighted values of cells [begin, end), `vectors` * 16 numbers from `from` on, for queries from `first`. */
-INLINE void mix_block(const int queries, const int vectors, const block *b, int first, const unpacked *t,
-                      int64_t begin, int64_t end, int64_t from) {
-    lanes sum[MOST_SUMS];
-#pragma GCC unroll 32
-    for (int i = 0; i < queries * vectors; i++) {
-        sum[i] = lanes_load(b->partial[first + i / vectors] + VALUES_AT + from + i % vectors * OE_LANES);
-    }
-    for (int64_t c = begin; c < end; c++) {
-        lanes value[BLOCK_VECTORS];
-#pragma GCC unroll 8
-        for (int v = 0; v < vectors; v++) {
-            value[v] = lanes_load(t->values + c * t->stride + from + v * OE_LANES);
-        }
-#pragma GCC unroll 8
-        for (int q = 0; q < queries; q++) {
-            const lanes weight = lanes_set(b->score[first + q][c]);
-#pragma GCC unroll 8
-            for (int v = 0; v < vectors; v++) {
-                sum[q * vectors + v] = lanes_fma(weight, value[v], sum[q * vectors + v]);
-            }
-        }
-    }
-#pragma GCC unroll 32
-    for (int i = 0; i < queries * vectors; i++) {
-        lanes_store(b->partial[first + i / vectors] + VALUES_AT + from + i % vectors * OE_LANES, sum[i]);
-    }
-}
-
-INLINE void mix_cells(const int queries, const block *b, int first, const unpacked *t, int64_t begin, int64_t end) {
-    int64_t from = 0;
-    if (begin >= end) {
-        return;
-    }
-    for (; from + BLOCK_VECTORS * OE_LANES <= t->stride; from += BLOCK_VECTORS * OE_LANES) {
-        mix_block(queries, BLOCK_VECTORS, b, first, t, begin, end, from);
-    }
-    for (; from < t->stride; from += OE_LANES) {
-        mix_block(queries, 1, b, first, t, begin, end, from);
-    }
-}
-
-/* -- a block of queries -------------------------------------------------------------------------------------------- */
-
-/* Weighs and adds up the values; cells that only some of the queries see are added to each of these alone. */
-INLINE void mix_tile(const int queries, const block *b, const unpacked *t) {
-    int64_t begin = 0, end = TILE;
-    for (int i = 0; i < queries; i++) {
-        begin = b->from[i] > begin ? b->from[i] : begin;
-        end = b->to[i] < end ? b->to[i] : end;
-    }
-    end = end > begin ? end : begin;
-    for (int i = 0; i < queries; i++) {
-        mix_cells(1, b, i, t, b->from[i], b->to[i] < begin ? b->to[i] : begin);
-    }
-    mix_cells(queries, b, 0, t, begin, end);
-    for (int i = 0; i < queries; i++) {
-        mix_cells(1, b, i, t, b->from[i] > end ? b->from[i] : end, b->to[i]);
-    }
-}
-
-INLINE void shrink_values(float *partial, int64_t stride, float factor) {
-    for (int64_t i = 0; i < stride; i += OE_LANES) {
-        lanes_store(partial + VALUES_AT + i, lanes_mul(lanes_load(partial + VALUES_AT + i), lanes_set(factor)));
-    }
-}
-
-INLINE void attend_block(const int queries, const oe_attention_piece *p, const oe_attention_query *query,
-                         const unpacked *t) {
-    block b;
-    bool any = false;
-    for (int i = 0; i < queries; i++) {
-        const int64_t from = query[i].first - t->first, to = query[i].end - t->first;
-        b.query[i] = query[i].at;
-        b.partial[i] = query[i].partial;
-        b.from[i] = from < 0 ? 0 : from < TILE ? from : TILE;
-        b.to[i] = to < b.from[i] ? b.from[i] : to < TILE ? to : TILE;
-        any = any || b.from[i] < b.to[i];
-    }
-    if (!any) {
-        return;
-    }
-    score_tile(queries, &b, t, p->keys.dim);
-    for (int i = 0; i < queries; i++) {
-        if (b.from[i] < b.to[i]) {
-            const float factor = weigh(p, b.score[i], b.from[i], b.to[i], b.partial[i]);
-            if (factor != 1.0f) {
-                shrink_values(b.partial[i], t->stride, factor);
-            }
-        }
-    }
-    mix_tile(queries, &b, t);
-}
-
 /* -- all queries --------------------------------------------------------------------------------------------------- */
 
 /* The part of the tile from t->first on that any query sees; false where that is nothing. */
@@ -261,25 +81,6 @@ INLINE bool look_at(const oe_attention_piece *p, unpacked *t) {
         }
     }
     return t->low < t->high;
-}
-
-static void oe_attend_blocks(const oe_attention_piece *p, const unpacked *t, int64_t n_next) {
-    const int64_t blocks = p->n_queries / BLOCK_QUERIES, each = (n_next + blocks - 1) / blocks;
-    const int32_t *next = p->list + (p->base + t->first + TILE), *const end = next + n_next;
-    int64_t at = 0;
-    for (; at + BLOCK_QUERIES <= p->n_queries; at += BLOCK_QUERIES) {
-        for (int64_t i = 0; i < each && next < end; i++, next++) {
-            prefetch(&p->keys, *next);
-            prefetch(&p->values, *next);
-        }
-        attend_block(BLOCK_QUERIES, p, p->queries + at, t);
-    }
-    for (; at + 2 <= p->n_queries; at += 2) {
-        attend_block(2, p, p->queries + at, t);
-    }
-    for (; at < p->n_queries; at++) {
-        attend_block(1, p, p->queries + at, t);
-    }
 }
 
 /* Whether the piece can be computed here. */
@@ -297,7 +98,7 @@ INLINE void attend_many(const int type, const oe_attention_piece *p, int64_t end
             unpack_keys(type, p, cell, &t);
             unpack_values(type, p, cell, &t);
             const int64_t left = end - t.first - TILE;
-            oe_attend_blocks(p, &t, left < 0 ? 0 : left < TILE ? left : TILE);
+            OE_ATTEND_BLOCKS(p, &t, left < 0 ? 0 : left < TILE ? left : TILE);
         }
     }
 }

@@ -77,4 +77,10 @@ static inline uint64_t oe_rpc_own_answer(uint8_t command) {
     }
 }
 
+// Whether ggml keeps the answer for good, by the address of the worker.
+static inline int oe_rpc_is_kept(uint8_t command) {
+    return command == OE_RPC_DEVICE_COUNT || command == OE_RPC_GET_ALIGNMENT || command == OE_RPC_GET_MAX_SIZE ||
+           command == OE_RPC_GET_ALLOC_SIZE;
+}
+
 #endif

@@ -36,6 +36,7 @@ struct oe_relay {
     uint8_t hello[OE_RELAY_HELLO];
     atomic_int state;
     atomic_int leaving;
+    atomic_int misled;
     _Atomic uint64_t messages, round_trips, bytes_sent, bytes_received, graphs;
     uint8_t buffer[BUFFER];
 };
@@ -211,6 +212,9 @@ static bool pass_answer(oe_relay *r, uint8_t command, uint64_t size) {
             n = came;
         } else {
             own_answer(command, r->buffer, done, n);
+            if (oe_rpc_is_kept(command)) {
+                atomic_store(&r->misled, 1);
+            }
         }
         if (!to_client(r, r->buffer, n)) {
             return false;
@@ -352,6 +356,10 @@ oe_relay *oe_relay_new(int listener, int worker, const uint8_t *hello, int patie
 
 int oe_relay_fault(const oe_relay *r) {
     return atomic_load(&r->state);
+}
+
+int oe_relay_misled(const oe_relay *r) {
+    return atomic_load(&r->misled);
 }
 
 oe_relay_counts oe_relay_count(const oe_relay *r) {

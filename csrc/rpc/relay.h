@@ -16,7 +16,7 @@ extern "C" {
 
 typedef struct oe_relay oe_relay;
 
-// What became of the worker. Values are part of ollama_engine/ml/workers.pyx.
+// What became of the worker. Values are part of ollama_engine/ml/workers/workers.pyx.
 enum oe_relay_state {
     OE_RELAY_WORKS = 0,
     OE_RELAY_GONE = 1,   // the connection ended
@@ -46,6 +46,9 @@ oe_relay *oe_relay_new(int listener, int worker, const uint8_t *hello, int patie
 
 // An oe_relay_state. May be called from any thread.
 int oe_relay_fault(const oe_relay *relay);
+
+// Whether ggml has got an answer that the relay made up, and keeps it for good. May be called from any thread.
+int oe_relay_misled(const oe_relay *relay);
 
 // May be called from any thread; numbers are of slightly different moments.
 oe_relay_counts oe_relay_count(const oe_relay *relay);

@@ -7,11 +7,7 @@
 
 #include "sample/exact_math.h"
 
-#define MIROSTAT_M 100        /* how many of the best tokens its estimate looks at, as llama.cpp's programs ask for */
 #define LEAST_XTC (1.0 / 2048) /* below this threshold it looks at all tokens, not at those that can reach it */
-#define LAST_OF_RANK 0xffffffffu
-
-static uint64_t last_of(uint32_t rank) { return (uint64_t)rank << 32 | LAST_OF_RANK; }
 
 uint32_t oe_chain_rank_of(double p) {
     const double rank = p > 0 ? floor(-oe_log(p) * OE_RANK_ONE) : OE_RANK_LIMIT;
@@ -94,22 +90,6 @@ static oe_surprise surprise_of(oe_pool *p) {
     return sums;
 }
 
-/* log of what the weights of the pool sum up to, the best one's being 1. False when there is no memory. */
-static bool log_total(oe_pool *p, double *log_of) {
-    const oe_window none = {0, 0};
-    oe_logits logits;
-    uint64_t total;
-    if (p->is_list) {
-        total = oe_pool_weigh(p);
-    } else if (oe_pool_settle(p, &logits)) {
-        total = p->kernels->sum(&logits, oe_pool_scale(p), OE_RANK_LIMIT, none, 0, NULL).total;
-    } else {
-        return false;
-    }
-    *log_of = oe_log((double)(total ? total : 1) / (double)OE_WEIGHT_ONE);
-    return true;
-}
-
 /* -- cuts by probability ------------------------------------------------------------------------------------------- */
 
 static bool top_p(oe_pool *p, const oe_sample_params *q) {
@@ -125,7 +105,7 @@ static bool top_p(oe_pool *p, const oe_sample_params *q) {
         }
         const oe_dist_prefix prefix =
             oe_dist_top_p_of_row(p->kernels, &logits, oe_pool_scale(p), q->top_p, &p->dist);
-        if (!oe_pool_keep_orders(p, 0, last_of(prefix.rank))) {
+        if (!oe_pool_keep_orders(p, 0, oe_pool_last_of_rank(prefix.rank))) {
             return false;
         }
         target = prefix.target;
@@ -136,7 +116,7 @@ static bool top_p(oe_pool *p, const oe_sample_params *q) {
 }
 
 static bool min_p(oe_pool *p, const oe_sample_params *q) {
-    const uint64_t last = last_of(oe_chain_rank_of(q->min_p));
+    const uint64_t last = oe_pool_last_of_rank(oe_chain_rank_of(q->min_p));
     if (is_counted(p, q->min_keep) && !oe_pool_to_list(p)) {
         return false;
     }
@@ -361,45 +341,6 @@ static bool dynamic_temperature(oe_pool *p, const oe_sample_params *q) {
     const double high = q->temperature + q->dynatemp_range;
     const double flatness = oe_pow(entropy / oe_log((double)sums.count), q->dynatemp_exponent);
     return divide_by(p, low + (high - low) * flatness);
-}
-
-/* -- mirostat ------------------------------------------------------------------------------------------------------ */
-
-/* The k for which top-k gives the surprise mu, were the distribution Zipf's with the exponent of the best tokens. */
-static bool mirostat_1(oe_pool *p, double mu) {
-    const oe_scale scale = oe_pool_scale(p);
-    const int32_t n = oe_pool_best(p, MIROSTAT_M);
-    double products = 0.0, squares = 0.0;
-    if (n < 0) {
-        return false;
-    }
-    for (int32_t i = 0; i + 1 < n; i++) {
-        const double t = oe_log((double)(i + 2) / (double)(i + 1));
-        const uint32_t step = oe_rank(oe_key_logit(p->keys[i + 1]), scale) - oe_rank(oe_key_logit(p->keys[i]), scale);
-        products += t * ((double)step / OE_RANK_ONE);
-        squares += t * t;
-    }
-    const double exponent = products / squares, excess = exponent - 1.0;
-    const double share = excess * oe_pow(2.0, mu) / (1.0 - oe_pow((double)p->n_vocab, -excess));
-    const double k = exponent > 0.0 ? oe_pow(share, 1.0 / exponent) : 1.0;
-    return oe_pool_keep_top(p, k < (double)p->n_vocab ? (k >= 1.0 ? (int32_t)k : 1) : p->n_vocab);
-}
-
-/* Keeps the tokens whose surprise is at most mu bits. */
-static bool mirostat_2(oe_pool *p, double mu) {
-    double log_of_total;
-    if (!log_total(p, &log_of_total)) {
-        return false;
-    }
-    const double most = floor((mu * OE_LN2 - log_of_total) * OE_RANK_ONE);
-    if (!(most >= 0.0)) {
-        return oe_pool_keep_top(p, 1);
-    }
-    return oe_pool_keep_orders(p, 0, last_of(most < OE_RANK_LIMIT ? (uint32_t)most : OE_RANK_LIMIT));
-}
-
-bool oe_chain_mirostat(oe_pool *p, int32_t version, double mu) {
-    return version == 1 ? mirostat_1(p, mu) : mirostat_2(p, mu);
 }
 
 /* -- the chain ----------------------------------------------------------------------------------------------------- */

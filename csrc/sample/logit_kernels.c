@@ -1,229 +1,7 @@
 /* Compiled once for each instruction set; OE_LOGIT_KERNELS is the name of its table. */
-#include "sample/logit_kernels.h"
+#include "sample/logit_blocks.h"
 
 #include <float.h>
-#include <math.h>
-#include <string.h>
-
-#if defined(__SSE2__)
-#include <immintrin.h>
-#endif
-
-#define INLINE static inline __attribute__((always_inline))
-#define CHUNK 16 /* blocks whose largest entries are found together */
-#define LANES 16 /* independent maxima, so that the compiler needs no leave to reorder float operations */
-
-static inline uint32_t float_bits(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
-/* exp(-d) = 2^n * exp(r), |r| <= ln(2)/2, by the Taylor series to r^7 (remainder 6e-9). No branch, no library. */
-static inline float exp_minus(float d) {
-    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer in the low bits */
-    const float shifted = -d * 1.44269504f + magic;
-    const float n = shifted - magic;
-    const float r = (-d - n * 0.693359375f) - n * -2.12194440e-4f; /* ln 2 in two parts; the first times n is exact */
-    float p = 1.0f / 5040.0f;
-    p = p * r + 1.0f / 720.0f;
-    p = p * r + 1.0f / 120.0f;
-    p = p * r + 1.0f / 24.0f;
-    p = p * r + 1.0f / 6.0f;
-    p = p * r + 0.5f;
-    p = p * r + 1.0f;
-    p = p * r + 1.0f;
-    const uint32_t scale_bits = (float_bits(shifted) - float_bits(magic) + 127u) << 23;
-    float scale;
-    memcpy(&scale, &scale_bits, sizeof scale);
-    return p * scale;
-}
-
-/* round(e * 2^40) for 0 <= e <= 1: with 2^12 added, the last bit of the double is 2^-40. */
-static inline uint64_t fixed_point(float e) {
-    const double shifted = (double)e + 4096.0;
-    uint64_t bits;
-    memcpy(&bits, &shifted, sizeof bits);
-    return bits & (((uint64_t)1 << 52) - 1);
-}
-
-/* Block `b` of x; a last one that is not full is padded with -inf, which has weight 0. */
-static inline const float *padded_block(const float *x, int32_t n, int32_t b, float *padded) {
-    const int32_t start = b * OE_BLOCK;
-    if (n - start >= OE_BLOCK) {
-        return x + start;
-    }
-    for (int32_t j = 0; j < OE_BLOCK; j++) {
-        padded[j] = start + j < n ? x[start + j] : -INFINITY;
-    }
-    return padded;
-}
-
-/* kept[j] = x[j] where bit j of `allowed` is set, else -inf. */
-static inline void block_keep(const float *x, uint64_t allowed, float *restrict kept) {
-#if defined(__AVX512F__)
-    for (int j = 0; j < OE_BLOCK; j += 16) {
-        const __mmask16 bits = (__mmask16)(allowed >> j);
-        _mm512_storeu_ps(kept + j, _mm512_mask_loadu_ps(_mm512_set1_ps(-INFINITY), bits, x + j));
-    }
-#else
-    /* A table, so that each lane's test is one `and`: SSE2 cannot shift each lane by a number of its own. */
-    static const uint32_t bit[32] = {
-        1u << 0,  1u << 1,  1u << 2,  1u << 3,  1u << 4,  1u << 5,  1u << 6,  1u << 7,  1u << 8,  1u << 9,  1u << 10,
-        1u << 11, 1u << 12, 1u << 13, 1u << 14, 1u << 15, 1u << 16, 1u << 17, 1u << 18, 1u << 19, 1u << 20, 1u << 21,
-        1u << 22, 1u << 23, 1u << 24, 1u << 25, 1u << 26, 1u << 27, 1u << 28, 1u << 29, 1u << 30, 1u << 31};
-    for (int half = 0; half < OE_BLOCK; half += 32) {
-        const uint32_t word = (uint32_t)(allowed >> half);
-        for (int j = 0; j < 32; j++) {
-            const uint32_t yes = word & bit[j] ? ~(uint32_t)0 : 0;
-            const uint32_t bits = (float_bits(x[half + j]) & yes) | (0xff800000u & ~yes);
-            memcpy(kept + half + j, &bits, sizeof bits);
-        }
-    }
-#endif
-}
-
-/* Block `b` of the row, with -inf for what is disallowed or beyond its end; `copy` holds it where it is not as in x. */
-static inline const float *block_of(const oe_logits *row, int32_t b, float *copy) {
-    float padded[OE_BLOCK];
-    if (!row->mask) {
-        return padded_block(row->x, row->n, b, copy);
-    }
-    const uint64_t allowed = oe_allowed(row->mask, row->n, b);
-    if (allowed == ~(uint64_t)0) {
-        return row->x + b * OE_BLOCK;
-    }
-    block_keep(padded_block(row->x, row->n, b, padded), allowed, copy);
-    return copy;
-}
-
-/* Bit j is flag[j], each 0 or 1. */
-static inline uint64_t bits_of(const uint8_t *flag) {
-#if defined(__AVX512BW__)
-    const __m512i flags = _mm512_loadu_si512(flag);
-    return _mm512_test_epi8_mask(flags, flags);
-#else
-    uint64_t bits = 0;
-#if defined(__SSE2__)
-    for (int j = 0; j < OE_BLOCK; j += 16) {
-        const __m128i flags = _mm_loadu_si128((const __m128i *)(const void *)(flag + j));
-        bits |= (uint64_t)(uint32_t)_mm_movemask_epi8(_mm_slli_epi16(flags, 7)) << j;
-    }
-#elif __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-    for (int j = 0; j < OE_BLOCK; j += 8) { /* byte i times 2^(56 - 7i) is bit 56 + i; no other product is there */
-        uint64_t flags;
-        memcpy(&flags, flag + j, sizeof flags);
-        bits |= (flags * 0x0102040810204080u >> 56) << j;
-    }
-#else
-    for (int j = 0; j < OE_BLOCK; j++) {
-        bits |= (uint64_t)flag[j] << j;
-    }
-#endif
-    return bits;
-#endif
-}
-
-/* -- one block ----------------------------------------------------------------------------------------------------- */
-
-/* Adds the whole blocks in x[n], and then what is left, to sum[LANES]. */
-INLINE void add_entries(const float *restrict x, int32_t n, float *restrict sum) {
-    int32_t i = 0;
-    for (; i + OE_BLOCK <= n; i += OE_BLOCK) {
-        for (int j = 0; j < LANES; j++) {
-            sum[j] += (x[i + j] + x[i + j + LANES]) + (x[i + j + 2 * LANES] + x[i + j + 3 * LANES]);
-        }
-    }
-    for (; i < n; i++) {
-        sum[0] += x[i];
-    }
-}
-
-/* Four of the block's entries, the largest among them. */
-INLINE void block_largest(const float *restrict x, float *restrict four) {
-    float max[LANES];
-    for (int j = 0; j < LANES; j++) {
-        const float p = x[j], q = x[j + LANES], r = x[j + 2 * LANES], s = x[j + 3 * LANES];
-        const float pq = p > q ? p : q, rs = r > s ? r : s;
-        max[j] = pq > rs ? pq : rs;
-    }
-    for (int j = 0; j < 4; j++) {
-        const float a = max[j] > max[j + 4] ? max[j] : max[j + 4];
-        const float b = max[j + 8] > max[j + 12] ? max[j + 8] : max[j + 12];
-        four[j] = a > b ? a : b;
-    }
-}
-
-/* max[i]: the largest of four[4 * i] .. four[4 * i + 3], for so many blocks that the compiler needs no scalars. */
-INLINE void chunk_maxima(const float *restrict four, float *restrict max) {
-    float two[2 * CHUNK];
-    for (int i = 0; i < 2 * CHUNK; i++) {
-        two[i] = four[2 * i] > four[2 * i + 1] ? four[2 * i] : four[2 * i + 1];
-    }
-    for (int i = 0; i < CHUNK; i++) {
-        max[i] = two[2 * i] > two[2 * i + 1] ? two[2 * i] : two[2 * i + 1];
-    }
-}
-
-/* Two loops, because the first is about 32-bit and the second about 64-bit lanes. */
-static inline void block_weigh(const float *restrict x, oe_scale scale, uint32_t *restrict rank,
-                               uint64_t *restrict weight) {
-    float e[OE_BLOCK];
-    for (int j = 0; j < OE_BLOCK; j++) {
-        const float d = oe_distance(x[j], scale);
-        rank[j] = oe_rank_of_distance(d);
-        e[j] = exp_minus(d);
-    }
-    for (int j = 0; j < OE_BLOCK; j++) {
-        weight[j] = fixed_point(e[j]);
-    }
-}
-
-static inline bool is_member(uint32_t rank, oe_window window) { return rank - window.first <= window.span; }
-
-/* Bit j: whether entry j is in the window. */
-static inline uint64_t block_members(const float *restrict x, oe_scale scale, oe_window window) {
-    uint8_t flag[OE_BLOCK];
-    for (int j = 0; j < OE_BLOCK; j++) {
-        flag[j] = is_member(oe_rank(x[j], scale), window);
-    }
-    return bits_of(flag);
-}
-
-static inline uint64_t ranks_members(const uint32_t *restrict rank, oe_window window) {
-    uint8_t flag[OE_BLOCK];
-    for (int j = 0; j < OE_BLOCK; j++) {
-        flag[j] = is_member(rank[j], window);
-    }
-    return bits_of(flag);
-}
-
-/* The bin that a rank of the window goes into; some bin for any other. Where another thread rewrites the row, members
- * and ranks may be of different values, because each is computed from a read of its own. */
-static inline uint32_t bin_of(uint32_t rank, oe_window window, int shift) {
-    return (rank - window.first) >> shift & (OE_DIST_BINS - 1);
-}
-
-static inline void block_bin(const uint32_t *rank, const uint64_t *weight, uint64_t members, oe_window window,
-                             int shift, uint64_t (*bins)[OE_BIN_COPIES]) {
-    if (members == ~(uint64_t)0) {
-        for (int j = 0; j < OE_BLOCK; j += OE_BIN_COPIES) {
-            for (int c = 0; c < OE_BIN_COPIES; c++) {
-                bins[bin_of(rank[j + c], window, shift)][c] += weight[j + c];
-            }
-        }
-        return;
-    }
-    for (; members; members &= members - 1) {
-        const int j = __builtin_ctzll(members);
-        bins[bin_of(rank[j], window, shift)][j % OE_BIN_COPIES] += weight[j];
-    }
-}
-
-/* Whether all of block `b` is less probable than what the window holds. */
-static inline bool is_behind(const oe_logits *row, int32_t b, oe_scale scale, oe_window window) {
-    return oe_rank(row->block_max[b], scale) > window.first + window.span;
-}
 
 /* -- rows ---------------------------------------------------------------------------------------------------------- */
 
@@ -232,10 +10,10 @@ static void largest_allowed(const float *restrict x, uint64_t allowed, float *re
     if (!allowed) {
         four[0] = four[1] = four[2] = four[3] = -INFINITY;
     } else if (allowed == ~(uint64_t)0) {
-        block_largest(x, four);
+        oe_block_largest(x, four);
     } else {
-        block_keep(x, allowed, kept);
-        block_largest(kept, four);
+        oe_block_keep(x, allowed, kept);
+        oe_block_largest(kept, four);
     }
 }
 
@@ -245,7 +23,7 @@ static int32_t blocks_allowed(const oe_logits *row, int32_t first, int32_t n_blo
     int32_t count = 0;
     for (int32_t k = 0; k < n_blocks; k++) {
         const uint64_t allowed = oe_allowed(row->mask, row->n, first + k);
-        largest_allowed(padded_block(row->x, row->n, first + k, padded), allowed, four + 4 * k);
+        largest_allowed(oe_padded_block(row->x, row->n, first + k, padded), allowed, four + 4 * k);
         count += __builtin_popcountll(allowed);
     }
     return count;
@@ -268,7 +46,7 @@ static bool is_sound(const float *restrict sum, const float *restrict x, int32_t
 INLINE void blocks_largest(const float *x, int32_t n, int32_t first, int32_t n_blocks, float *restrict four) {
     float padded[OE_BLOCK];
     for (int32_t k = 0; k < n_blocks; k++) {
-        block_largest(padded_block(x, n, first + k, padded), four + 4 * k);
+        oe_block_largest(oe_padded_block(x, n, first + k, padded), four + 4 * k);
     }
 }
 
@@ -280,10 +58,10 @@ static int32_t scan(const float *x, int32_t n, const uint32_t *mask, float *bloc
     for (; !mask && (b + CHUNK) * OE_BLOCK <= n; b += CHUNK) { /* bounds that are constants: 1.2 times as fast */
 #pragma GCC unroll 1 /* 16 copies of the body are slower where rows come from memory */
         for (int32_t k = 0; k < CHUNK; k++) {
-            block_largest(x + (b + k) * OE_BLOCK, four + 4 * k);
-            add_entries(x + (b + k) * OE_BLOCK, OE_BLOCK, sum);
+            oe_block_largest(x + (b + k) * OE_BLOCK, four + 4 * k);
+            oe_add_entries(x + (b + k) * OE_BLOCK, OE_BLOCK, sum);
         }
-        chunk_maxima(four, block_max + b);
+        oe_chunk_maxima(four, block_max + b);
     }
     for (; b < blocks; b += CHUNK) {
         const int32_t left = n - b * OE_BLOCK, size = blocks - b < CHUNK ? blocks - b : CHUNK;
@@ -292,8 +70,8 @@ static int32_t scan(const float *x, int32_t n, const uint32_t *mask, float *bloc
         } else {
             blocks_largest(x, n, b, size, four);
         }
-        add_entries(x + b * OE_BLOCK, left < CHUNK * OE_BLOCK ? left : CHUNK * OE_BLOCK, sum);
-        chunk_maxima(four, largest);
+        oe_add_entries(x + b * OE_BLOCK, left < CHUNK * OE_BLOCK ? left : CHUNK * OE_BLOCK, sum);
+        oe_chunk_maxima(four, largest);
         memcpy(block_max + b, largest, (size_t)size * sizeof *largest);
     }
     return is_sound(sum, x, n) ? count : -1;
@@ -305,7 +83,7 @@ static void column_maxima(const oe_logits *row, int32_t first, int32_t stride, f
         max[j] = -INFINITY;
     }
     for (int32_t b = first; b < oe_block_count(row->n); b += stride) {
-        const float *x = block_of(row, b, copy);
+        const float *x = oe_block_of(row, b, copy);
         for (int j = 0; j < OE_BLOCK; j++) {
             max[j] = x[j] > max[j] ? x[j] : max[j];
         }
@@ -315,15 +93,15 @@ static void column_maxima(const oe_logits *row, int32_t first, int32_t stride, f
 static uint64_t above(const oe_logits *row, int32_t block, float least) {
     float copy[OE_BLOCK];
     uint8_t flag[OE_BLOCK];
-    const float *x = block_of(row, block, copy);
+    const float *x = oe_block_of(row, block, copy);
     for (int j = 0; j < OE_BLOCK; j++) {
         flag[j] = x[j] > least;
     }
-    return bits_of(flag);
+    return oe_bits_of(flag);
 }
 
 static void weigh(const float *x, oe_scale scale, uint32_t *rank, uint64_t *weight) {
-    block_weigh(x, scale, rank, weight);
+    oe_block_weigh(x, scale, rank, weight);
 }
 
 static oe_weights sum(const oe_logits *row, oe_scale scale, uint32_t keep, oe_window window, int shift,
@@ -334,10 +112,10 @@ static oe_weights sum(const oe_logits *row, oe_scale scale, uint32_t keep, oe_wi
     uint64_t weight[OE_BLOCK];
     oe_weights sums = {0, 0};
     for (int32_t b = 0; b < oe_block_count(row->n); b++) {
-        if (is_behind(row, b, scale, weighty)) {
+        if (oe_is_behind(row, b, scale, weighty)) {
             continue;
         }
-        block_weigh(block_of(row, b, copy), scale, rank, weight);
+        oe_block_weigh(oe_block_of(row, b, copy), scale, rank, weight);
         uint64_t total = 0, kept = 0;
         for (int j = 0; j < OE_BLOCK; j++) {
             total += weight[j];
@@ -345,8 +123,8 @@ static oe_weights sum(const oe_logits *row, oe_scale scale, uint32_t keep, oe_wi
         }
         sums.total += total;
         sums.kept += kept;
-        if (bins && !is_behind(row, b, scale, window)) {
-            block_bin(rank, weight, ranks_members(rank, window), window, shift, bins);
+        if (bins && !oe_is_behind(row, b, scale, window)) {
+            oe_block_bin(rank, weight, oe_ranks_members(rank, window), window, shift, bins);
         }
     }
     return sums;
@@ -357,14 +135,14 @@ static void bin(const oe_logits *row, oe_scale scale, oe_window window, int shif
     uint32_t rank[OE_BLOCK];
     uint64_t weight[OE_BLOCK];
     for (int32_t b = 0; b < oe_block_count(row->n); b++) {
-        if (is_behind(row, b, scale, window)) {
+        if (oe_is_behind(row, b, scale, window)) {
             continue;
         }
-        const float *x = block_of(row, b, copy);
-        const uint64_t members = block_members(x, scale, window);
+        const float *x = oe_block_of(row, b, copy);
+        const uint64_t members = oe_block_members(x, scale, window);
         if (members) {
-            block_weigh(x, scale, rank, weight);
-            block_bin(rank, weight, members, window, shift, bins);
+            oe_block_weigh(x, scale, rank, weight);
+            oe_block_bin(rank, weight, members, window, shift, bins);
         }
     }
 }
@@ -377,13 +155,13 @@ static oe_extent extent(const oe_logits *row, oe_scale scale, oe_window window) 
         high[j] = -INFINITY;
     }
     for (int32_t b = 0; b < oe_block_count(row->n); b++) {
-        if (is_behind(row, b, scale, window)) {
+        if (oe_is_behind(row, b, scale, window)) {
             continue;
         }
-        const float *x = block_of(row, b, copy);
+        const float *x = oe_block_of(row, b, copy);
         for (int i = 0; i < OE_BLOCK; i += LANES) {
             for (int j = 0; j < LANES; j++) {
-                const bool is = is_member(oe_rank(x[i + j], scale), window);
+                const bool is = oe_is_member(oe_rank(x[i + j], scale), window);
                 const float least = is ? x[i + j] : INFINITY, most = is ? x[i + j] : -INFINITY;
                 low[j] = least < low[j] ? least : low[j];
                 high[j] = most > high[j] ? most : high[j];
@@ -402,10 +180,10 @@ static int32_t pick(const oe_logits *row, oe_scale scale, oe_window window, int3
     float copy[OE_BLOCK];
     int32_t found = 0, b = *block;
     for (; b < oe_block_count(row->n) && found <= room - OE_BLOCK; b++) {
-        if (is_behind(row, b, scale, window)) {
+        if (oe_is_behind(row, b, scale, window)) {
             continue;
         }
-        uint64_t members = block_members(block_of(row, b, copy), scale, window);
+        uint64_t members = oe_block_members(oe_block_of(row, b, copy), scale, window);
         for (; members; members &= members - 1) {
             const int32_t i = b * OE_BLOCK + __builtin_ctzll(members);
             if (i < row->n) {
@@ -423,10 +201,10 @@ static oe_surprise surprise(const oe_logits *row, oe_scale scale) {
     uint64_t weight[OE_BLOCK];
     oe_surprise sums = {0, 0, 0};
     for (int32_t b = 0; b < oe_block_count(row->n); b++) {
-        const float *x = block_of(row, b, copy);
+        const float *x = oe_block_of(row, b, copy);
         uint64_t total = 0, distance = 0;
         uint32_t count = 0;
-        block_weigh(x, scale, rank, weight);
+        oe_block_weigh(x, scale, rank, weight);
         for (int j = 0; j < OE_BLOCK; j++) {
             total += weight[j];
             distance += oe_weighted_distance(rank[j], weight[j]);
@@ -447,7 +225,7 @@ static float least(const oe_logits *row) {
         low[j] = INFINITY;
     }
     for (int32_t b = 0; b < oe_block_count(row->n); b++) {
-        const float *x = block_of(row, b, copy);
+        const float *x = oe_block_of(row, b, copy);
         for (int i = 0; i < OE_BLOCK; i += LANES) {
             for (int j = 0; j < LANES; j++) {
                 const float entry = x[i + j] > -INFINITY ? x[i + j] : INFINITY;
@@ -466,7 +244,7 @@ static oe_moments moments(const oe_logits *row, float max, double factor) {
     uint32_t step[OE_BLOCK];
     oe_moments sums = {0, 0, 0, 0};
     for (int32_t b = 0; b < oe_block_count(row->n); b++) {
-        const float *x = block_of(row, b, copy);
+        const float *x = oe_block_of(row, b, copy);
         uint64_t sum = 0, low = 0, high = 0;
         uint32_t count = 0;
         for (int j = 0; j < OE_BLOCK; j++) {
@@ -491,10 +269,10 @@ static oe_moments moments(const oe_logits *row, float max, double factor) {
 static int32_t nth(const oe_logits *row, oe_scale scale, oe_window window, int32_t n) {
     float copy[OE_BLOCK];
     for (int32_t b = 0; b < oe_block_count(row->n); b++) {
-        if (is_behind(row, b, scale, window)) {
+        if (oe_is_behind(row, b, scale, window)) {
             continue;
         }
-        uint64_t members = block_members(block_of(row, b, copy), scale, window);
+        uint64_t members = oe_block_members(oe_block_of(row, b, copy), scale, window);
         const int32_t count = __builtin_popcountll(members);
         if (n >= count) {
             n -= count;

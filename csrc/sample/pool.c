@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/bitset.h"
+#include "sample/exact_math.h"
 
 /* -- memory -------------------------------------------------------------------------------------------------------- */
 
@@ -351,4 +352,19 @@ bool oe_pool_keep_above(oe_pool *p, float least) {
 uint64_t oe_pool_weigh(oe_pool *p) {
     const uint64_t total = oe_dist_weigh_list(p->kernels, p->n, oe_pool_scale(p), &p->dist);
     return total ? total : 1;
+}
+
+bool oe_pool_log_total(oe_pool *p, double *log_of) {
+    const oe_window none = {0, 0};
+    oe_logits logits;
+    uint64_t total;
+    if (p->is_list) {
+        total = oe_pool_weigh(p);
+    } else if (oe_pool_settle(p, &logits)) {
+        total = p->kernels->sum(&logits, oe_pool_scale(p), OE_RANK_LIMIT, none, 0, NULL).total;
+    } else {
+        return false;
+    }
+    *log_of = oe_log((double)(total ? total : 1) / (double)OE_WEIGHT_ONE);
+    return true;
 }

@@ -62,11 +62,17 @@ bool oe_pool_keep_top(oe_pool *pool, int32_t k);
 /* Keeps the candidates whose order (rank << 32 | token) is first .. last. False when there is no memory. */
 bool oe_pool_keep_orders(oe_pool *pool, uint64_t first, uint64_t last);
 
+/* The order of the last candidate of this rank. */
+static inline uint64_t oe_pool_last_of_rank(uint32_t rank) { return (uint64_t)rank << 32 | 0xffffffffu; }
+
 /* Keeps the candidates above `least`. False when there is no memory. */
 bool oe_pool_keep_above(oe_pool *pool, float least);
 
 /* dist.candidates of the list; their weight, at least 1. */
 uint64_t oe_pool_weigh(oe_pool *pool);
+
+/* log of what the weights of the pool sum up to, the best one's being 1. False when there is no memory. */
+bool oe_pool_log_total(oe_pool *pool, double *log_of);
 
 /* The k largest candidates into keys, best first; how many, or -1 without memory. The pool stays as it is. */
 int32_t oe_pool_best(oe_pool *pool, int32_t k);

@@ -29,12 +29,12 @@ def render_conversation(
 ) -> str:  # fmt: skip
     """The text of a conversation, marked by who wrote it.
 
-    Nothing gets lost where a template has no place for it: a system message goes to the user's that follows, tool calls
-    go into the content, a tool's result becomes a message of the user, and definitions of tools go into the system
+    Nothing gets lost where a template has no place for it. A system message goes to the user's that follows, tool calls
+    go into the content, and a tool's result becomes a message of the user. Definitions of tools go into the system
     message, with how to call them. All of it is logged.
 
     Args:
-        template: what writes it.
+        template: the chat template.
         messages: checked ones.
         tools: checked definitions (see `read_tools`).
         dialect: how the answer's calls will be read; None takes what the template tells.
@@ -74,9 +74,9 @@ def _warn_of_tools(template: MessageTemplate) -> None:
 
 
 def _told(tools: Sequence[Mapping[str, Any]], dialect: Dialect) -> str:
-    """What the model has to know of tools, for a template that does not say it.
+    """The text that tells the model its tools and the form of a call, for templates that do not.
 
-    Control tokens in the form of a call are such tokens, as in templates; in definitions they are text.
+    Control tokens in the form of a call are tokens, as in templates; in definitions they are text.
     """
     given = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
     example = call_example(dialect)
@@ -88,7 +88,7 @@ def _told(tools: Sequence[Mapping[str, Any]], dialect: Dialect) -> str:
 
 
 def _with_tools(messages: Sequence[Message], told: str, *, to_system: bool) -> list[Message]:
-    """What is told of tools behind the system message at the beginning, or before the user's first text."""
+    """Puts the text about tools behind the system message at the beginning, or before the user's first text."""
     if not to_system:
         at = next((number for number, message in enumerate(messages) if message.role == "user"), None)
         if at is None:

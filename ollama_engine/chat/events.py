@@ -91,7 +91,7 @@ class MalformedToolCall:
 
     Attributes:
         text: all of it as the model wrote it, markers included.
-        reason: what is wrong with it.
+        reason: why it cannot be read.
         index: the call whose start was already told, which has no end then; None where none was.
     """
 

@@ -83,7 +83,7 @@ def _from_data_url(where: str, url: str) -> bytes:
 
 
 def _from_text(where: str, text: str, *, may_be_path: bool) -> Media:
-    """Base64 text or a path. What is an image in base64 is never looked for among the files."""
+    """Base64 text or a path. An image in base64 is never looked for among the files."""
     try:
         data = _decoded(text)
     except ValueError as error:

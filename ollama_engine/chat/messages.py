@@ -1,7 +1,7 @@
 """Messages as callers pass them, checked, in one form.
 
-OpenAI's chat completions, Ollama's /api/chat and transformers differ in details: arguments of tool calls as JSON text
-or as an object, images as parts of the content or as a list beside it, `tool_name` or `name`, `reasoning_content`,
+OpenAI's chat completions, Ollama's /api/chat and transformers differ in details. Arguments of tool calls are JSON text
+or an object. Images are parts of the content or a list beside it. There is `tool_name` or `name`, `reasoning_content`,
 `reasoning` or `thinking`. All of these are read, as dicts, dataclasses, or objects with `model_dump` (pydantic's).
 """
 
@@ -31,9 +31,9 @@ class ToolCall:
     """A call in an answer that is history.
 
     Attributes:
-        name: of the tool.
+        name: the tool's name.
         arguments: an object, in the order it was written; a text where that is no JSON object.
-        id: what its result refers to.
+        id: the id that its result refers to.
         arguments_text: the arguments as they were written: JSON text, unless it is none.
 
     Raises ChatError for arguments that JSON cannot hold.
@@ -57,11 +57,11 @@ class Message:
 
     Attributes:
         role: "system", "developer", "user", "assistant", "tool", or another one that the model's template knows.
-        content: what it says.
-        reasoning: what the model thought before it said that.
-        tool_calls: what it called.
+        content: its text and images.
+        reasoning: the model's reasoning before the content.
+        tool_calls: the model's tool calls.
         tool_call_id: the call that a tool's message is the result of.
-        name: of the tool, or of who speaks.
+        name: the tool's name, or the speaker's.
         extra: all other fields, which go to the template as they are.
     """
 

@@ -1,4 +1,4 @@
-"""What callers pass as plain data: dicts and lists of texts and numbers, whatever objects it came in."""
+"""Callers' data as plain data: dicts and lists of texts and numbers, whatever objects it came in."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ollama_engine.errors import ChatError
 __all__ = ["as_json", "as_mapping", "plain_data", "read_documents"]
 
 MOST_BITS = 8192
-"""Of an integer. Python refuses to write more than 4300 digits, and so templates and tools cannot read them."""
+"""Bits of an integer. Python refuses to write more than 4300 digits, and so templates and tools cannot read them."""
 
 
 Kept = Callable[[object], bool]
@@ -95,7 +95,7 @@ def _key(key: object, where: str) -> Any:
 
 
 def _dumped(value: Any, where: str) -> object:
-    """What `model_dump` gives; it is somebody else's code, and may raise anything."""
+    """Calls `model_dump`, which is somebody else's code and may raise anything: that becomes a ChatError."""
     try:
         return value.model_dump()
     except Exception as error:

@@ -1,6 +1,6 @@
-"""Which characters of a rendered text the template wrote itself: a str that remembers.
+"""Traced: a str that remembers which characters of a rendered text the template wrote itself.
 
-A template's literals are `Traced`, with all characters trusted; what callers pass is plain str, of which nothing is.
+A template's literals are `Traced`, with all characters trusted; callers' texts are plain str, with none trusted.
 Operations keep the marks of the characters they keep, and one that is not known here returns a plain str. So trust can
 get lost on the way and never comes out of nothing: where in doubt, a text counts as typed by a user.
 """
@@ -111,7 +111,7 @@ class Traced(str):
     # -- what changes characters ---------------------------------------------------------------------------------------
 
     def replace(self, old: str, new: str, count: SupportsIndex = -1, /) -> str:
-        """What replaces trusted characters keeps its own marks; what replaces others is not trusted."""
+        """`str.replace`. A text that replaces trusted characters keeps its marks; one that replaces others has none."""
         left = count.__index__()
         if not isinstance(old, str) or not isinstance(new, str) or not old:
             return super().replace(old, new, left)
@@ -163,7 +163,7 @@ class Traced(str):
 
 
 class Safe(Traced):
-    """What jinja2's `safe` makes of a text: HTML that is complete, so what is added to it is escaped.
+    """The result of jinja2's `safe`: complete HTML, so text that is added to it is escaped.
 
     Templates that use it mean no such thing, but the models were trained on what comes out.
     """

@@ -1,4 +1,4 @@
-"""What chat templates run in: jinja2's immutable sandbox, with what transformers gives them.
+"""The environment of chat templates: jinja2's immutable sandbox, with the names that transformers adds.
 
 Transformers' `apply_chat_template` (transformers/utils/chat_template_utils.py) is the reference for what a template
 finds here: `trim_blocks`, `lstrip_blocks`, break and continue, `generation` blocks, `raise_exception`, `strftime_now`,
@@ -30,11 +30,11 @@ __all__ = ["ChatEnvironment", "RefusedError"]
 
 
 class RefusedError(TemplateError):
-    """What a template raises with `raise_exception`."""
+    """A template called `raise_exception`."""
 
 
 class ChatEnvironment(ImmutableSandboxedEnvironment):
-    """For one template. `now` is the clock of `strftime_now`."""
+    """Jinja2's environment of one template. `now` is the clock of `strftime_now`."""
 
     intercepted_binops = frozenset({"*", "**", "%"})
 

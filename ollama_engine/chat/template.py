@@ -29,7 +29,7 @@ ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 
 
 class MessageTemplate(Hashable, Protocol):
-    """What writes a conversation as a prompt: a `ChatTemplate`, or a `GoTemplate`."""
+    """A chat template, which writes a conversation as a prompt: a `ChatTemplate`, or a `GoTemplate`."""
 
     source: str
 
@@ -49,7 +49,7 @@ class ChatTemplate:
     """A jinja2 template, compiled. Immutable: threads may share it.
 
     Args:
-        source: what the file, or the caller, gives.
+        source: the template's text, from the file or the caller.
         special_tokens: variables such as `bos_token` with the texts of control tokens.
         now: the clock of templates that write a date.
 

@@ -25,7 +25,7 @@ def read_tools(tools: object) -> list[dict[str, Any]] | None:
 
 
 def definitions(tools: Sequence[dict[str, Any]] | None) -> tuple[ToolDefinition, ...]:
-    """What parsers of calls know of them."""
+    """Names and parameters of the tools, for parsers of calls."""
     return tuple(
         ToolDefinition(tool["function"]["name"], tool["function"].get("parameters") or {}) for tool in tools or ()
     )

@@ -29,27 +29,28 @@ from ollama_engine.cli.errors import (
 __all__ = ["main", "program"]
 
 COMMANDS = {
-    "run": "answer a prompt, or one prompt after the other",
-    "serve": "answer requests of Ollama's, OpenAI's and Anthropic's clients over HTTP",
-    "embed": "turn texts into vectors",
-    "list": "list the models of the store",
-    "ps": "list the models that a running server has loaded",
-    "stop": "unload a model of a running server",
-    "pull": "download a model into the store",
-    "push": "publish a model of the store in a registry",
-    "create": "make a model of the store as a Modelfile says",
-    "cp": "give a model of the store another name",
-    "rm": "remove models from the store",
-    "show": "say what is in a model file",
-    "devices": "list what this machine can compute on",
-    "doctor": "say what this installation can do, and whether the store is sound",
-    "bench": "measure tokens per second",
-    "convert": "turn the folder of a Hugging Face model into a GGUF file",
-    "quantize": "write a GGUF file again with smaller weights",
-    "perplexity": "measure how well a model predicts a text",
-    "worker": "let programs on other machines compute with the devices of this one",
-    "runner": "serve one model to a server, in a process of its own",
+    "run": ("chat", "answer a prompt, or one prompt after the other"),
+    "serve": ("serving", "answer requests of Ollama's, OpenAI's and Anthropic's clients over HTTP"),
+    "embed": ("chat", "turn texts into vectors"),
+    "list": ("models", "list the models of the store"),
+    "ps": ("serving", "list the models that a running server has loaded"),
+    "stop": ("serving", "unload a model of a running server"),
+    "pull": ("models", "download a model into the store"),
+    "push": ("models", "publish a model of the store in a registry"),
+    "create": ("models", "make a model of the store as a Modelfile says"),
+    "cp": ("models", "give a model of the store another name"),
+    "rm": ("models", "remove models from the store"),
+    "show": ("models", "say what is in a model file"),
+    "devices": ("measure", "list what this machine can compute on"),
+    "doctor": ("measure", "say what this installation can do, and whether the store is sound"),
+    "bench": ("measure", "measure tokens per second"),
+    "convert": ("models", "turn the folder of a Hugging Face model into a GGUF file"),
+    "quantize": ("models", "write a GGUF file again with smaller weights"),
+    "perplexity": ("measure", "measure how well a model predicts a text"),
+    "worker": ("serving", "let programs on other machines compute with the devices of this one"),
+    "runner": ("serving", "serve one model to a server, in a process of its own"),
 }
+"""Each with the room that has its module, in the order of --help."""
 
 ALIASES = {"list": ["ls"]}
 """Other names of commands, as Ollama's program has them."""
@@ -181,9 +182,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     _add_debug(parser, False)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_LazyParser)
-    for name, help_text in COMMANDS.items():
+    for name, (room, help_text) in COMMANDS.items():
         commands.add_parser(
-            name, aliases=ALIASES.get(name, []), module=f"ollama_engine.cli.{name}", help=help_text,
+            name, aliases=ALIASES.get(name, []), module=f"ollama_engine.cli.{room}.{name}", help=help_text,
             description=_sentence(help_text), epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
         )  # fmt: skip
     return parser

@@ -20,7 +20,7 @@ from ollama_engine.config import PYTHON_ONLY
 if TYPE_CHECKING:
     from ollama_engine.store.stored_model import StoredModel
 
-__all__ = ["Option", "add_model", "add_options", "build", "find_model", "model_path", "options_of"]
+__all__ = ["OptionField", "add_model", "add_options", "build", "find_model", "model_path", "options_of"]
 
 _T = TypeVar("_T")
 
@@ -31,7 +31,7 @@ DEMO, DEMO_VISION = "demo", "demo-vision"
 
 
 @dataclass(frozen=True)
-class Option:
+class OptionField:
     """One field of a dataclass as an option."""
 
     name: str
@@ -56,7 +56,7 @@ class Option:
 # -- fields to options -------------------------------------------------------------------------------------------------
 
 
-def options_of(cls: type, skip: Collection[str] = ()) -> tuple[Option, ...]:
+def options_of(cls: type, skip: Collection[str] = ()) -> tuple[OptionField, ...]:
     """One Option for each field of a dataclass but those in `skip`, and those that no text can say."""
     hints = get_type_hints(cls)
     found = []
@@ -64,7 +64,7 @@ def options_of(cls: type, skip: Collection[str] = ()) -> tuple[Option, ...]:
         if spec.name not in skip and PYTHON_ONLY not in spec.metadata:
             assert spec.default is not MISSING, spec.name
             how = _reading(spec.name, hints[spec.name])
-            found.append(Option(spec.name, spec.metadata["help"], spec.default, **how))
+            found.append(OptionField(spec.name, spec.metadata["help"], spec.default, **how))
     return tuple(found)
 
 
@@ -136,13 +136,13 @@ def add_options(parser: argparse.ArgumentParser, title: str, cls: type, *, skip:
         group.add_argument(*names, **settings)
 
 
-def _default_note(option: Option) -> str:
+def _default_note(option: OptionField) -> str:
     if option.switch:
         return f" (default: {'on' if option.default else 'off'})"
     return "" if option.default is None or option.repeated else f" (default: {option.default})"
 
 
-def _argument(option: Option) -> Callable[[str], Any]:
+def _argument(option: OptionField) -> Callable[[str], Any]:
     """`parse` for argparse: raises ArgumentTypeError, whose message argparse shows unchanged."""
 
     def convert(text: str) -> Any:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ollama_engine.store.model_store import ModelStore
 
-__all__ = ["FOLDER_VARIABLE", "model_store"]
+__all__ = ["FOLDER_VARIABLE", "ID_CHARACTERS", "model_store"]
 
 FOLDER_VARIABLE = "OLLAMA_MODELS"
+ID_CHARACTERS = 12
+"""Characters of a digest that lists of models show."""
 
 
 def model_store() -> ModelStore:

@@ -37,7 +37,7 @@ def stored_model(model: str) -> StoredModel | None:
     except ModelNotFoundError:
         if not is_hub_name(name):
             return None
-        from ollama_engine.cli.pull import pull_model  # noqa: PLC0415 (loads the network's packages)
+        from ollama_engine.cli.transfers import pull_model  # noqa: PLC0415 (loads the network's packages)
 
         print(f"{name.short} is not in the store yet: downloading it to {store.folder}", file=sys.stderr)
         pull_model(store, model, insecure=False)
@@ -48,7 +48,7 @@ def stored_model(model: str) -> StoredModel | None:
 
 
 def stored_names() -> list[str]:
-    """What `ollama-engine list` shows."""
+    """Names of the stored models, as `ollama-engine list` shows them."""
     return [entry.name.short.removesuffix(":latest") for entry in model_store().entries()]
 
 

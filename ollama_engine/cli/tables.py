@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-__all__ = ["count", "pairs", "printable", "size", "table"]
+__all__ = ["ago", "count", "decimal_size", "pairs", "printable", "size", "span", "table"]
 
 
 def size(nbytes: int) -> str:
@@ -17,6 +17,32 @@ def size(nbytes: int) -> str:
         if amount < 1024:
             return f"{amount:.1f} {unit}"
     return f"{amount / 1024:.1f} TiB"
+
+
+def decimal_size(nbytes: int) -> str:
+    """Bytes in decimal units, as Ollama writes them: 4.7 GB, 91 MB."""
+    for unit, name in ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "KB")):
+        if nbytes >= unit:
+            return f"{nbytes // unit} {name}" if nbytes >= 10 * unit else f"{nbytes / unit:.1f} {name}"
+    return f"{nbytes} B"
+
+
+def ago(seconds: float) -> str:
+    """How long ago: "3 days ago"."""
+    return "now" if seconds < 1 else f"{span(seconds)} ago"
+
+
+def span(seconds: float) -> str:
+    """A duration in its largest unit: "3 days"."""
+    for unit, name in ((365 * 86400, "year"), (30 * 86400, "month"), (7 * 86400, "week"), (86400, "day"),
+                       (3600, "hour"), (60, "minute")):  # fmt: skip
+        if seconds >= unit:
+            return _counted(int(seconds // unit), name)
+    return _counted(int(seconds), "second")
+
+
+def _counted(number: int, name: str) -> str:
+    return f"{number} {name}{'' if number == 1 else 's'}"
 
 
 def count(number: int) -> str:

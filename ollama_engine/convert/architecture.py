@@ -1,4 +1,4 @@
-"""How an architecture's conversion is declared: `Architecture`, `Vision`, `Key`, `Tensor`.
+"""How an architecture's conversion is declared: `Architecture`, `Vision`, `Key`, `TensorMap`.
 
 An architecture's file is data; `plan` does the work. Shapes name sizes ("n_embd"), whose numbers `sizes` takes from
 config.json. Shapes are in numpy's order, as checkpoints have them.
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.transforms import Transform
 
-__all__ = ["COMMON_RENAMES", "Architecture", "Key", "Tensor", "Vision", "decoder_sizes", "layered", "linear"]
+__all__ = ["COMMON_RENAMES", "Architecture", "Key", "TensorMap", "Vision", "decoder_sizes", "layered", "linear"]
 
 Sizes = Mapping[str, int]
 MetadataValues = Mapping[str, Any]
@@ -45,17 +45,17 @@ class Key:
 
 
 @dataclass(frozen=True)
-class Tensor:
+class TensorMap:
     """One kind of tensor: what it is called in GGUF and in the checkpoint, and its shape there.
 
-    "{i}" stands for the layer. "{e}" in `source` stands for the expert: all of them are stacked. Of several
+    "{i}" stands for the layer. "{e}" in `source` stands for the expert: all of them are stacked. If several
     declarations with one target the first whose source exists counts.
     """
 
     target: str
     source: str
     shape: tuple[str | int, ...]
-    """Of the source: names of sizes, or numbers."""
+    """Shape of the source tensor: names of sizes, or numbers."""
     transform: Transform | None = None
     optional: bool = False
     applies: Callable[[Config, int], bool] | None = None
@@ -84,10 +84,10 @@ class Vision:
     """Their names begin with v_: "v_embd"."""
     keys: Callable[[Config, Sizes], MetadataValues]
     """Below the architecture's name, most of them below `vision.`."""
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[TensorMap, ...]
     """The encoder's are named `v.`, those of the projector into the text part `mm.`."""
     image_keys: Callable[[Config], MetadataValues] = _no_image_keys
-    """What the config of the published image processor says, below the architecture's name."""
+    """Keys from the config of the published image processor, below the architecture's name."""
     sources: str = r"^(?:model\.)?(?:vision_tower|vision_model|visual|multi_modal_projector)\."
     """Regular expression of all its names in the checkpoint, to leave it out."""
 
@@ -101,11 +101,11 @@ class Architecture:
     classes: tuple[str, ...]
     """Names that `architectures` of config.json may have."""
     fits: Callable[[Config], bool] | None = None
-    """Which models of these classes it is for, where another one has the rest; all, if None."""
+    """Whether it is for a model of these classes, where another one has the rest; for all, if None."""
     sizes: Callable[[Config], Sizes]
     """The sizes that shapes are made of; n_layer is required."""
     keys: tuple[Key, ...]
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[TensorMap, ...]
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Values that published config.json files omit because they are transformers' defaults."""
     more_keys: Callable[[Config, Sizes], MetadataValues] = _no_values
@@ -124,7 +124,7 @@ class Architecture:
     reads_text: bool = True
     """Whether it has a tokenizer."""
     image_keys: Callable[[Config], MetadataValues] = _no_image_keys
-    """As in Vision, for a model whose part that reads images is converted."""
+    """See `Vision.image_keys`; for a model whose part that reads images is converted."""
 
     def part(self, *, vision: bool) -> Architecture:
         """The text part alone, or both parts in one whose `vision` is None."""
@@ -143,15 +143,15 @@ class Architecture:
         )
 
 
-def linear(target: str, source: str, out: str, into: str, transform: Transform | None = None) -> tuple[Tensor, ...]:
+def linear(target: str, source: str, out: str, into: str, transform: Transform | None = None) -> tuple[TensorMap, ...]:
     """A projection's weight [out, into], and its bias [out] where the checkpoint has one."""
     return (
-        Tensor(f"{target}.weight", f"{source}.weight", (out, into), transform),
-        Tensor(f"{target}.bias", f"{source}.bias", (out,), transform, optional=True),
+        TensorMap(f"{target}.weight", f"{source}.weight", (out, into), transform),
+        TensorMap(f"{target}.bias", f"{source}.bias", (out,), transform, optional=True),
     )
 
 
-def layered(layers: str, *tensors: Tensor) -> tuple[Tensor, ...]:
+def layered(layers: str, *tensors: TensorMap) -> tuple[TensorMap, ...]:
     """Declarations whose "{i}" runs over as many layers as the size `layers` counts."""
     return tuple(replace(tensor, layers=layers) for tensor in tensors)
 

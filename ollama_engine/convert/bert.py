@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ollama_engine.convert.architecture import Architecture, Sizes, Tensor, linear
+from ollama_engine.convert.architecture import Architecture, Sizes, TensorMap, linear
 from ollama_engine.convert.bidirectional import (
     BIDIRECTIONAL_KEYS,
     MLM_HEADS,
@@ -36,8 +36,8 @@ POOLER = r"(?:^|\.)pooler\.dense\."
 LAYER = "encoder.layer.{i}."
 NOMIC = "encoder.layers.{i}."
 EMBEDDINGS = (
-    Tensor("token_embd.weight", "embeddings.word_embeddings.weight", ("n_vocab", "n_embd")),
-    Tensor("token_types.weight", "embeddings.token_type_embeddings.weight", ("n_token_types", "n_embd"),
+    TensorMap("token_embd.weight", "embeddings.word_embeddings.weight", ("n_vocab", "n_embd")),
+    TensorMap("token_types.weight", "embeddings.token_type_embeddings.weight", ("n_token_types", "n_embd"),
            applies=lambda config, layer: bool(config.whole("type_vocab_size", default=0))),
     *norm("token_embd_norm", "embeddings.LayerNorm"),
 )  # fmt: skip
@@ -81,7 +81,7 @@ BERT = Architecture(
     keys=BIDIRECTIONAL_KEYS,
     tensors=(
         *EMBEDDINGS,
-        Tensor("position_embd.weight", "embeddings.position_embeddings.weight", ("n_ctx", "n_embd")),
+        TensorMap("position_embd.weight", "embeddings.position_embeddings.weight", ("n_ctx", "n_embd")),
         *linear(BLOCK + "attn_q", LAYER + "attention.self.query", "n_embd", "n_embd"),
         *linear(BLOCK + "attn_k", LAYER + "attention.self.key", "n_embd", "n_embd"),
         *linear(BLOCK + "attn_v", LAYER + "attention.self.value", "n_embd", "n_embd"),

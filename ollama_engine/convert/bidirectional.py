@@ -1,11 +1,11 @@
-"""What all text encoders declare: sizes, keys, the classification head of rerankers."""
+"""Declarations that all text encoders share: sizes, keys, the classification head of rerankers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from ollama_engine.convert.architecture import Key, Sizes, Tensor, linear
+from ollama_engine.convert.architecture import Key, Sizes, TensorMap, linear
 from ollama_engine.convert.source.folder import Config
 
 __all__ = [
@@ -75,14 +75,14 @@ def rank_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
     return {**bidirectional_keys(config, sizes), "pooling_type": RANK, "classifier.output_labels": labels(config)}
 
 
-def norm(target: str, source: str, *, bias: bool = True) -> tuple[Tensor, ...]:
+def norm(target: str, source: str, *, bias: bool = True) -> tuple[TensorMap, ...]:
     """A layer norm. Old checkpoints call its weight gamma and its bias beta."""
     return (
-        Tensor(f"{target}.weight", f"{source}.weight", ("n_embd",)),
-        Tensor(f"{target}.bias", f"{source}.bias", ("n_embd",), optional=not bias),
+        TensorMap(f"{target}.weight", f"{source}.weight", ("n_embd",)),
+        TensorMap(f"{target}.bias", f"{source}.bias", ("n_embd",), optional=not bias),
     )
 
 
-def scorer(dense: str, output: str) -> tuple[Tensor, ...]:
+def scorer(dense: str, output: str) -> tuple[TensorMap, ...]:
     """A classification head: a projection before its activation, and one to scores."""
     return (*linear("cls", dense, "n_embd", "n_embd"), *linear("cls.output", output, "n_scores", "n_embd"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ollama_engine.convert.architecture import Architecture, Key, Sizes, Tensor, Vision, layered
+from ollama_engine.convert.architecture import Architecture, Key, Sizes, TensorMap, Vision, layered
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.transforms import Transform, row_part
 from ollama_engine.convert.vision import affine, attention, colours, expect, grid_side, image_part, matrix
@@ -40,24 +40,24 @@ def activation_key(vision: Config) -> Mapping[str, Any]:
     return {"vision.activation": ACTIVATIONS[vision.get("hidden_act")]}
 
 
-def tower(source: str, *, class_token: bool = True) -> tuple[Tensor, ...]:
+def tower(source: str, *, class_token: bool = True) -> tuple[TensorMap, ...]:
     """All tensors of the tower below `source` in the checkpoint. Only a tower with a class token norms its input."""
     first = (
-        Tensor("v.class_embedding.weight", f"{source}embeddings.class_embedding", ("v_embd",)),
+        TensorMap("v.class_embedding.weight", f"{source}embeddings.class_embedding", ("v_embd",)),
         *affine("v.pre_layernorm", f"{source}pre_layrnorm", "v_embd"),
     )
     shape = ("v_embd", "v_channels", "v_patch", "v_patch")
     return (
         *(first if class_token else ()),
         matrix("v.patch_embedding", f"{source}embeddings.patch_embedding", *shape),
-        Tensor("v.patch_embedding.bias", f"{source}embeddings.patch_embedding.bias", ("v_embd",), optional=True),
+        TensorMap("v.patch_embedding.bias", f"{source}embeddings.patch_embedding.bias", ("v_embd",), optional=True),
         matrix("v.position_embedding", f"{source}embeddings.position_embedding", "v_places", "v_embd"),
         *_block(f"{source}encoder.layers.{{i}}."),
         *affine("v.post_layernorm", f"{source}post_layernorm", "v_embd"),
     )
 
 
-def _block(source: str) -> tuple[Tensor, ...]:
+def _block(source: str) -> tuple[TensorMap, ...]:
     block = "v.blk.{i}."
     return layered(
         "v_layer",
@@ -109,22 +109,22 @@ SIGLIP_DEFAULTS = {
     "hidden_act": "gelu_pytorch_tanh",
 }
 SIGLIP_PROCESSOR = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3, "size": {"height": 224, "width": 224}}
-"""What SigLIP's processor has where its config says nothing."""
+"""Defaults of SigLIP's image processor, for configs that say nothing."""
 
 
 PROBE = Transform(lambda values, sizes: values.reshape(-1), lambda old, sizes: old[2:], entrywise=False)
 
 
-def _head() -> tuple[Tensor, ...]:
+def _head() -> tuple[TensorMap, ...]:
     """SigLIP's pooling. Queries, keys and values come from one matrix, and become three."""
     head, source = "v.head.", "vision_model.head."
     split = [
-        Tensor(f"{head}attn_{name}.{part}", f"{source}attention.in_proj_{part}", shape, row_part(which, 3))
+        TensorMap(f"{head}attn_{name}.{part}", f"{source}attention.in_proj_{part}", shape, row_part(which, 3))
         for which, name in enumerate("qkv")
         for part, shape in (("weight", ("v_qkv", "v_embd")), ("bias", ("v_qkv",)))
     ]
     return (
-        Tensor(f"{head}probe.weight", f"{source}probe", (1, 1, "v_embd"), PROBE),
+        TensorMap(f"{head}probe.weight", f"{source}probe", (1, 1, "v_embd"), PROBE),
         *split,
         *affine(f"{head}attn_output", f"{source}attention.out_proj", "v_embd", "v_embd"),
         *affine(f"{head}layernorm", f"{source}layernorm", "v_embd"),

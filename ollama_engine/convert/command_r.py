@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ollama_engine.convert.architecture import Architecture, Key, Sizes, Tensor
+from ollama_engine.convert.architecture import Architecture, Key, Sizes, TensorMap
 from ollama_engine.convert.decoder import (
     ATTENTION,
     BLOCK,
@@ -36,8 +36,10 @@ KEYS = (
 HEAD = (EMBEDDING, norm(BLOCK + "attn_norm", LAYER + "input_layernorm"), *ATTENTION)
 TAIL = (*MLP, norm("output_norm", "model.norm"), OUTPUT)
 QK_NORM = (
-    Tensor(BLOCK + "attn_q_norm.weight", LAYER + "self_attn.q_norm.weight", ("n_head", "head_dim"), optional=True),
-    Tensor(BLOCK + "attn_k_norm.weight", LAYER + "self_attn.k_norm.weight", ("n_head_kv", "head_dim"), optional=True),
+    TensorMap(BLOCK + "attn_q_norm.weight", LAYER + "self_attn.q_norm.weight", ("n_head", "head_dim"), optional=True),
+    TensorMap(
+        BLOCK + "attn_k_norm.weight", LAYER + "self_attn.k_norm.weight", ("n_head_kv", "head_dim"), optional=True
+    ),
 )
 
 

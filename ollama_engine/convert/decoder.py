@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ollama_engine.convert.architecture import Sizes, Tensor, decoder_sizes, linear
+from ollama_engine.convert.architecture import Sizes, TensorMap, decoder_sizes, linear
 from ollama_engine.convert.rope import rope_keys
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.transforms import Transform, half
@@ -29,8 +29,8 @@ __all__ = [
 BLOCK = "blk.{i}."
 LAYER = "model.layers.{i}."
 
-EMBEDDING = Tensor("token_embd.weight", "model.embed_tokens.weight", ("n_vocab", "n_embd"))
-OUTPUT = Tensor("output.weight", "lm_head.weight", ("n_vocab", "n_embd"), optional=True)
+EMBEDDING = TensorMap("token_embd.weight", "model.embed_tokens.weight", ("n_vocab", "n_embd"))
+OUTPUT = TensorMap("output.weight", "lm_head.weight", ("n_vocab", "n_embd"), optional=True)
 
 ATTENTION = (
     *linear(BLOCK + "attn_q", LAYER + "self_attn.q_proj", "q_size", "n_embd"),
@@ -39,8 +39,8 @@ ATTENTION = (
     *linear(BLOCK + "attn_output", LAYER + "self_attn.o_proj", "n_embd", "q_size"),
 )
 QK_NORM = (
-    Tensor(BLOCK + "attn_q_norm.weight", LAYER + "self_attn.q_norm.weight", ("head_dim",)),
-    Tensor(BLOCK + "attn_k_norm.weight", LAYER + "self_attn.k_norm.weight", ("head_dim",)),
+    TensorMap(BLOCK + "attn_q_norm.weight", LAYER + "self_attn.q_norm.weight", ("head_dim",)),
+    TensorMap(BLOCK + "attn_k_norm.weight", LAYER + "self_attn.k_norm.weight", ("head_dim",)),
 )
 MLP = (
     *linear(BLOCK + "ffn_gate", LAYER + "mlp.gate_proj", "n_ff", "n_embd"),
@@ -49,21 +49,21 @@ MLP = (
 )
 
 
-def norm(target: str, source: str, transform: Transform | None = None) -> Tensor:
+def norm(target: str, source: str, transform: Transform | None = None) -> TensorMap:
     """A norm's weight over the hidden values."""
-    return Tensor(f"{target}.weight", f"{source}.weight", ("n_embd",), transform)
+    return TensorMap(f"{target}.weight", f"{source}.weight", ("n_embd",), transform)
 
 
-def experts(applies: Callable[[Config, int], bool] | None = None) -> tuple[Tensor, ...]:
+def experts(applies: Callable[[Config, int], bool] | None = None) -> tuple[TensorMap, ...]:
     """A router and its experts: one tensor for each expert as published, or all in one as transformers 5 has them."""
     source = LAYER + "mlp.experts."
     fused = ("n_expert", "n_ff_exp_twice", "n_embd")
 
-    def weight(name: str, part: str, shape: tuple[str, ...], transform: Transform | None = None) -> Tensor:
-        return Tensor(f"{BLOCK}ffn_{name}_exps.weight", source + part, shape, transform, applies=applies)
+    def weight(name: str, part: str, shape: tuple[str, ...], transform: Transform | None = None) -> TensorMap:
+        return TensorMap(f"{BLOCK}ffn_{name}_exps.weight", source + part, shape, transform, applies=applies)
 
     return (
-        Tensor(BLOCK + "ffn_gate_inp.weight", LAYER + "mlp.gate.weight", ("n_expert", "n_embd"), applies=applies),
+        TensorMap(BLOCK + "ffn_gate_inp.weight", LAYER + "mlp.gate.weight", ("n_expert", "n_embd"), applies=applies),
         weight("gate", "{e}.gate_proj.weight", ("n_ff_exp", "n_embd")),
         weight("up", "{e}.up_proj.weight", ("n_ff_exp", "n_embd")),
         weight("down", "{e}.down_proj.weight", ("n_embd", "n_ff_exp")),

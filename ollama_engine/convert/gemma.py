@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ollama_engine.convert.architecture import COMMON_RENAMES, Architecture, Key, Sizes, Tensor, layered
+from ollama_engine.convert.architecture import COMMON_RENAMES, Architecture, Key, Sizes, TensorMap, layered
 from ollama_engine.convert.decoder import (
     ATTENTION,
     BLOCK,
@@ -63,12 +63,12 @@ def _gemma3_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
     return {**rope_and_size(config, sizes), **local_rope_keys(config), **_windows(config, 6)}
 
 
-def _shifted(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _shifted(tensors: tuple[TensorMap, ...]) -> tuple[TensorMap, ...]:
     """Norms are published as differences from 1; GGUF stores factors."""
     return tuple(replace(t, transform=add(1.0)) if re.search(r"norm\.weight$", t.source) else t for t in tensors)
 
 
-def _block(qk_norm: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _block(qk_norm: tuple[TensorMap, ...]) -> tuple[TensorMap, ...]:
     return (
         norm(BLOCK + "attn_norm", LAYER + "input_layernorm"),
         *ATTENTION,
@@ -114,7 +114,7 @@ IMAGE_KEYS = (
 )
 
 
-def _vision_block() -> tuple[Tensor, ...]:
+def _vision_block() -> tuple[TensorMap, ...]:
     block, source = "v.blk.{i}.", "vision_tower.encoder.layers.{i}."
     return layered(
         "v_layer",
@@ -141,7 +141,7 @@ GEMMA3_VISION = image_part(
         *affine("v.post_layernorm", "vision_tower.post_layernorm", "v_embd"),
         matrix("mm.mm_soft_emb_norm", "multi_modal_projector.mm_soft_emb_norm", "v_embd", transform=add(1.0)),
         # It is multiplied from the right, and stays that way round.
-        Tensor(f"mm.{PROJECTION}.weight", f"multi_modal_projector.{PROJECTION}_weight", ("v_embd", "n_embd")),
+        TensorMap(f"mm.{PROJECTION}.weight", f"multi_modal_projector.{PROJECTION}_weight", ("v_embd", "n_embd")),
     ),
 )  # fmt: skip
 

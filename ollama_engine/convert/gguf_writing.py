@@ -15,7 +15,7 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from ollama_engine.ml.types import block_of, type_id
+from ollama_engine.ml.graph.types import block_of, type_id
 
 __all__ = ["ByteCounter", "EncodedMetadata", "OutTensor", "Progress", "data_size", "write_header", "write_tensors"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ollama_engine.convert.architecture import Architecture, Sizes, Tensor
+from ollama_engine.convert.architecture import Architecture, Sizes, TensorMap
 from ollama_engine.convert.decoder import (
     ATTENTION,
     BLOCK,
@@ -48,7 +48,7 @@ def _more_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
     }
 
 
-def _experts() -> tuple[Tensor, ...]:
+def _experts() -> tuple[TensorMap, ...]:
     packed, plain, bias = (
         ("n_expert", "n_ff_twice", "n_embd"),
         ("n_expert", "n_embd", "n_ff_twice"),
@@ -58,20 +58,22 @@ def _experts() -> tuple[Tensor, ...]:
         tensor
         for which, name in enumerate(("gate", "up"))
         for tensor in (
-            Tensor(f"{BLOCK}ffn_{name}_exps.weight", EXPERTS + "gate_up_proj_packed", packed, every_other(which, 1)),
-            Tensor(
+            TensorMap(f"{BLOCK}ffn_{name}_exps.weight", EXPERTS + "gate_up_proj_packed", packed, every_other(which, 1)),
+            TensorMap(
                 f"{BLOCK}ffn_{name}_exps.weight", EXPERTS + "gate_up_proj", plain, every_other(which, 2, turned=True)
             ),
-            Tensor(f"{BLOCK}ffn_{name}_exps.bias", EXPERTS + bias, ("n_expert", "n_ff_twice"), every_other(which, 1)),
+            TensorMap(
+                f"{BLOCK}ffn_{name}_exps.bias", EXPERTS + bias, ("n_expert", "n_ff_twice"), every_other(which, 1)
+            ),
         )
     ]
     return (
-        Tensor(BLOCK + "ffn_gate_inp.weight", LAYER + "mlp.router.weight", ("n_expert", "n_embd")),
-        Tensor(BLOCK + "ffn_gate_inp.bias", LAYER + "mlp.router.bias", ("n_expert",)),
+        TensorMap(BLOCK + "ffn_gate_inp.weight", LAYER + "mlp.router.weight", ("n_expert", "n_embd")),
+        TensorMap(BLOCK + "ffn_gate_inp.bias", LAYER + "mlp.router.bias", ("n_expert",)),
         *halves,
-        Tensor(BLOCK + "ffn_down_exps.weight", EXPERTS + "down_proj_packed", ("n_expert", "n_embd", "n_ff")),
-        Tensor(BLOCK + "ffn_down_exps.weight", EXPERTS + "down_proj", ("n_expert", "n_ff", "n_embd"), transpose()),
-        Tensor(BLOCK + "ffn_down_exps.bias", EXPERTS + "down_proj_bias", ("n_expert", "n_embd")),
+        TensorMap(BLOCK + "ffn_down_exps.weight", EXPERTS + "down_proj_packed", ("n_expert", "n_embd", "n_ff")),
+        TensorMap(BLOCK + "ffn_down_exps.weight", EXPERTS + "down_proj", ("n_expert", "n_ff", "n_embd"), transpose()),
+        TensorMap(BLOCK + "ffn_down_exps.bias", EXPERTS + "down_proj_bias", ("n_expert", "n_embd")),
     )
 
 
@@ -85,7 +87,7 @@ ARCHITECTURES = (
             EMBEDDING,
             norm(BLOCK + "attn_norm", LAYER + "input_layernorm"),
             *ATTENTION,
-            Tensor(BLOCK + "attn_sinks.weight", LAYER + "self_attn.sinks", ("n_head",)),
+            TensorMap(BLOCK + "attn_sinks.weight", LAYER + "self_attn.sinks", ("n_head",)),
             norm(BLOCK + "post_attention_norm", LAYER + "post_attention_layernorm"),
             *_experts(),
             norm("output_norm", "model.norm"),

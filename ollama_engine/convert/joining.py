@@ -18,7 +18,7 @@ from ollama_engine.convert.gguf_writing import (
     write_tensors,
 )
 from ollama_engine.convert.quant.raw_metadata import copy_metadata
-from ollama_engine.ml.gguf import GGUFFile, TensorInfo
+from ollama_engine.ml.gguf.gguf_file import GGUFFile, TensorInfo
 from ollama_engine.new_file import FileSizes, write_new_file
 
 __all__ = ["join_model"]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ollama_engine.convert.architecture import Architecture, Key, Sizes, Tensor, decoder_sizes, linear
+from ollama_engine.convert.architecture import Architecture, Key, Sizes, TensorMap, decoder_sizes, linear
 from ollama_engine.convert.keys import DECODER_KEYS
 from ollama_engine.convert.rope import llama3_factors, rope_keys
 from ollama_engine.convert.source.folder import Config
@@ -37,48 +37,48 @@ def _made_tensors(config: Config, sizes: Sizes) -> Mapping[str, NDArray[np.float
     return {} if factors is None else {"rope_freqs.weight": factors}
 
 
-def _feed_forward(target: str, name: str, shape: tuple[str, str]) -> tuple[Tensor, ...]:
+def _feed_forward(target: str, name: str, shape: tuple[str, str]) -> tuple[TensorMap, ...]:
     """One matrix of the dense block, with the bias that some relatives have."""
     source = f"{LAYER}mlp.{name}"
     return (
-        Tensor(f"{BLOCK}{target}.weight", f"{source}.weight", shape, applies=_dense),
-        Tensor(f"{BLOCK}{target}.bias", f"{source}.bias", shape[:1], optional=True, applies=_dense),
+        TensorMap(f"{BLOCK}{target}.weight", f"{source}.weight", shape, applies=_dense),
+        TensorMap(f"{BLOCK}{target}.bias", f"{source}.bias", shape[:1], optional=True, applies=_dense),
     )
 
 
 EXPERTS = (
-    Tensor(BLOCK + "ffn_gate_inp.weight", LAYER + "block_sparse_moe.gate.weight", ("n_expert", "n_embd"),
+    TensorMap(BLOCK + "ffn_gate_inp.weight", LAYER + "block_sparse_moe.gate.weight", ("n_expert", "n_embd"),
            applies=_sparse),
-    Tensor(BLOCK + "ffn_gate_exps.weight", LAYER + "block_sparse_moe.experts.{e}.w1.weight", ("n_ff", "n_embd"),
+    TensorMap(BLOCK + "ffn_gate_exps.weight", LAYER + "block_sparse_moe.experts.{e}.w1.weight", ("n_ff", "n_embd"),
            applies=_sparse),
-    Tensor(BLOCK + "ffn_up_exps.weight", LAYER + "block_sparse_moe.experts.{e}.w3.weight", ("n_ff", "n_embd"),
+    TensorMap(BLOCK + "ffn_up_exps.weight", LAYER + "block_sparse_moe.experts.{e}.w3.weight", ("n_ff", "n_embd"),
            applies=_sparse),
-    Tensor(BLOCK + "ffn_down_exps.weight", LAYER + "block_sparse_moe.experts.{e}.w2.weight", ("n_embd", "n_ff"),
+    TensorMap(BLOCK + "ffn_down_exps.weight", LAYER + "block_sparse_moe.experts.{e}.w2.weight", ("n_embd", "n_ff"),
            applies=_sparse),
     # The same as transformers 5 holds them in memory.
-    Tensor(BLOCK + "ffn_gate_inp.weight", LAYER + "mlp.gate.weight", ("n_expert", "n_embd"), applies=_sparse),
-    Tensor(BLOCK + "ffn_gate_exps.weight", LAYER + "mlp.experts.gate_up_proj", ("n_expert", "n_ff_twice", "n_embd"),
+    TensorMap(BLOCK + "ffn_gate_inp.weight", LAYER + "mlp.gate.weight", ("n_expert", "n_embd"), applies=_sparse),
+    TensorMap(BLOCK + "ffn_gate_exps.weight", LAYER + "mlp.experts.gate_up_proj", ("n_expert", "n_ff_twice", "n_embd"),
            half(0, 1), applies=_sparse),
-    Tensor(BLOCK + "ffn_up_exps.weight", LAYER + "mlp.experts.gate_up_proj", ("n_expert", "n_ff_twice", "n_embd"),
+    TensorMap(BLOCK + "ffn_up_exps.weight", LAYER + "mlp.experts.gate_up_proj", ("n_expert", "n_ff_twice", "n_embd"),
            half(1, 1), applies=_sparse),
-    Tensor(BLOCK + "ffn_down_exps.weight", LAYER + "mlp.experts.down_proj", ("n_expert", "n_embd", "n_ff"),
+    TensorMap(BLOCK + "ffn_down_exps.weight", LAYER + "mlp.experts.down_proj", ("n_expert", "n_embd", "n_ff"),
            applies=_sparse),
 )  # fmt: skip
 
 TENSORS = (
-    Tensor("token_embd.weight", "model.embed_tokens.weight", ("n_vocab", "n_embd")),
-    Tensor(BLOCK + "attn_norm.weight", LAYER + "input_layernorm.weight", ("n_embd",)),
+    TensorMap("token_embd.weight", "model.embed_tokens.weight", ("n_vocab", "n_embd")),
+    TensorMap(BLOCK + "attn_norm.weight", LAYER + "input_layernorm.weight", ("n_embd",)),
     *linear(BLOCK + "attn_q", LAYER + "self_attn.q_proj", "q_size", "n_embd", pair_heads("n_head")),
     *linear(BLOCK + "attn_k", LAYER + "self_attn.k_proj", "kv_size", "n_embd", pair_heads("n_head_kv")),
     *linear(BLOCK + "attn_v", LAYER + "self_attn.v_proj", "kv_size", "n_embd"),
     *linear(BLOCK + "attn_output", LAYER + "self_attn.o_proj", "n_embd", "q_size"),
-    Tensor(BLOCK + "ffn_norm.weight", LAYER + "post_attention_layernorm.weight", ("n_embd",)),
+    TensorMap(BLOCK + "ffn_norm.weight", LAYER + "post_attention_layernorm.weight", ("n_embd",)),
     *_feed_forward("ffn_gate", "gate_proj", ("n_ff", "n_embd")),
     *_feed_forward("ffn_up", "up_proj", ("n_ff", "n_embd")),
     *_feed_forward("ffn_down", "down_proj", ("n_embd", "n_ff")),
     *EXPERTS,
-    Tensor("output_norm.weight", "model.norm.weight", ("n_embd",)),
-    Tensor("output.weight", "lm_head.weight", ("n_vocab", "n_embd"), optional=True),
+    TensorMap("output_norm.weight", "model.norm.weight", ("n_embd",)),
+    TensorMap("output.weight", "lm_head.weight", ("n_vocab", "n_embd"), optional=True),
 )
 
 LLAMA = Architecture(

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ollama_engine.convert.architecture import Architecture, Key, Sizes, Tensor, layered
+from ollama_engine.convert.architecture import Architecture, Key, Sizes, TensorMap, layered
 from ollama_engine.convert.decoder import ATTENTION, BLOCK, EMBEDDING, LAYER, OUTPUT, norm, sizes
 from ollama_engine.convert.keys import DECODER_KEYS
 from ollama_engine.convert.llama import LLAMA
@@ -123,19 +123,19 @@ FEED_FORWARD = LAYER + "feed_forward."
 SHAPES = {"gate": ("n_ff", "n_embd"), "up": ("n_ff", "n_embd"), "down": ("n_embd", "n_ff")}
 
 
-def _dense_part() -> tuple[Tensor, ...]:
+def _dense_part() -> tuple[TensorMap, ...]:
     return tuple(
-        Tensor(f"{BLOCK}ffn_{name}.weight", f"{FEED_FORWARD}{name}_proj.weight", shape, applies=_dense)
+        TensorMap(f"{BLOCK}ffn_{name}.weight", f"{FEED_FORWARD}{name}_proj.weight", shape, applies=_dense)
         for name, shape in SHAPES.items()
     )
 
 
-def _experts() -> tuple[Tensor, ...]:
+def _experts() -> tuple[TensorMap, ...]:
     fused = ("n_expert", "n_embd", "n_ff_exp_twice")
     single = {name: tuple(size.replace("n_ff", "n_ff_exp") for size in shape) for name, shape in SHAPES.items()}
 
-    def weight(target: str, source: str, shape: tuple[str, ...], transform: Transform | None = None) -> Tensor:
-        return Tensor(f"{BLOCK}ffn_{target}.weight", FEED_FORWARD + source, shape, transform, applies=_sparse)
+    def weight(target: str, source: str, shape: tuple[str, ...], transform: Transform | None = None) -> TensorMap:
+        return TensorMap(f"{BLOCK}ffn_{target}.weight", FEED_FORWARD + source, shape, transform, applies=_sparse)
 
     return (
         weight("gate_inp", "router.weight", ("n_expert", "n_embd")),
@@ -166,7 +166,7 @@ def _vision_keys(vision: Config, config: Config, sizes: Sizes) -> Mapping[str, A
     return {"vision.rope.freq_base": rope_base(vision)}
 
 
-def _block() -> tuple[Tensor, ...]:
+def _block() -> tuple[TensorMap, ...]:
     block, source = "v.blk.{i}.", "vision_model.model.layers.{i}."
     return layered(
         "v_layer",
@@ -188,8 +188,8 @@ VISION = image_part(
     more_keys=_vision_keys,
     tensors=(
         matrix("v.patch_embedding", "vision_model.patch_embedding.linear", "v_embd", "v_unfolded"),
-        Tensor("v.class_embedding", "vision_model.class_embedding", ("v_embd",)),
-        Tensor("v.positional_embedding_vlm", "vision_model.positional_embedding_vlm", ("v_places", "v_embd")),
+        TensorMap("v.class_embedding", "vision_model.class_embedding", ("v_embd",)),
+        TensorMap("v.positional_embedding_vlm", "vision_model.positional_embedding_vlm", ("v_places", "v_embd")),
         *affine("v.layernorm_pre", "vision_model.layernorm_pre", "v_embd"),
         *_block(),
         *affine("v.layernorm_post", "vision_model.layernorm_post", "v_embd"),

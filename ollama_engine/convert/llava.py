@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ollama_engine.convert.architecture import COMMON_RENAMES, Key, Sizes, Tensor, linear
+from ollama_engine.convert.architecture import COMMON_RENAMES, Key, Sizes, TensorMap, linear
 from ollama_engine.convert.clip import ACTIVATIONS, CLIP_DEFAULTS, activation_key, preprocessor_keys, tower
 from ollama_engine.convert.llama import LLAMA
 from ollama_engine.convert.source.folder import Config
@@ -111,7 +111,7 @@ VISION = replace(
             *tower(TOWER),
             *linear("mm.linear_1", "multi_modal_projector.linear_1", "n_embd", "v_features"),
             *linear("mm.linear_2", "multi_modal_projector.linear_2", "n_embd", "n_embd"),
-            Tensor("mm.image_newline.weight", "image_newline", ("n_embd",), applies=_in_tiles),
+            TensorMap("mm.image_newline.weight", "image_newline", ("n_embd",), applies=_in_tiles),
         ),
     ),
     sources=r"^(?:model\.)?(?:vision_tower\.|multi_modal_projector\.|image_newline$)",

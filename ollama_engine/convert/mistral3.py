@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ollama_engine.convert.architecture import Key, Sizes, Tensor, layered, linear
+from ollama_engine.convert.architecture import Key, Sizes, TensorMap, layered, linear
 from ollama_engine.convert.llama import LLAMA
 from ollama_engine.convert.rope import rope_parameters
 from ollama_engine.convert.source.folder import Config
@@ -71,7 +71,7 @@ def _image_keys(processor: Config) -> Mapping[str, Any]:
     return {} if longest is None else {"vision.longest_edge": longest}
 
 
-def _block() -> tuple[Tensor, ...]:
+def _block() -> tuple[TensorMap, ...]:
     block, source = "v.blk.{i}.", "vision_tower.transformer.layers.{i}."
     return layered(
         "v_layer",

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ollama_engine.convert.architecture import Architecture, Key, Sizes, Tensor, decoder_sizes, layered
+from ollama_engine.convert.architecture import Architecture, Key, Sizes, TensorMap, decoder_sizes, layered
 from ollama_engine.convert.llama import BLOCK, LAYER, LLAMA
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.transforms import Transform, apply_each, pair_heads
@@ -30,7 +30,7 @@ from ollama_engine.convert.vision import affine, grid_side, image_part, matrix, 
 __all__ = ["ARCHITECTURES"]
 
 EXTRA_ROWS = 8
-"""Of the embedding; see the model's config class in transformers."""
+"""Rows of the token embedding beyond the vocabulary; see the model's config class in transformers."""
 
 VISION_DEFAULTS = {
     "num_hidden_layers": 32,
@@ -81,7 +81,7 @@ def _text_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
     return {**LLAMA.more_keys(config, sizes), "attention.cross_attention_layers": _cross_layers(config)}
 
 
-def _cross_attention() -> tuple[Tensor, ...]:
+def _cross_attention() -> tuple[TensorMap, ...]:
     """Both gates have no ".weight" behind their names."""
     shapes = {
         "q_proj.weight": ("q_size", "n_embd"),
@@ -92,19 +92,19 @@ def _cross_attention() -> tuple[Tensor, ...]:
         "k_norm.weight": ("head_dim",),
     }
     gates = (
-        Tensor(f"{BLOCK}cross_attn_{name}_gate", f"{LAYER}cross_attn_{name}_gate", (1,), applies=_looks)
+        TensorMap(f"{BLOCK}cross_attn_{name}_gate", f"{LAYER}cross_attn_{name}_gate", (1,), applies=_looks)
         for name in ("attn", "mlp")
     )
     named = (
-        Tensor(f"{BLOCK}cross_attn_{name}", f"{LAYER}cross_attn.{name}", shape, applies=_looks)
+        TensorMap(f"{BLOCK}cross_attn_{name}", f"{LAYER}cross_attn.{name}", shape, applies=_looks)
         for name, shape in shapes.items()
     )
     return (*named, *gates)
 
 
-def _text_tensors() -> tuple[Tensor, ...]:
+def _text_tensors() -> tuple[TensorMap, ...]:
     """Llama's; some layers have cross-attention in place of self-attention, and the output has rows of its own."""
-    tensors: list[Tensor] = []
+    tensors: list[TensorMap] = []
     for tensor in LLAMA.tensors:
         if "self_attn." in tensor.source:
             tensors.append(replace(tensor, applies=_attends))
@@ -147,11 +147,11 @@ TANH = apply_each(np.tanh)
 ONE_MINUS_TANH = apply_each(lambda gate: 1 - np.tanh(gate))
 
 
-def _gate(target: str, source: str, transform: Transform = TANH) -> Tensor:
-    return Tensor(target, source, (1,), transform)
+def _gate(target: str, source: str, transform: Transform = TANH) -> TensorMap:
+    return TensorMap(target, source, (1,), transform)
 
 
-def _block(layers: str, target: str, source: str) -> tuple[Tensor, ...]:
+def _block(layers: str, target: str, source: str) -> tuple[TensorMap, ...]:
     return layered(
         layers,
         *affine(target + "attn_norm", source + "input_layernorm", "v_embd"),
@@ -165,7 +165,7 @@ def _block(layers: str, target: str, source: str) -> tuple[Tensor, ...]:
     )
 
 
-def _tables() -> tuple[Tensor, ...]:
+def _tables() -> tuple[TensorMap, ...]:
     gated = "vision_model.gated_positional_embedding."
     tiles = [
         tensor
@@ -177,8 +177,8 @@ def _tables() -> tuple[Tensor, ...]:
         )
     ]  # fmt: skip
     return (
-        Tensor("v.class_embd", "vision_model.class_embedding", ("v_embd",)),
-        Tensor("v.position_embd.weight", gated + "embedding", ("v_places", "v_embd")),
+        TensorMap("v.class_embd", "vision_model.class_embedding", ("v_embd",)),
+        TensorMap("v.position_embd.weight", gated + "embedding", ("v_places", "v_embd")),
         _gate("v.position_embd.gate", gated + "gate", ONE_MINUS_TANH),
         matrix("v.tile_position_embd", gated + "tile_embedding", "v_ratios", "v_place_row"),
         _gate("v.tile_position_embd.gate", gated + "gate"),
@@ -186,7 +186,7 @@ def _tables() -> tuple[Tensor, ...]:
     )
 
 
-def _global_block() -> tuple[Tensor, ...]:
+def _global_block() -> tuple[TensorMap, ...]:
     target, source = "v.global.blk.{i}.", "vision_model.global_transformer.layers.{i}."
     gates = (
         _gate(target + "attn_gate", source + "gate_attn"),

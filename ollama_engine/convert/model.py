@@ -43,10 +43,9 @@ def convert_model(
     called with (bytes written, bytes in all). No more than about twice the largest tensor is held in memory. The file
     appears when it is whole; where one exists, it is replaced with `overwrite` only.
 
-    Raises UnsupportedModelError for an architecture or tokenizer that cannot be converted, ModelFormatError for
-    folders that are incomplete or contradict themselves, ConfigError for an unknown outtype, less than one thread or a
-    missing gguf package, and OSError: FileExistsError for a target that is there already, ENOSPC where the disk has no
-    room.
+    Raises UnsupportedModelError for an architecture or tokenizer that cannot be converted, and ModelFormatError for
+    folders that are incomplete or contradict themselves. Raises ConfigError for an unknown outtype, less than one
+    thread or a missing gguf package. Raises OSError: FileExistsError for a target that exists, ENOSPC on a full disk.
     """
     if outtype not in FILE_TYPES:
         raise ConfigError(Option("outtype"), f" is one of {', '.join(FILE_TYPES)}, got {outtype!r}")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ollama_engine.convert.architecture import Architecture, Sizes, Tensor, linear
+from ollama_engine.convert.architecture import Architecture, Sizes, TensorMap, linear
 from ollama_engine.convert.bidirectional import (
     BIDIRECTIONAL_KEYS,
     MLM_HEADS,
@@ -73,7 +73,7 @@ MODERN_BERT = Architecture(
     sizes=sizes,
     keys=BIDIRECTIONAL_KEYS,
     tensors=(
-        Tensor("token_embd.weight", "embeddings.tok_embeddings.weight", ("n_vocab", "n_embd")),
+        TensorMap("token_embd.weight", "embeddings.tok_embeddings.weight", ("n_vocab", "n_embd")),
         *norm("token_embd_norm", "embeddings.norm", bias=False),
         *(replace(rule, applies=lambda config, layer: layer > 0)
           for rule in norm(BLOCK + "attn_norm", LAYER + "attn_norm", bias=False)),

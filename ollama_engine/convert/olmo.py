@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ollama_engine.convert.architecture import Architecture, Sizes, Tensor
+from ollama_engine.convert.architecture import Architecture, Sizes, TensorMap
 from ollama_engine.convert.decoder import (
     ATTENTION,
     BLOCK,
@@ -46,8 +46,8 @@ ARCHITECTURES = (
         tensors=(
             EMBEDDING,
             *ATTENTION,
-            Tensor(BLOCK + "attn_q_norm.weight", LAYER + "self_attn.q_norm.weight", ("q_size",)),
-            Tensor(BLOCK + "attn_k_norm.weight", LAYER + "self_attn.k_norm.weight", ("kv_size",)),
+            TensorMap(BLOCK + "attn_q_norm.weight", LAYER + "self_attn.q_norm.weight", ("q_size",)),
+            TensorMap(BLOCK + "attn_k_norm.weight", LAYER + "self_attn.k_norm.weight", ("kv_size",)),
             norm(BLOCK + "post_attention_norm", LAYER + "post_attention_layernorm"),
             *MLP,
             norm(BLOCK + "post_ffw_norm", LAYER + "post_feedforward_layernorm"),

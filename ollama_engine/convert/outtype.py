@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ollama_engine.convert.source.elements import to_float32
-from ollama_engine.ml.gguf import IMAGE_PARTS
-from ollama_engine.ml.quantize import quantize_rows
-from ollama_engine.ml.types import block_of
+from ollama_engine.ml.gguf.gguf_file import IMAGE_PARTS
+from ollama_engine.ml.graph.types import block_of
+from ollama_engine.ml.weights.quantize import quantize_rows
 
 __all__ = ["FILE_TYPES", "as_bytes", "element_type"]
 
@@ -32,8 +32,8 @@ ALWAYS_F32 = (
 def element_type(name: str, shape: Sequence[int], outtype: str, always_f32: Sequence[str] = ()) -> str:
     """The type of a tensor (numpy's shape) in a file of `outtype`.
 
-    Vectors stay float32, and so do kernels of convolutions, which ggml reads as floats only; what does not divide into
-    blocks becomes f16, and so do image parts, instead of blocks: they are small, and run once for an image.
+    Vectors stay float32, and so do kernels of convolutions, which ggml reads as floats only. Rows that do not divide
+    into blocks become f16, and so do image parts, instead of blocks: they are small, and run once for an image.
     """
     if not 2 <= len(shape) <= 3 or any(re.search(pattern, name) for pattern in (*ALWAYS_F32, *always_f32)):
         return "f32"

@@ -52,7 +52,7 @@ def _more_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
 
 
 def _magnitude(config: Config) -> float:
-    """What LongRoPE multiplies queries and keys with (Ding et al. 2024, and transformers)."""
+    """LongRoPE's attention factor, which scales queries and keys (Ding et al. 2024, and transformers)."""
     rope, original = rope_parameters(config), _original(config)
     if rope.get("attention_factor") is not None:
         return float(rope["attention_factor"])

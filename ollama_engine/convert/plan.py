@@ -11,12 +11,12 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from ollama_engine.convert.architecture import COMMON_IGNORED, Architecture, Sizes, Tensor
+from ollama_engine.convert.architecture import COMMON_IGNORED, Architecture, Sizes, TensorMap
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.source.tensors import StoredTensor, describe
 from ollama_engine.convert.transforms import Transform
 from ollama_engine.errors import ModelFormatError
-from ollama_engine.ml.gguf import IMAGE_PARTS
+from ollama_engine.ml.gguf.gguf_file import IMAGE_PARTS
 
 __all__ = ["PlannedTensor", "plan_tensors"]
 
@@ -76,7 +76,7 @@ def plan_tensors(
 
 
 def _renamed(architecture: Architecture, stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
-    """By names without the prefixes that come and go; without what carries no weights."""
+    """The tensors by names without the prefixes that come and go; those that carry no weights are left out."""
     ignored = re.compile("|".join((*COMMON_IGNORED, *architecture.ignored)))
     found: dict[str, StoredTensor] = {}
     for name, tensor in stored.items():
@@ -91,7 +91,7 @@ def _renamed(architecture: Architecture, stored: Mapping[str, StoredTensor]) -> 
     return found
 
 
-def _wanted(architecture: Architecture, config: Config, sizes: Sizes) -> Iterator[tuple[Tensor, int]]:
+def _wanted(architecture: Architecture, config: Config, sizes: Sizes) -> Iterator[tuple[TensorMap, int]]:
     """(declaration, layer) in the order of the file: declarations of the same layers go layer by layer."""
     for layers, group in groupby(architecture.tensors, lambda tensor: tensor.layers if "{i}" in tensor.target else ""):
         declared = tuple(group)
@@ -101,18 +101,18 @@ def _wanted(architecture: Architecture, config: Config, sizes: Sizes) -> Iterato
                     yield tensor, layer
 
 
-def _source_names(tensor: Tensor, layer: int, sizes: Sizes) -> list[str]:
+def _source_names(tensor: TensorMap, layer: int, sizes: Sizes) -> list[str]:
     name = tensor.source.replace("{i}", str(layer))
     if "{e}" not in name:
         return [name]
     return [name.replace("{e}", str(expert)) for expert in range(sizes["n_expert"])]
 
 
-def _source_shape(tensor: Tensor, sizes: Sizes) -> tuple[int, ...]:
+def _source_shape(tensor: TensorMap, sizes: Sizes) -> tuple[int, ...]:
     return tuple(sizes[n] if isinstance(n, str) else n for n in tensor.shape)
 
 
-def _shape(tensor: Tensor, parts: Sequence[StoredTensor], sizes: Sizes) -> tuple[int, ...]:
+def _shape(tensor: TensorMap, parts: Sequence[StoredTensor], sizes: Sizes) -> tuple[int, ...]:
     shape = parts[0].shape
     if tensor.transform is not None:
         shape = tensor.transform.shape(shape, sizes)
@@ -122,7 +122,7 @@ def _shape(tensor: Tensor, parts: Sequence[StoredTensor], sizes: Sizes) -> tuple
 # -- what is wrong -----------------------------------------------------------------------------------------------------
 
 
-def _check_shapes(tensor: Tensor, parts: Sequence[StoredTensor], sizes: Sizes, config: Config) -> None:
+def _check_shapes(tensor: TensorMap, parts: Sequence[StoredTensor], sizes: Sizes, config: Config) -> None:
     expected = _source_shape(tensor, sizes)
     for part in parts:
         if part.shape != expected:
@@ -132,7 +132,7 @@ def _check_shapes(tensor: Tensor, parts: Sequence[StoredTensor], sizes: Sizes, c
             )
 
 
-def _say_missing(tensor: Tensor, names: Sequence[str], present: Sequence[str], sizes: Sizes) -> str:
+def _say_missing(tensor: TensorMap, names: Sequence[str], present: Sequence[str], sizes: Sizes) -> str:
     absent = next(name for name in names if name not in present)
     more = f" and {len(names) - len(present) - 1} like it" if len(names) - len(present) > 1 else ""
     return f"{absent} {list(_source_shape(tensor, sizes))}{more}"

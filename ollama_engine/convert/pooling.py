@@ -17,7 +17,7 @@ __all__ = ["POOLING", "pooling_keys"]
 POOLING = {"mean": 1, "cls": 2, "lasttoken": 3}
 """Ways of sentence-transformers -> `pooling_type`."""
 FLAGS = {"mean_tokens": "mean", "cls_token": "cls", "lasttoken": "lasttoken"}
-"""Its older flags, `pooling_mode_...`."""
+"""The older flags of sentence-transformers, `pooling_mode_...`."""
 KNOWN = ("Transformer", "Pooling", "Normalize")
 """Modules that can follow each other here: Normalize is what `Engine.embed` does unless told otherwise."""
 

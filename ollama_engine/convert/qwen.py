@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ollama_engine.convert.architecture import Architecture, Sizes, Tensor, linear
+from ollama_engine.convert.architecture import Architecture, Sizes, TensorMap, linear
 from ollama_engine.convert.decoder import (
     ATTENTION,
     BLOCK,
@@ -55,7 +55,7 @@ def _expert_sizes(config: Config) -> dict[str, int]:
 
 
 SHARED = (
-    Tensor(BLOCK + "ffn_gate_inp_shexp.weight", LAYER + "mlp.shared_expert_gate.weight", (1, "n_embd")),
+    TensorMap(BLOCK + "ffn_gate_inp_shexp.weight", LAYER + "mlp.shared_expert_gate.weight", (1, "n_embd")),
     *linear(BLOCK + "ffn_gate_shexp", LAYER + "mlp.shared_expert.gate_proj", "n_ff_shexp", "n_embd"),
     *linear(BLOCK + "ffn_up_shexp", LAYER + "mlp.shared_expert.up_proj", "n_ff_shexp", "n_embd"),
     *linear(BLOCK + "ffn_down_shexp", LAYER + "mlp.shared_expert.down_proj", "n_embd", "n_ff_shexp"),

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ollama_engine.convert.architecture import Key, Sizes, Tensor, layered
+from ollama_engine.convert.architecture import Key, Sizes, TensorMap, layered
 from ollama_engine.convert.qwen import QWEN2
 from ollama_engine.convert.rope import rope_parameters
 from ollama_engine.convert.source.folder import Config
@@ -99,7 +99,7 @@ def _older_keys(vision: Config, config: Config, sizes: Sizes) -> Mapping[str, An
     }
 
 
-def _attention() -> tuple[Tensor, ...]:
+def _attention() -> tuple[TensorMap, ...]:
     block, source = "v.blk.{i}.", "visual.blocks.{i}."
     split = [
         tensor
@@ -110,7 +110,7 @@ def _attention() -> tuple[Tensor, ...]:
     return *split, *affine(block + "attn_out", source + "attn.proj", "v_embd", "v_embd")
 
 
-def _block() -> tuple[Tensor, ...]:
+def _block() -> tuple[TensorMap, ...]:
     block, source = "v.blk.{i}.", "visual.blocks.{i}."
     return layered(
         "v_layer",
@@ -123,7 +123,7 @@ def _block() -> tuple[Tensor, ...]:
     )
 
 
-def _older_block() -> tuple[Tensor, ...]:
+def _older_block() -> tuple[TensorMap, ...]:
     block, source = "v.blk.{i}.", "visual.blocks.{i}."
     return layered(
         "v_layer",
@@ -135,9 +135,9 @@ def _older_block() -> tuple[Tensor, ...]:
     )
 
 
-def _patches(frame: int) -> Tensor:
+def _patches(frame: int) -> TensorMap:
     shape = ("v_embd", "v_channels", FRAMES, "v_patch", "v_patch")
-    return Tensor(f"v.patch_embd_{frame}.weight", "visual.patch_embed.proj.weight", shape, take(frame, 2))
+    return TensorMap(f"v.patch_embd_{frame}.weight", "visual.patch_embed.proj.weight", shape, take(frame, 2))
 
 
 PATCHES = tuple(map(_patches, range(FRAMES)))

@@ -76,7 +76,7 @@ def _yarn_keys(rope: Mapping[str, Any], config: Config) -> dict[str, Any]:
 
 
 def llama3_factors(config: Config, n_dims: int) -> NDArray[np.float32] | None:
-    """What each rotation is slowed down by, [n_dims / 2]; None for another rope_type.
+    """Divisor of each rotation frequency, [n_dims / 2]; None for another rope_type.
 
     Source: the reference implementation of Llama 3.1. Wavelengths below the high-frequency limit stay, those above the
     low-frequency limit are stretched by `factor`, and between them the two are mixed.

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from ollama_engine.convert.architecture import Architecture, Key, Tensor, linear
+from ollama_engine.convert.architecture import Architecture, Key, TensorMap, linear
 from ollama_engine.convert.decoder import ATTENTION, BLOCK, EMBEDDING, LAYER, OUTPUT, norm, rope_and_size, sizes
 from ollama_engine.convert.keys import DECODER_KEYS
 
 __all__ = ["ARCHITECTURES"]
 
 
-def _norm(target: str, source: str) -> tuple[Tensor, Tensor]:
-    return norm(target, source), Tensor(f"{target}.bias", f"{source}.bias", ("n_embd",))
+def _norm(target: str, source: str) -> tuple[TensorMap, TensorMap]:
+    return norm(target, source), TensorMap(f"{target}.bias", f"{source}.bias", ("n_embd",))
 
 
 ARCHITECTURES = (

@@ -1,4 +1,4 @@
-"""What conversion does to the numbers of a tensor besides renaming it.
+"""Transforms: changes that conversion makes to the numbers of a tensor besides renaming it.
 
 A transform is told apart by what it needs: moving elements around works on bits of any type, arithmetic wants float32.
 Shapes are in numpy's order. Those that treat each entry of the first dimension alone let large tensors be streamed.

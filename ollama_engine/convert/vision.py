@@ -1,4 +1,4 @@
-"""What the image parts of all architectures declare, and the dialect of the files they go into.
+"""Declarations that the image parts of all architectures share, and the dialect of the files they go into.
 
 The dialect is that of Ollama's own engine: one file holds the text part and the image part, tensors of the latter below
 `v.` (encoder) and `mm.` (projector), keys below `<architecture>.vision.`. llama.cpp keeps the two in two files and has
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from ollama_engine.convert.architecture import Key, MetadataValues, Sizes, Tensor, Vision
+from ollama_engine.convert.architecture import Key, MetadataValues, Sizes, TensorMap, Vision
 from ollama_engine.convert.keys import read_keys
 from ollama_engine.convert.source.folder import Config, ModelFolder
 from ollama_engine.convert.transforms import Transform
@@ -59,7 +59,7 @@ def image_part(
     *,
     activation: str | tuple[str, ...],
     defaults: Mapping[str, Any],
-    tensors: tuple[Tensor, ...],
+    tensors: tuple[TensorMap, ...],
     keys: tuple[Key, ...] = (),
     outer_keys: tuple[Key, ...] = (),
     more_sizes: MoreSizes = lambda vision, config: {},
@@ -127,20 +127,20 @@ def read_processor(folder: ModelFolder) -> Config:
     return Config(whole.mapping("image_processor"), f"{whole.home}: image_processor")
 
 
-def matrix(target: str, source: str, *shape: str, transform: Transform | None = None) -> Tensor:
+def matrix(target: str, source: str, *shape: str, transform: Transform | None = None) -> TensorMap:
     """A weight without bias, of any number of dimensions."""
-    return Tensor(f"{target}.weight", f"{source}.weight", shape, transform)
+    return TensorMap(f"{target}.weight", f"{source}.weight", shape, transform)
 
 
-def affine(target: str, source: str, *shape: str, transform: Transform | None = None) -> tuple[Tensor, Tensor]:
+def affine(target: str, source: str, *shape: str, transform: Transform | None = None) -> tuple[TensorMap, TensorMap]:
     """A weight and its bias, which is as long as the weight's first dimension: a projection, or a layer norm."""
     return (
         matrix(target, source, *shape, transform=transform),
-        Tensor(f"{target}.bias", f"{source}.bias", shape[:1], transform),
+        TensorMap(f"{target}.bias", f"{source}.bias", shape[:1], transform),
     )
 
 
-def attention(block: str, source: str, output: str = "o_proj", *, bias: bool = True) -> tuple[Tensor, ...]:
+def attention(block: str, source: str, output: str = "o_proj", *, bias: bool = True) -> tuple[TensorMap, ...]:
     """The four projections of an encoder's attention."""
     names = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "output": output}
     declare = affine if bias else lambda *names: (matrix(*names),)

@@ -19,7 +19,7 @@ T = TypeVar("T")
 AHEAD = 4
 """Jobs for each thread that run, or are done and not taken: threads go on while the writer waits for the disk."""
 HELD = 1 << 26
-"""What such jobs cost together, but for a single one that costs more. What several of them share is not counted."""
+"""Most elements such jobs hold together, but for a single larger one. Data that several share is not counted."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Workers:
         self._pool = ThreadPoolExecutor(threads)
 
     def results(self, jobs: Iterable[Job[T]]) -> Iterator[T]:
-        """What the jobs return, in their order; raises what one of them raises. When it ends, none is running."""
+        """Results of the jobs, in their order; raises the error of a job that fails. When it ends, none is running."""
         waiting: deque[tuple[int, Future[T]]] = deque()
         held = 0
         try:

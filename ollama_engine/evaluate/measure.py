@@ -12,7 +12,7 @@ import numpy as np
 
 from ollama_engine.input import Batch, Int32Array
 from ollama_engine.kvcache import Cache
-from ollama_engine.runner.load.executor import Executor
+from ollama_engine.runner.execute.executor import Executor
 
 __all__ = ["decode_seconds", "prefill_seconds", "random_tokens"]
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from ollama_engine.errors import ComputeError, ConfigError, Option
 from ollama_engine.input import Batch, FloatArray
 from ollama_engine.kvcache import Cache
-from ollama_engine.runner.load.executor import Executor
+from ollama_engine.runner.execute.executor import Executor
 
 __all__ = ["MIN_CONTEXT", "Perplexity", "chunk_logprobs", "chunks", "scored_from", "token_logprobs"]
 

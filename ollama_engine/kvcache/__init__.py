@@ -1,6 +1,6 @@
-"""Key and value caches: policy, bookkeeping of cells, and storage.
+"""KV caches: policy, bookkeeping of cells, and storage.
 
-LayerView, ImageView, StepCache, Cache, Shiftable, Saveable   what models, the executor and the runner call
+LayerView, ImageView, StepCache, Cache, Shiftable, Saveable   protocols for models, the executor and the runner
 make_cache, make_null_cache   the cache for a model's layers; the latter for embeddings
 CausalCache     every token sees the earlier ones of its sequence: all, or those of a window or chunk
 CrossAttentionCache   every token sees the latest image of its sequence, and those right before it

@@ -14,8 +14,8 @@ from typing import Protocol
 
 from ollama_engine.input import Batch
 from ollama_engine.kvcache.rows import SavedRows
-from ollama_engine.ml.context import Context
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.graph.context import Context
+from ollama_engine.ml.graph.tensor import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class KVIndices:
 
 
 class LayerView(Protocol):
-    """What models call while a graph is built."""
+    """A layer's cache, as models see it while a graph is built."""
 
     @property
     def flash_attention(self) -> bool:
@@ -52,7 +52,7 @@ class LayerView(Protocol):
 
 
 class ImageView(LayerView, Protocol):
-    """What models call in layers that attend to images. `put` stores those that are new in this batch."""
+    """The cache of layers that attend to images, as models see it. `put` stores images that are new in this batch."""
 
     @property
     def sees_images(self) -> bool:
@@ -64,7 +64,7 @@ class ImageView(LayerView, Protocol):
 
 
 class StepCache(LayerView, Protocol):
-    """What the executor calls, for one step."""
+    """A cache as the executor sees it, for one step."""
 
     def begin(self, batch: Batch) -> None:
         """Find room for the batch's tokens. Raises ContextOverflowError, changing nothing, when there is too little."""
@@ -98,7 +98,7 @@ class CellUsage:
 
 
 class Cache(StepCache, Protocol):
-    """What the runner calls: a cache keeps sequences, shares their prefixes, and says where they can be resumed.
+    """A cache as the runner sees it: keeps sequences, shares their prefixes, and says where they can be resumed.
 
     A sequence is a number from 0 to MAX_SEQUENCES - 1; its tokens have positions. Bookkeeping takes memory by the
     highest number in use and by the tokens held. Several sequences may share the cells of a common prefix; a cell is

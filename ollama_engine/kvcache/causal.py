@@ -29,9 +29,9 @@ from ollama_engine.kvcache.saving import CellSaver
 from ollama_engine.kvcache.shifting import CellShifter
 from ollama_engine.kvcache.store import CellIndices, KeyValueStore
 from ollama_engine.kvcache.visibility import Visibility, last_seen
-from ollama_engine.ml.backend import Backend
-from ollama_engine.ml.context import Context
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.graph.backend import Backend
+from ollama_engine.ml.graph.context import Context
+from ollama_engine.ml.graph.tensor import Tensor
 
 History = MaskedHistory | PagedHistory | GatheredHistory
 

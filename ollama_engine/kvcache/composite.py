@@ -10,8 +10,8 @@ from typing import Generic, TypeVar
 from ollama_engine.input import Batch
 from ollama_engine.kvcache.base import Cache, CellUsage, KVIndices, Saveable, Shiftable, StepCache
 from ollama_engine.kvcache.rows import SavedRows
-from ollama_engine.ml.context import Context
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.graph.context import Context
+from ollama_engine.ml.graph.tensor import Tensor
 
 CacheT = TypeVar("CacheT", bound=StepCache)
 

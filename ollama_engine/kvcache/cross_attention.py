@@ -22,9 +22,9 @@ from ollama_engine.kvcache.images import ImageSlots, Place
 from ollama_engine.kvcache.shifting import require_valid
 from ollama_engine.kvcache.span import CellSpan
 from ollama_engine.kvcache.store import CellIndices, KeyValueStore
-from ollama_engine.ml.backend import Backend
-from ollama_engine.ml.context import Context
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.graph.backend import Backend
+from ollama_engine.ml.graph.context import Context
+from ollama_engine.ml.graph.tensor import Tensor
 
 _Mask = np.ndarray[tuple[int, ...], np.dtype[np.float16]]
 

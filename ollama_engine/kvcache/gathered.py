@@ -13,8 +13,8 @@ from ollama_engine.kvcache.cells import Cells
 from ollama_engine.kvcache.mask import MaskBuffer
 from ollama_engine.kvcache.span import CellSpan, SpanPolicy, is_decoding
 from ollama_engine.kvcache.store import KeyValueStore
-from ollama_engine.ml.context import Context
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.graph.context import Context
+from ollama_engine.ml.graph.tensor import Tensor
 
 
 class GatheredHistory:

@@ -10,7 +10,7 @@ from ollama_engine.kvcache.composite import CompositeCache, CompositeStepCache
 from ollama_engine.kvcache.config import CacheConfig, LayerShape
 from ollama_engine.kvcache.move import ShiftKeys
 from ollama_engine.kvcache.visibility import Visibility
-from ollama_engine.ml.backend import Backend
+from ollama_engine.ml.graph.backend import Backend
 
 
 def make_cache(

@@ -14,8 +14,8 @@ import numpy as np
 
 from ollama_engine.kvcache.moves import Moves
 from ollama_engine.kvcache.store import CellIndices, KeyValueStore
-from ollama_engine.ml.context import Context
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.graph.context import Context
+from ollama_engine.ml.graph.tensor import Tensor
 
 PIECE = 256
 """Cells that one graph moves."""

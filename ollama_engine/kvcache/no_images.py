@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import NoReturn
 
 from ollama_engine.input import Batch
-from ollama_engine.ml.context import Context
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.graph.context import Context
+from ollama_engine.ml.graph.tensor import Tensor
 
 
 class NoImages:

@@ -14,9 +14,9 @@ from ollama_engine.input import Batch, Int32Array
 from ollama_engine.kvcache.mask import mask_bytes
 from ollama_engine.kvcache.visibility import Visibility
 from ollama_engine.ml import ops
-from ollama_engine.ml.context import Context
-from ollama_engine.ml.hostmem import available_bytes
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.device.hostmem import available_bytes
+from ollama_engine.ml.graph.context import Context
+from ollama_engine.ml.graph.tensor import Tensor
 
 _CHECKED_FROM = 1 << 26
 """Masks of at least this many bytes are compared with the available memory. Asking takes as long as a small batch."""

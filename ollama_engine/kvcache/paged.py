@@ -17,10 +17,11 @@ from ollama_engine.kvcache.cells import Cells
 from ollama_engine.kvcache.config import CacheConfig
 from ollama_engine.kvcache.mask import MaskBuffer
 from ollama_engine.kvcache.store import KeyValueStore
-from ollama_engine.ml.backend import Backend
-from ollama_engine.ml.context import Context
-from ollama_engine.ml.ops_paged import paged_attention_chosen
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.graph.backend import Backend
+from ollama_engine.ml.graph.context import Context
+from ollama_engine.ml.graph.tensor import Tensor
+from ollama_engine.ml.ops.paged import paged_attention_chosen
+from ollama_engine.ml.weights.kernel_choice import kernels_of
 
 
 def suits_paging(backend: Backend, devices: Sequence[int], config: CacheConfig) -> bool:
@@ -30,7 +31,8 @@ def suits_paging(backend: Backend, devices: Sequence[int], config: CacheConfig) 
     products that stand for "off". So a row's result is the same for any number of rows.
     """
     on_cpu = all(backend.devices[device].kind == "cpu" for device in devices)
-    return config.paged and on_cpu and paged_attention_chosen(config.dtype)
+    ours = config.paged and kernels_of(backend).attention
+    return ours and on_cpu and paged_attention_chosen(config.dtype)
 
 
 LEAST_ROOM = 1024

@@ -17,8 +17,8 @@ from ollama_engine.input import Int32Array
 from ollama_engine.kvcache.span import CellSpan
 from ollama_engine.kvcache.store import KeyValueStore
 from ollama_engine.ml import ops
-from ollama_engine.ml.context import Context
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.graph.context import Context
+from ollama_engine.ml.graph.tensor import Tensor
 
 Bytes = npt.NDArray[np.uint8]
 Indices = npt.NDArray[np.integer[Any]]

@@ -14,10 +14,10 @@ import numpy.typing as npt
 from ollama_engine.input import Int32Array
 from ollama_engine.kvcache.config import CacheConfig, LayerShape
 from ollama_engine.ml import ops
-from ollama_engine.ml.backend import Backend
-from ollama_engine.ml.context import Context
-from ollama_engine.ml.storage import Storage
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.graph.backend import Backend
+from ollama_engine.ml.graph.context import Context
+from ollama_engine.ml.graph.storage import Storage
+from ollama_engine.ml.graph.tensor import Tensor
 
 
 class KeyValueStore:

@@ -1,18 +1,22 @@
-"""The tensor layer: the only code that sees ggml's pointers.
+"""The tensor layer: the only code that holds ggml's pointers.
 
-Modules
-    device, device_info   the devices of this machine; ggml's libraries are loaded on the first question for them
-    placement, threads    pure decisions: which devices, how many threads, which layer where
-    backend               Backend: devices, threads and scheduler of one engine; owner of last resort of all below
-    storage               Storage: tensors that outlive graphs (a cache, weights), allocated or mapped as a whole
-    weights, gguf         a model file, checked, read and spread over storages
-    types, tensor         element types and shapes; Tensor; Owner, the base of what owns tensors and can be closed
-    window                zero-copy, read-only views of results; they keep the memory alive
-    context, computation  Context: makes the tensors of one graph; its base plans, allocates and computes it
-    graph_walk            checks of a graph that ggml's memory planner omits
-    operands, ops_*       every operation, checked before ggml sees it; `ops` is their index
-    memory, hostmem       memory planned and taken; memory that the system still has
-    libggml.pxd ...       declarations of ggml's C interface; a test compares them with its headers
+Rooms, each importing from those below it only (tests/house/test_rooms.py)
+    weights/   weights         a model file's weights, spread over storages; plans of what is read, mapped, repacked
+               kernel_choice   which kernel multiplies with which weights
+    ops/       every operation, checked before ggml sees it; the package itself is their index
+    graph/     backend         Backend: devices, threads and scheduler of one engine; owner of last resort of all here
+               storage         Storage: tensors that outlive graphs (a cache, weights), allocated or mapped as a whole
+               types, tensor   element types and shapes; Tensor; Owner, the base of what owns tensors and can be closed
+               context         Context: makes the tensors of one graph; `computation`, its base, plans and computes it
+               graph_walk      checks of a graph that ggml's memory planner omits
+               window          zero-copy, read-only views of results; they keep the memory alive
+    threads/   thread pools, and how many of their threads are worth waking on a busy machine
+    workers/   devices of other processes and machines
+    device/    device          the devices of this machine; ggml's libraries are loaded on the first question for them
+               placement       pure decisions: which devices, which layer where
+               memory, hostmem memory planned and taken; memory that the system still has
+    gguf/      model files, checked and read
+    ggml/      declarations of ggml's C interface; a test compares them with its headers
 
 Lifetimes
     A Backend closes what was made on it. A closed owner (Context, Storage, Weights) makes its tensors raise
@@ -39,28 +43,28 @@ from typing import TYPE_CHECKING
 
 from ollama_engine.errors import DeviceError
 from ollama_engine.lazy import lazy_names
-from ollama_engine.ml.cpu_check import missing_instructions
+from ollama_engine.ml.device.cpu_check import missing_instructions
 
 if TYPE_CHECKING:
     from ollama_engine.ml import ops
-    from ollama_engine.ml.backend import Backend
-    from ollama_engine.ml.context import Context
-    from ollama_engine.ml.device import devices
-    from ollama_engine.ml.device_info import Device
-    from ollama_engine.ml.placement import BackendParams
-    from ollama_engine.ml.storage import Storage
-    from ollama_engine.ml.tensor import Tensor
+    from ollama_engine.ml.device.device import devices
+    from ollama_engine.ml.device.device_info import Device
+    from ollama_engine.ml.device.placement import BackendParams
+    from ollama_engine.ml.graph.backend import Backend
+    from ollama_engine.ml.graph.context import Context
+    from ollama_engine.ml.graph.storage import Storage
+    from ollama_engine.ml.graph.tensor import Tensor
 
 __all__ = ["Backend", "BackendParams", "Context", "Device", "Storage", "Tensor", "devices", "ops"]
 
 _HOMES = {
-    "Backend": "backend",
-    "BackendParams": "placement",
-    "Context": "context",
-    "Device": "device_info",
-    "Storage": "storage",
-    "Tensor": "tensor",
-    "devices": "device",
+    "Backend": "graph.backend",
+    "BackendParams": "device.placement",
+    "Context": "graph.context",
+    "Device": "device.device_info",
+    "Storage": "graph.storage",
+    "Tensor": "graph.tensor",
+    "devices": "device.device",
     "ops": "ops",
 }
 

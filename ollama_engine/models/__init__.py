@@ -13,6 +13,7 @@ from ollama_engine.models.base import (
     ReadsMedia,
     ShiftsKeys,
     TextEncoder,
+    VariesGraphs,
 )
 from ollama_engine.models.dialects import known_names, known_values
 from ollama_engine.models.registry import architectures, model_class, ties_output
@@ -28,6 +29,7 @@ __all__ = [
     "ReadsMedia",
     "ShiftsKeys",
     "TextEncoder",
+    "VariesGraphs",
     "architectures",
     "known_names",
     "known_values",

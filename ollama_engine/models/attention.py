@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from ollama_engine import nn
 from ollama_engine.kvcache import LayerView
 from ollama_engine.ml import ops
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.options import Options
 
 
 @dataclass(frozen=True, slots=True)
 class LayerStep:
-    """What a block needs besides its input: positions, rotation and cache of its layer."""
+    """A block's arguments besides its input: positions, rotation and cache of its layer."""
 
     positions: Tensor
     rope: nn.Rope | None

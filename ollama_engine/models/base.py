@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, runtime_checkable
 
 from ollama_engine.input import Input, MediaTraits, PreparedImage
 from ollama_engine.kvcache import LayerShape, LayerView
-from ollama_engine.ml.metadata import Metadata
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.gguf.metadata import Metadata
+from ollama_engine.ml.graph.tensor import Tensor
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from ollama_engine.ml.context import Context
+    from ollama_engine.ml.graph.context import Context
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class ReadsMedia(Protocol):
 
 
 class ImageTower(Protocol):
-    """What reads images, apart from any text."""
+    """A tower that encodes images, apart from any text."""
 
     def preprocess(self, image: Image) -> PreparedImage:
         """Resize, cut and normalize a picture, RGB or RGBA, as the model's published processor does.
@@ -128,6 +128,14 @@ class ImageTower(Protocol):
 
     def largest_image(self) -> PreparedImage:
         """An image, all zeros, whose vision graph takes the most memory."""
+
+
+@runtime_checkable
+class VariesGraphs(Protocol):
+    """An image tower whose graphs are not alike, so that a smaller image may take more memory than the largest."""
+
+    def smaller_images(self) -> Iterator[PreparedImage]:
+        """For each graph that smaller images have, the image of all zeros that takes the most memory."""
 
 
 @runtime_checkable

@@ -11,8 +11,8 @@ from typing import Any
 
 from ollama_engine import nn
 from ollama_engine.errors import ConfigError, Option
-from ollama_engine.ml.metadata import Metadata
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.gguf.metadata import Metadata
+from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.attention import LayerStep, SelfAttention
 from ollama_engine.models.base import ModelInputs
 from ollama_engine.models.bidirectional import BidirectionalOptions, BidirectionalTransformer, read_bidirectional

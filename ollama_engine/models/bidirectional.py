@@ -12,8 +12,8 @@ from ollama_engine import nn
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.kvcache import LayerView
 from ollama_engine.ml import ops
-from ollama_engine.ml.metadata import Metadata
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.gguf.metadata import Metadata
+from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.base import ModelInputs
 from ollama_engine.models.options import LAYER_EPS, Options, read_common
 from ollama_engine.models.transformer import Transformer

@@ -7,7 +7,7 @@ from typing import Any
 from ollama_engine import nn
 from ollama_engine.kvcache import LayerView
 from ollama_engine.ml import ops
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.attention import LayerStep, SelfAttention
 from ollama_engine.models.base import ModelInputs
 from ollama_engine.models.options import Options

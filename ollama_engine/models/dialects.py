@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from ollama_engine.errors import ModelFormatError
-from ollama_engine.ml.metadata import Metadata, MetadataValue
+from ollama_engine.ml.gguf.metadata import Metadata, MetadataValue
 
 __all__ = ["known_names", "known_values"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ollama_engine import nn
 from ollama_engine.ml import ops
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.attention import Attention
 from ollama_engine.models.options import Options
 

@@ -14,9 +14,9 @@ from dataclasses import replace
 from ollama_engine import nn
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.ml import ops
-from ollama_engine.ml.metadata import Metadata
-from ollama_engine.ml.operands import SOFTCAPS
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.gguf.metadata import Metadata
+from ollama_engine.ml.graph.tensor import Tensor
+from ollama_engine.ml.ops.operands import SOFTCAPS
 from ollama_engine.models.attention import LayerStep, SelfAttention
 from ollama_engine.models.decoder import Decoder
 from ollama_engine.models.options import Options, read_common, read_windows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ollama_engine.errors import ModelFormatError
-from ollama_engine.ml.metadata import Metadata
+from ollama_engine.ml.gguf.metadata import Metadata
 
 __all__ = ["newline_runs", "split_run", "token_id", "token_named", "vocabulary"]
 

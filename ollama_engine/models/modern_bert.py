@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from ollama_engine import nn
 from ollama_engine.errors import UnsupportedModelError
-from ollama_engine.ml.metadata import Metadata
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.gguf.metadata import Metadata
+from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.attention import LayerStep
 from ollama_engine.models.bidirectional import BidirectionalOptions, BidirectionalTransformer, read_bidirectional
 from ollama_engine.models.fused import FusedAttention, FusedMLP

@@ -13,7 +13,7 @@ import numpy as np
 
 from ollama_engine import nn
 from ollama_engine.errors import ModelFormatError
-from ollama_engine.ml.metadata import Metadata
+from ollama_engine.ml.gguf.metadata import Metadata
 
 MAX_LAYERS = 4096
 """A file that claims more layers is refused: per-layer lists are made before a missing tensor would be noticed."""

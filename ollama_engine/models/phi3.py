@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ollama_engine import nn
-from ollama_engine.ml.metadata import Metadata
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.gguf.metadata import Metadata
+from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.decoder import Decoder, PreNormLayer
 from ollama_engine.models.fused import FusedAttention, FusedMLP
 from ollama_engine.models.options import Options, read_common, read_windows

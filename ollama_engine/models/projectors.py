@@ -1,7 +1,7 @@
 """Vision parts in files of their own, llama.cpp's "mmproj" files: which model one makes together with a text model.
 
-Their metadata begin with `clip.`; a model's module `projector` says how these and the tensors are called here: `TYPES`,
-the values of `clip.projector_type`; `KEYS`, {key below `clip.`: key below the architecture}; `NAMES`, pairs of
+Their metadata begin with `clip.`. A model's module `projector` says how these and the tensors are called here. `TYPES`
+are the values of `clip.projector_type`. `KEYS` is {key below `clip.`: key below the architecture}. `NAMES` are pairs of
 (regular expression of a tensor's whole name, its name here).
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib import import_module
 
 from ollama_engine.errors import ConfigError, ModelFormatError, Option
-from ollama_engine.ml.metadata import Metadata, MetadataValue
+from ollama_engine.ml.gguf.metadata import Metadata, MetadataValue
 from ollama_engine.models.media_tokens import TOKENS as VOCABULARY
 
 __all__ = ["Projector", "find_projector"]

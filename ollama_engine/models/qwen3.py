@@ -6,7 +6,7 @@ Qwen2 without biases; each head of queries and keys is normalized before it is r
 from __future__ import annotations
 
 from ollama_engine import nn
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.attention import SelfAttention
 from ollama_engine.models.decoder import Decoder, PreNormLayer
 from ollama_engine.models.options import Options

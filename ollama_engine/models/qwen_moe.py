@@ -11,8 +11,8 @@ from dataclasses import replace
 from ollama_engine import nn
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.ml import ops
-from ollama_engine.ml.metadata import Metadata
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.gguf.metadata import Metadata
+from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.decoder import Decoder, PreNormLayer
 from ollama_engine.models.options import Options, read_common, read_experts
 from ollama_engine.models.qwen2 import BiasedAttention

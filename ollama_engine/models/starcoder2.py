@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ollama_engine import nn
-from ollama_engine.ml.metadata import Metadata
+from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.models.decoder import Decoder, PreNormLayer
 from ollama_engine.models.options import LAYER_EPS, Options, read_common, read_windows
 

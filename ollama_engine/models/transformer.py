@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 from ollama_engine import nn
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.kvcache import LayerShape, LayerView
-from ollama_engine.ml.metadata import Metadata
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.gguf.metadata import Metadata
+from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.attention import LayerStep
 from ollama_engine.models.base import ModelInputs
 from ollama_engine.models.options import Options, read_common
@@ -73,7 +73,7 @@ class Transformer(nn.Module):
         return None
 
     def temperature(self, positions: Tensor) -> Tensor | None:
-        """What queries at `positions` are multiplied by, f32 [1, 1, n]; None for 1."""
+        """Factors of the queries at `positions`, f32 [1, 1, n]; None for 1."""
         return None
 
     def through_layers(self, x: Tensor, inputs: ModelInputs, cache: LayerView) -> Tensor:

@@ -104,7 +104,7 @@ def media_type(head: bytes) -> str:
 
 
 def what_else(head: bytes) -> str:
-    """What a file that begins so is, for an error message."""
+    """Describes a file that begins so, for an error message."""
     if head[4:8] == b"ftyp" and head[8:12] in (b"heic", b"heix", b"hevc", b"heim", b"heis"):
         return "a HEIC file, which is not read"
     return f"no image that can be read, but begins with {head[:8]!r}"

@@ -35,7 +35,7 @@ def normalized(image: Image, mean: Sequence[float], std: Sequence[float]) -> Flo
 def unfold(pixels: FloatArray, size: int) -> FloatArray:
     """Squares of `size` pixels, row by row: [channels, height, width] -> f32 [patches, channels * size * size].
 
-    What is left at the right and lower edge is ignored, as by a convolution. A patch has the order of its kernel:
+    The rest at the right and lower edge is ignored, as by a convolution. A patch has the order of its kernel:
     channel, row, column.
     """
     channels, rows, columns = len(pixels), pixels.shape[1] // size, pixels.shape[2] // size

@@ -1,4 +1,4 @@
-"""What callers pass as an image, as the bytes of an image file.
+"""Callers' images, as the bytes of image files.
 
 Paths are read, pictures and arrays written as files without loss. So an image is one thing from here on, which is known
 by its bytes and no caller can change any more.
@@ -38,7 +38,7 @@ that ask at once decode into each other's buffers."""
 def image_bytes(source: ImageSource) -> bytes:
     """The bytes of an image file. They are not decoded, except those of a PIL.Image.
 
-    A path is read. A picture becomes a PPM file, or a PNG file where some of it is transparent; so does an array: uint8
+    A path is read. A picture becomes a PPM file, or a PNG file where some of it is transparent. So does an array: uint8
     or floats from 0 to 1, [height, width] (grey), [height, width, 3] (RGB) or [height, width, 4] (RGBA).
 
     Raises ImageError for a path that cannot be read, a file that is no image, and whatever else is passed.

@@ -13,8 +13,8 @@ __all__ = ["FILTERS", "FITS", "resized", "square"]
 FILTERS = ("nearest", "bilinear", "bicubic", "lanczos")
 FITS = ("crop", "pad", "stretch")
 MOST_PIXELS = 128 << 20
-"""Of a picture between two steps of what published processors do. Of a longer one, which may be far larger than memory
-then, only the square is computed, and pixels differ by a few levels at the edges of what is seen."""
+"""Most pixels of a picture between two steps of a published processor. A longer one may be far larger than memory then:
+only its square is computed, and pixels at the edges of what is seen differ by a few levels."""
 
 
 def resized(image: Image, width: int, height: int, filter_: str) -> Image:

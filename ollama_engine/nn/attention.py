@@ -5,8 +5,8 @@ from __future__ import annotations
 from ollama_engine.errors import ShapeError
 from ollama_engine.kvcache.base import KVIndices, LayerView
 from ollama_engine.ml import ops
-from ollama_engine.ml.operands import read_softcap
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.graph.tensor import Tensor
+from ollama_engine.ml.ops.operands import read_softcap
 
 
 def attention(

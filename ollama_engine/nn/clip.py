@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from ollama_engine.errors import ModelFormatError, UnsupportedModelError
 from ollama_engine.ml import ops
-from ollama_engine.ml.metadata import Metadata
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.gguf.metadata import Metadata
+from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.nn.feed_forward import gelu_erf
 from ollama_engine.nn.layers import Embedding, LayerNorm
 from ollama_engine.nn.module import Blocks, Module, Part, Scope, Weight
@@ -128,7 +128,7 @@ class ClipTower(Module):
         return [states[n] for n in layers]
 
     def embed(self, patches: Tensor, o: ClipOptions) -> Tensor:
-        """What the first block reads: f32 [n_embd, n_places, n]."""
+        """Input of the first block, f32 [n_embd, n_places, n]."""
         x = self.patch_embedding(patches)
         if self.class_embedding:
             token = as_f32(self.class_embedding.tensor, x, o.n_embd, 1)

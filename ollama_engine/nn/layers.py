@@ -6,8 +6,8 @@ import copy
 from typing import Any
 
 from ollama_engine.ml import ops
-from ollama_engine.ml.kernel_choice import product
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.graph.tensor import Tensor
+from ollama_engine.ml.weights.kernel_choice import product
 from ollama_engine.nn.module import Dim, Scope, Weight
 
 

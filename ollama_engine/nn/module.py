@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, overload
 
 from ollama_engine.errors import ModelFormatError
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.graph.tensor import Tensor
 
 Dim = str | int
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ollama_engine.ml import ops
-from ollama_engine.ml.kernel_choice import expert_product
-from ollama_engine.ml.ops_experts import suits_weighted_sum
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.graph.tensor import Tensor
+from ollama_engine.ml.ops.experts import suits_weighted_sum
+from ollama_engine.ml.weights.kernel_choice import expert_product
 from ollama_engine.nn.module import Weight
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from ollama_engine.errors import ModelFormatError, UnsupportedModelError
 from ollama_engine.ml import ops
-from ollama_engine.ml.metadata import Metadata
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.gguf.metadata import Metadata
+from ollama_engine.ml.graph.tensor import Tensor
 
 _INT32_MAX = 2**31 - 1
 

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.ml import ops
-from ollama_engine.ml.metadata import Metadata
-from ollama_engine.ml.ops_amx import amx_allowed, amx_attention, amx_product, amx_takes
-from ollama_engine.ml.ops_experts import suits_weighted_sum
-from ollama_engine.ml.ops_gelu import lies_on_cpu
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.gguf.metadata import Metadata
+from ollama_engine.ml.graph.tensor import Tensor
+from ollama_engine.ml.ops.amx import amx_allowed, amx_attention, amx_product, amx_takes
+from ollama_engine.ml.ops.experts import suits_weighted_sum
+from ollama_engine.ml.ops.gelu import lies_on_cpu
 from ollama_engine.nn.feed_forward import gelu, quick_gelu
 from ollama_engine.nn.layers import Biased, LayerNorm, Linear, Norm
 from ollama_engine.nn.module import Module, Part
 
 if TYPE_CHECKING:
-    from ollama_engine.ml.context import Context
+    from ollama_engine.ml.graph.context import Context
 
 Rotation = Callable[[Tensor], Tensor]
 """Queries or keys [head_dim, heads, n] -> the same, rotated by the places of their patches."""
@@ -163,9 +163,9 @@ def _attention_in_pictures(q: Tensor, k: Tensor, v: Tensor, scale: float, parts:
 
 
 def parts_for(weight: Tensor) -> int:
-    """Of how many numbers of bfloat16 each operand is the sum, where AMX computes: 1 with weights of that type.
+    """Number of bfloat16 terms whose sum stands for each operand, where AMX computes: 1 for bfloat16 weights, else 2.
 
-    Such a model was trained so, and ggml rounds its activations, too. Two are as precise as float32.
+    A model in bfloat16 was trained so, and ggml rounds its activations, too. Two are as precise as float32.
     """
     return 1 if weight.dtype == "bf16" else 2
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ollama_engine.errors import ConfigError, Option
-from ollama_engine.runner.batch.answer import BatchAnswer
-from ollama_engine.runner.batch.checkpoint import Checkpoint, check_head, whole_lines
+from ollama_engine.runner.bulk.answer import BatchAnswer
+from ollama_engine.runner.bulk.checkpoint import Checkpoint, check_head, whole_lines
 
 __all__ = ["AnswerFolder"]
 

@@ -76,7 +76,7 @@ class _Server:
         self._engines = engines
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
-        return create_app(self._settings, scheduler=ReplicaScheduler(self._engines, self._settings.keep_alive))
+        return create_app(self._settings, manager=ReplicaScheduler(self._engines, self._settings.keep_alive))
 
 
 def application(settings: ServerSettings, options: ReplicaOptions | None = None) -> Application:

@@ -13,8 +13,8 @@ import numpy as np
 from ollama_engine.engine import Engine
 from ollama_engine.errors import ConfigError, Option
 from ollama_engine.ray.answer_folder import AnswerFolder
-from ollama_engine.runner.batch.answer import BatchAnswer, prompt_digest
-from ollama_engine.runner.batch.answering import Answering, OnError, answered, job_of
+from ollama_engine.runner.bulk.answer import BatchAnswer, prompt_digest
+from ollama_engine.runner.bulk.answering import Answering, OnError, answered, job_of
 from ollama_engine.sample import SamplingParams
 
 __all__ = ["BatchGenerator"]

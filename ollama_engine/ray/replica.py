@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 from ollama_engine.errors import EngineError
 from ollama_engine.server.isolation.codec import encode
 from ollama_engine.server.isolation.failures import sent_error
-from ollama_engine.server.isolation.runner_app import call_method, last_line, lines, start
+from ollama_engine.server.isolation.model_server_app import call_method, last_line, lines, start
 from ollama_engine.server.library import Library
-from ollama_engine.server.scheduler.making import make_scheduler
+from ollama_engine.server.model_manager.making import make_manager
 from ollama_engine.store.model_store import ModelStore
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
-    from ollama_engine.server.scheduling import KeepAlive, ModelLease
+    from ollama_engine.server.managing import KeepAlive, ModelLease
     from ollama_engine.server.settings import ServerSettings
 
 __all__ = ["ModelWish", "Replica"]
@@ -56,7 +56,7 @@ class Replica:
 
     def __init__(self, settings: ServerSettings, threads: int | None = None) -> None:
         self._library = Library(settings.files, ModelStore(settings.models))
-        self._scheduler = make_scheduler(settings)
+        self._scheduler = make_manager(settings)
         self._streams = 0
         self._defaults = {} if threads is None else {"num_thread": threads}
 

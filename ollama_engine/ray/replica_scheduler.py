@@ -15,8 +15,8 @@ from ollama_engine.ray.prompt_chain import prompt_chain
 from ollama_engine.ray.replica import ModelWish
 from ollama_engine.ray.replica_model import ReplicaModel, send
 from ollama_engine.server.isolation.codec import decode
-from ollama_engine.server.scheduler.runner_options import RunnerOptions
-from ollama_engine.server.scheduling import KeepAlive, LoadedModel, LoadingModel, ModelLease
+from ollama_engine.server.managing import KeepAlive, LoadedModel, LoadingModel, ModelLease
+from ollama_engine.server.model_manager.runner_options import RunnerOptions
 
 if TYPE_CHECKING:
     from ray.serve.handle import DeploymentHandle
@@ -39,7 +39,7 @@ class _Entry:
 
 
 class ReplicaScheduler:
-    """`ModelScheduler` over a deployment of `Replica`.
+    """`ManagesModels` over a deployment of `Replica`.
 
     Each replica loads and unloads models as the single-machine server does, by its own memory. What is known here is
     what this server asked for: the first request for a model has some replica load it, others load it when a request

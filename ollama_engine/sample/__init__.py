@@ -9,10 +9,10 @@
     BreakerFinder    breakers.py    the tokens that DRY's sequence breakers are, found once for each vocabulary
     SequenceBreakers breakers.py    those of some texts
 
-The work is done in csrc: sample.c (one step), chain.c (the samplers), pool.c (candidates), penalties.c and dry.c (what
-penalties and DRY look back on), adaptive.c (adaptive-p), select.c (top-k), dist.c (top-p in whole rows, draw),
-logit_kernels.c (softmax and other loops over whole rows, for each instruction set), philox.h (random numbers),
-exact_math.h (logarithms that are the same everywhere).
+The work is done in csrc: sample.c (one step), chain.c (the samplers), pool.c (candidates), penalties.c and dry.c (the
+tokens that penalties and DRY look back on), adaptive.c (adaptive-p), select.c (top-k), dist.c (top-p in whole rows,
+draw). Below these are logit_kernels.c (softmax and other loops over whole rows, for each instruction set), philox.h
+(random numbers) and exact_math.h (logarithms that are the same everywhere).
 
 The names below are imported when they are first used: parameters are wanted where no sampler, and no numpy, is.
 """

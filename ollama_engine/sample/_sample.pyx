@@ -1,4 +1,4 @@
-"""Sampler: owns one sequence's sampler in csrc/sample/sample.c, and the border where Python's arguments are checked."""
+"""Sampler: owns a sequence's sampler in csrc/sample/sampler.c, and the border where Python's arguments are checked."""
 
 import os
 from array import array

@@ -51,11 +51,11 @@ class SequenceBreakers(NamedTuple):
         return cls(n_vocab, single, first, start, rest)
 
 
-class Vocabulary(Protocol):
-    """What a finder asks of a tokenizer."""
+class BreakerVocabulary(Protocol):
+    """The methods of a tokenizer that a finder calls."""
 
     def token_bytes(self, token_id: int, *, skip_special: bool) -> bytes:
-        """What a token adds to the output."""
+        """The bytes of a token in the output."""
 
     def encode(self, text: bytes, *, add_special: bool, parse_special: bool) -> list[int]:
         """Text to tokens."""
@@ -64,11 +64,11 @@ class Vocabulary(Protocol):
 class BreakerFinder:
     """Finds breakers in one vocabulary, of whose tokens the first n_vocab count; threads may share it.
 
-    The first search lays the bytes of all tokens end to end, which takes most of its 0.2 to 0.4 s where there are
-    128,000 of them; later ones take milliseconds, and those for texts that came before nothing.
+    The first search lays the bytes of all tokens end to end, which takes most of its 0.2 to 0.4 s for 128,000 of them.
+    Later ones take milliseconds, and those for texts that came before nothing.
     """
 
-    def __init__(self, n_vocab: int, vocabulary: Vocabulary) -> None:
+    def __init__(self, n_vocab: int, vocabulary: BreakerVocabulary) -> None:
         self._n_vocab = n_vocab
         self._vocabulary = vocabulary
         self._text: tuple[bytes, list[int]] | None = None

@@ -18,6 +18,8 @@ from ollama_engine.server.anthropic.routes import router as anthropic_router
 from ollama_engine.server.errors import ApiError, error_response
 from ollama_engine.server.json_bodies import JsonBodies
 from ollama_engine.server.library import Library
+from ollama_engine.server.managing import ManagesModels
+from ollama_engine.server.model_manager.making import make_manager
 from ollama_engine.server.native.routes import router as native_router
 from ollama_engine.server.ollama.models_routes import router as models_router
 from ollama_engine.server.ollama.routes import router as ollama_router
@@ -29,8 +31,6 @@ from ollama_engine.server.request_log import RequestLog
 from ollama_engine.server.safety.api_keys import ApiKeys
 from ollama_engine.server.safety.body_limits import BodyLimits
 from ollama_engine.server.safety.browsers import BrowserGuard, is_loopback
-from ollama_engine.server.scheduler.making import make_scheduler
-from ollama_engine.server.scheduling import ModelScheduler
 from ollama_engine.server.service import Service
 from ollama_engine.server.settings import ServerSettings
 from ollama_engine.server.streaming import ClientGoneError
@@ -48,11 +48,11 @@ ERROR_FORMS = (("/v1/messages", anthropic_error), *((prefix, openai_error) for p
 
 
 def create_app(
-    settings: ServerSettings, *, library: Library | None = None, scheduler: ModelScheduler | None = None
+    settings: ServerSettings, *, library: Library | None = None, manager: ManagesModels | None = None
 ) -> FastAPI:
     """The server as an ASGI app. What is not given is made from `settings`; at shutdown all models are unloaded."""
     library = library or Library(settings.files, ModelStore(settings.models))
-    service = Service(settings, library, scheduler or make_scheduler(settings))
+    service = Service(settings, library, manager or make_manager(settings))
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -61,7 +61,7 @@ def create_app(
         if not settings.noprune:
             await asyncio.to_thread(library.prune)
         yield
-        await service.scheduler.close()
+        await service.manager.close()
 
     app = FastAPI(title="ollama_engine", version=ollama_engine.__version__, lifespan=lifespan)
     app.state.service = service

@@ -18,8 +18,8 @@ from typing import Any
 import uvicorn
 
 from ollama_engine.server.app import create_app
+from ollama_engine.server.managing import ManagesModels
 from ollama_engine.server.safety.http_protocol import limited_http
-from ollama_engine.server.scheduling import ModelScheduler
 from ollama_engine.server.settings import ServerSettings
 
 __all__ = ["Server", "serve"]
@@ -100,14 +100,14 @@ def make_server(settings: ServerSettings, app: Any, listening: Callable[[str], N
 
 
 def serve(
-    settings: ServerSettings, listening: Callable[[str], None], scheduler: ModelScheduler | None = None
+    settings: ServerSettings, listening: Callable[[str], None], manager: ManagesModels | None = None
 ) -> None:  # fmt: skip
-    """Serve until a signal comes. `listening` is told the server's URL; models are those of `scheduler`, where given.
+    """Serve until a signal comes. `listening` is told the server's URL; models are those of `manager`, where given.
 
     Raises OSError where the port is taken.
     """
     sys.setswitchinterval(SWITCH_SECONDS)
-    server = make_server(settings, create_app(settings, scheduler=scheduler), listening)
+    server = make_server(settings, create_app(settings, manager=manager), listening)
     with listener(settings) as sock:
         server.run(sockets=[sock])
 

@@ -1,12 +1,13 @@
 """RequestLog: middleware that writes one line for each request, and answers what nobody expected with status 500.
 
-POST /api/chat 200 0.412s model=llama3.2:latest prompt_tokens=31 tokens=90
+POST /api/chat 200 0.412s model=llama3.2:latest ignored=user prompt_tokens=31 tokens=90
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import Request
@@ -14,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ollama_engine.server.errors import CLIENT_GONE, send_error
 
-__all__ = ["RequestLog", "note"]
+__all__ = ["RequestLog", "note", "note_names"]
 
 log = logging.getLogger("ollama_engine.server.requests")
 KEY = "ollama_engine.noted"
@@ -25,6 +26,11 @@ QUIET = ("/", "/health", "/metrics", "/page/live")
 def note(request: Request, **facts: object) -> None:
     """Have the line of this request say these too: `model=`, `tokens=` ..."""
     request.scope.setdefault(KEY, {}).update(facts)
+
+
+def note_names(request: Request, **lists: Sequence[str]) -> None:
+    """The same of names that a client wrote; a list of none is left out."""
+    note(request, **{fact: ",".join(name[:60] for name in names) for fact, names in lists.items() if names})
 
 
 class RequestLog:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from ollama_engine.ml.memory import DeviceMemory
+    from ollama_engine.ml.device.memory import DeviceMemory
     from ollama_engine.runner.chat.results import ChatChunk
     from ollama_engine.runner.embed.results import Embedding
     from ollama_engine.runner.observe.monitor import SlotInfo

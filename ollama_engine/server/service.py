@@ -9,7 +9,7 @@ from fastapi import Request
 
 if TYPE_CHECKING:
     from ollama_engine.server.library import Library
-    from ollama_engine.server.scheduling import ModelScheduler
+    from ollama_engine.server.managing import ManagesModels
     from ollama_engine.server.settings import ServerSettings
 
 __all__ = ["Service", "service_of"]
@@ -22,12 +22,12 @@ class Service:
     Attributes:
         settings: of the server.
         library: models that can be loaded.
-        scheduler: models that are loaded.
+        manager: models that are loaded.
     """
 
     settings: ServerSettings
     library: Library
-    scheduler: ModelScheduler
+    manager: ManagesModels
 
 
 def service_of(request: Request) -> Service:

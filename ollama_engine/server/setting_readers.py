@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from ollama_engine.errors import ConfigError
-from ollama_engine.ml.worker_address import SCHEME, read_address
+from ollama_engine.ml.device.worker_address import SCHEME, read_address
 from ollama_engine.server.durations import duration
 
 __all__ = ["DEFAULT_PORT", "address", "among", "attention", "device_names", "level", "number", "patience", "seconds",

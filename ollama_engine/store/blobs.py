@@ -187,7 +187,7 @@ def hash_file(path: Path, progress: Progress | None = None) -> str:
 
 
 def damaged(blobs: BlobStore, layer: Layer) -> ModelFormatError:
-    """What is wrong with a blob that `has` denies."""
+    """The error for a blob that `has` denies: it is missing, unreadable, or of another size."""
     try:
         size = blobs.path(layer.digest).stat().st_size
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What a model can be asked for, as far as its templates and its vocabulary show."""
+"""Capabilities of a model, as far as its templates and its vocabulary show."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ollama_engine.errors import ChatError
 __all__ = ["TEMPLATE_ABILITIES", "file_abilities", "go_abilities"]
 
 TEMPLATE_ABILITIES: Final = frozenset({"tools", "thinking", "insert"})
-"""Those that a Modelfile's template decides, where there is one."""
+"""Capabilities that a Modelfile's template decides, where there is one."""
 
 _INFILL_KEYS: Final = ("tokenizer.ggml.fim_pre_token_id", "tokenizer.ggml.prefix_token_id")
 _THINK_VARIABLES: Final = ("enable_thinking", "thinking", "thinking_budget", "reasoning_effort")
 
 
 def file_abilities(metadata: Mapping[str, Any], template: str | None) -> frozenset[str]:
-    """Of "tools", "thinking" and "insert", those of a GGUF file with this chat template in Jinja.
+    """The capabilities "tools", "thinking" and "insert" of a GGUF file with this chat template in Jinja.
 
     Tools: the template reads them. Thinking: the template has a switch for it, or marks reasoning as a dialect that is
     known does. Insert: the vocabulary has tokens for the text before and behind.
@@ -44,7 +44,7 @@ def _jinja_abilities(source: str) -> frozenset[str]:
 
 @lru_cache(maxsize=128)
 def go_abilities(source: str) -> frozenset[str]:
-    """Of "tools", "thinking" and "insert", those of a Modelfile's template, by the fields that it reads."""
+    """The capabilities "tools", "thinking" and "insert" of a Modelfile's template, by the fields that it reads."""
     from ollama_engine.chat.go_template import GoTemplate  # noqa: PLC0415 (few models have one)
 
     try:

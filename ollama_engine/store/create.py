@@ -61,9 +61,9 @@ class Recipe:
 def create(store: ModelStore, name: ModelName, recipe: Recipe, report: Report) -> None:
     """Make a model and give it its name; a model that has this name is replaced. Computes for as long as it takes.
 
-    Raises ModelNotFoundError for a base that is not in the store, ConfigError for a recipe that names nothing to make a
-    model of or has messages that are none, ChatError for a template that cannot be read, and ModelFormatError or
-    UnsupportedModelError for files that cannot be a model.
+    Raises ModelNotFoundError for a base that is not in the store. Raises ConfigError for a recipe that names nothing to
+    make a model of, or has messages that are none, and ChatError for a template that cannot be read. Raises
+    ModelFormatError or UnsupportedModelError for files that cannot be a model.
     """
     _check_texts(recipe)
     report(TransferProgress("gathering model components"))
@@ -156,7 +156,7 @@ def temporary(store: ModelStore) -> Iterator[Path]:
 
 
 def weights_config(store: ModelStore, layers: Sequence[Layer]) -> dict[str, Any]:
-    """What the config says of the weights."""
+    """The config's fields about the weights."""
     model = next(layer for layer in layers if layer.kind == "model")
     facts = read_facts(store.blobs.path(model.digest))
     families = [facts.architecture]

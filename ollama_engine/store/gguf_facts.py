@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ollama_engine.convert.quant.presets import PRESETS
-from ollama_engine.ml.gguf import GGUFFile
+from ollama_engine.ml.gguf.gguf_file import GGUFFile
 from ollama_engine.store.capabilities import file_abilities, go_abilities
 
 __all__ = ["GGUFFacts", "capabilities", "human_count", "read_facts"]
@@ -27,7 +27,7 @@ LONG_ARRAYS: Final = frozenset(f"tokenizer.ggml.{name}" for name in ("tokens", "
 
 @dataclass(frozen=True)
 class GGUFFacts:
-    """Of one file.
+    """Facts about one GGUF file.
 
     Attributes:
         architecture: `general.architecture`, "" where there is none.
@@ -37,7 +37,7 @@ class GGUFFacts:
         embedding_length: the size of its hidden state; None where the file does not say.
         metadata: all keys. Arrays are None, but whole with `arrays`.
         tensors: (name, type, shape), shapes with the fastest dimension first.
-        template: of chats, in Jinja; None where there is none.
+        template: the chat template, in Jinja; None where there is none.
     """
 
     architecture: str
@@ -73,10 +73,9 @@ def read_facts(path: str | os.PathLike[str], *, arrays: bool = False) -> GGUFFac
 
 
 def capabilities(facts: GGUFFacts, template: str | None, *, projector: bool = False) -> list[str]:
-    """What a model can be asked for: of "completion", "embedding", "vision", "tools", "insert", "thinking".
+    """Capabilities of a model, out of "completion", "embedding", "vision", "tools", "insert" and "thinking".
 
-    `template`: of its Modelfile, which decides instead of the file's; `projector`: whether images have a file of their
-    own.
+    `template`: its Modelfile's, which decides instead of the file's; `projector`: whether images have their own file.
     """
     if f"{facts.architecture}.pooling_type" in facts.metadata:
         return ["embedding"]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["HubFile", "Repository", "choose_model", "choose_projector", "pull_from_hub"]
 
 PREFERRED: Final = ("Q4_K_M", "Q4_K_S", "Q4_0", "Q5_K_M", "Q8_0")
-"""What the tag `latest` takes, the first that is there; else the smallest file."""
+"""Quantizations for the tag `latest`: the first that is there, else the smallest file's."""
 JOINED_FROM: Final = "ollama_engine_joined_from"
 """A field of the config: the digests of the parts that a model was joined of."""
 PREFERRED_PROJECTORS: Final = ("f16", "bf16", "f32")
@@ -46,7 +46,7 @@ class HubFile:
 
     @property
     def quant(self) -> str:
-        """What its name says of its quantization, in capitals; "" for nothing."""
+        """The quantization in its name, in capitals; "" for none."""
         found = _QUANT.findall(self.path)
         return found[-1].upper() if found else ""
 

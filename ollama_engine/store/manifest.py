@@ -50,7 +50,7 @@ class Layer:
 
     @property
     def kind(self) -> str:
-        """What it is: "model", "template" ...; "" for a layer that is not Ollama's, such as the config."""
+        """The layer's kind: "model", "template" ...; "" for one that is not Ollama's, such as the config."""
         kind = self.media_type.partition(";")[0]
         return kind.removeprefix(LAYER_TYPE) if kind.startswith(LAYER_TYPE) else ""
 
@@ -60,13 +60,13 @@ class Layer:
         return cls(LAYER_TYPE + kind, digest, size)
 
     def as_json(self) -> dict[str, Any]:
-        """As manifests have it."""
+        """The layer as JSON of a manifest."""
         return {"mediaType": self.media_type, "digest": self.digest, "size": self.size, **(self.more or {})}
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a model is made of.
+    """A model's manifest: the blobs that it consists of.
 
     Attributes:
         config: the blob with Ollama's ConfigV2.

@@ -124,7 +124,7 @@ class ModelStore:
     # -- changing ------------------------------------------------------------------------------------------------------
 
     def put(self, name: ModelName, manifest: Manifest) -> None:
-        """Give a model its name; what had that name before is replaced, and its blobs removed where none uses them.
+        """Give a model its name; one that had it before is replaced, and its blobs removed where none uses them.
 
         Raises ModelFormatError where a blob is not there.
         """

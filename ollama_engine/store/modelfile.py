@@ -47,11 +47,11 @@ class Modelfile:
     commands: tuple[Command, ...]
 
     def values(self, kind: str) -> list[str]:
-        """What all commands of a kind say, in order."""
+        """Values of all commands of a kind, in order."""
         return [command.value for command in self.commands if command.kind == kind]
 
     def last(self, kind: str) -> str | None:
-        """What the last command of a kind says; None where there is none."""
+        """Value of the last command of a kind; None where there is none."""
         return next(iter(reversed(self.values(kind))), None)
 
 

@@ -27,7 +27,7 @@ SEND_BYTES = 1 << 20
 async def pull(registry: Registry, store: ModelStore, report: Report) -> None:
     """Have a registry's model in the store, under the same name.
 
-    What is there is not read again, interrupted downloads go on, and every blob's digest is checked before it gets its
+    Stored blobs are not read again, interrupted downloads go on, and every blob's digest is checked before it gets its
     name. Raises RegistryError, ModelNotFoundError, and OSError (ENOSPC).
     """
     report(TransferProgress("pulling manifest"))

@@ -17,7 +17,7 @@ MAX_TEXT_BYTES = 16 << 20
 
 
 def stored_model(name: str, manifest: Manifest, modified: float, blobs: BlobStore) -> StoredModel:
-    """What a manifest says of a model. Its large blobs are not opened.
+    """Reads a stored model from its manifest and small blobs. Its large blobs are not opened.
 
     Raises UnsupportedModelError for a model that has no GGUF file, ModelFormatError for a damaged small blob.
     """
@@ -55,7 +55,7 @@ def stored_model(name: str, manifest: Manifest, modified: float, blobs: BlobStor
 
 
 def read_json(layer: Layer, blobs: BlobStore) -> Any:
-    """What a JSON blob holds. Raises ModelFormatError, which names the digest."""
+    """Reads a JSON blob. Raises ModelFormatError, which names the digest."""
     try:
         return json.loads(_text(layer, blobs))
     except (ValueError, RecursionError) as error:

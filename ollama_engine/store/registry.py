@@ -145,7 +145,7 @@ class Registry:
     async def read(self, response: httpx.Response) -> bytes:
         """The body of a response that is no blob. Raises RegistryError where it is larger than any manifest.
 
-        What is counted is decompressed: some KiB of gzip may stand for all of this machine's memory.
+        Decompressed bytes are counted: some KiB of gzip may stand for all of this machine's memory.
         """
         data = bytearray()
         async for piece in response.aiter_bytes():

@@ -1,4 +1,4 @@
-"""What /api/show and `ollama-engine show` say of a stored model: details, parameters and Modelfile as texts."""
+"""Facts of a stored model for /api/show and `ollama-engine show`: details, parameters and Modelfile as texts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _read(path: Path, size: int, changed: int) -> GGUFFacts:
 
 
 def details(stored: StoredModel, facts: GGUFFacts | None) -> dict[str, Any]:
-    """Ollama's `details`. What the config does not say is read from the file's header, `facts`."""
+    """Ollama's `details`. Fields that the config lacks are read from the file's header, `facts`."""
     config = stored.config
     family = config.get("model_family") or (facts.architecture if facts else "")
     found = {
@@ -56,7 +56,7 @@ def details(stored: StoredModel, facts: GGUFFacts | None) -> dict[str, Any]:
 
 
 def model_capabilities(stored: StoredModel, facts: GGUFFacts) -> list[str]:
-    """What a model can be asked for: "completion", "tools" ..."""
+    """Capabilities of a stored model: "completion", "tools" ..."""
     return capabilities(facts, stored.template, projector=stored.projector_path is not None)
 
 

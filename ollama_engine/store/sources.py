@@ -14,7 +14,7 @@ from typing import Final
 from ollama_engine.convert import convert_model
 from ollama_engine.convert.joining import join_model
 from ollama_engine.errors import ConfigError, ModelFormatError, UnsupportedModelError
-from ollama_engine.ml.gguf import GGUFFile
+from ollama_engine.ml.gguf.gguf_file import GGUFFile
 from ollama_engine.store.blobs import TEMPORARY
 from ollama_engine.store.manifest import Layer
 from ollama_engine.store.model_store import ModelStore
@@ -96,7 +96,7 @@ def _gguf_layer(store: ModelStore, file: SourceFile, report: Report, *, adapter:
 
 
 def _kind_of(path: Path, *, adapter: bool) -> str:
-    """What a file is: "model", "projector" or "adapter". Raises ModelFormatError for what is no GGUF file."""
+    """The kind of a file: "model", "projector" or "adapter". Raises ModelFormatError for what is no GGUF file."""
     with open(path, "rb") as opened:
         if opened.read(4) != b"GGUF":
             raise ModelFormatError(f"{path.name} is no GGUF file; models are made from GGUF and safetensors files")

@@ -29,7 +29,7 @@ class TransferProgress:
     completed: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """As Ollama's API has it: what is empty is left out."""
+        """The progress as JSON of Ollama's API: empty fields are left out."""
         known = {"digest": self.digest, "total": self.total, "completed": self.completed}
         return {"status": self.status, **{key: value for key, value in known.items() if value}}
 
@@ -90,7 +90,7 @@ class _Follower:
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
     def tell(self, progress: TransferProgress) -> None:
-        """Of one blob only the latest progress waits, however slowly it is read."""
+        """Queue a blob's progress in place of an older one that still waits to be read."""
         key = (progress.status, progress.digest)
         self.pending.pop(key, None)
         self.pending[key] = progress

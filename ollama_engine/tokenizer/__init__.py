@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from os import PathLike
 from typing import Any
 
-from ollama_engine.ml.gguf import GGUFFile
+from ollama_engine.ml.gguf.gguf_file import GGUFFile
 from ollama_engine.tokenizer.base import Tokenizer
 from ollama_engine.tokenizer.bpe import BpeModel
 from ollama_engine.tokenizer.checkpoint import Checkpoint

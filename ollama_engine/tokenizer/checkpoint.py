@@ -7,7 +7,7 @@ from collections.abc import Callable
 __all__ = ["AT_ONCE", "Checkpoint"]
 
 Checkpoint = Callable[[], object] | None
-"""Called every few milliseconds while a long text is encoded; what it raises ends that. None only looks for signals."""
+"""Called every few milliseconds while a long text is encoded, which its exception ends. None only looks for signals."""
 
 AT_ONCE = 1 << 14
 """Characters that Python code works on between two checkpoints, with Python's lock held for a few milliseconds."""

@@ -65,7 +65,7 @@ class PreTokenizer:
         return pieces
 
     def _originals(self, text: str, pieces: Iterable[str]) -> Iterator[str]:
-        """What stands in a text where its copy without surrogates has the pieces."""
+        """The parts of a text at the places where its copy without surrogates has the pieces."""
         at = 0
         for piece in pieces:
             start = at if self._keeps_all else self._skip_space(text, at)

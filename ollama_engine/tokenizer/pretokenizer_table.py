@@ -5,13 +5,13 @@ list of names is llama.cpp's. A stage splits every piece of the stage before; te
 stays a piece of its own.
 
 Known differences. Ours follow the original (Hugging Face) tokenizer where llama.cpp approximates it:
-- contractions match case-insensitively in full Unicode: U+017F LONG S after an apostrophe counts as "s";
+- Contractions match case-insensitively in full Unicode: U+017F LONG S after an apostrophe counts as "s".
 - tekken, gpt-4o, kimi-k2, youtu, tiny_aya and relatives distinguish upper and lower case and count marks as letters
-  (llama.cpp takes any letter but ASCII a-z or A-Z, and breaks most words at combining marks);
-- kimi-k2's Han is the whole script, with radicals and U+3005, not ranges of ideographs;
-- tiny_aya and afmoe part groups of digits from the text around them, which changes how spaces before a number split;
-  tiny_aya groups only decimal digits, and only where the number ends at a word boundary;
-- superbpe counts decimal digits of every script, not only ASCII;
+  (llama.cpp takes any letter but ASCII a-z or A-Z, and breaks most words at combining marks).
+- kimi-k2's Han is the whole script, with radicals and U+3005, not ranges of ideographs.
+- tiny_aya and afmoe part groups of digits from the text around them, which changes how spaces before a number split.
+  tiny_aya groups only decimal digits, and only where the number ends at a word boundary.
+- superbpe counts decimal digits of every script, not only ASCII.
 - deepseek-llm and deepseek-coder compare white space as itself: U+2028 and U+3000 fall into their character ranges.
 Where only llama.cpp's form is known (default, falcon, viking, ...), this table uses it. A character newer than the
 Unicode version of one side is unassigned there, and may split differently.
@@ -29,7 +29,7 @@ __all__ = ["PreTokenizerSpec", "Rule", "Stage", "find_spec", "pretokenizer_names
 
 
 class Rule(Enum):
-    """What a stage does with its expression."""
+    """How a stage splits by its expression."""
 
     ISOLATE = "isolate"
     """Matches become pieces; so does what lies between them."""

@@ -69,7 +69,7 @@ class Vocabulary:
 
     @property
     def ordinary(self) -> NDArray[np.bool_]:
-        """Which tokens text may become by merging, by id."""
+        """Whether text may become the token by merging, bool by id."""
         found = np.isin(self.types, (TokenType.NORMAL, TokenType.USER_DEFINED))
         found[list(self.guarded_ids)] = False
         return found

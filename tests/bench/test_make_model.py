@@ -11,7 +11,8 @@ import pytest
 
 from bench.make_model import tensor_types, vocabulary, write_model
 from bench.model_shapes import PRESETS, SHAPES, Shape
-from ollama_engine.ml.gguf import GGUFFile
+from ollama_engine.ml.gguf.gguf_file import GGUFFile
+from tests.support.suite import slow_except
 
 SMALL = Shape(
     name="small", n_layer=8, n_embd=256, n_ff=512, n_head=4, n_head_kv=2, head_dim=64, n_vocab=600, n_ctx=512,
@@ -20,7 +21,7 @@ SMALL = Shape(
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("n_embd", [256, 128])
+@pytest.mark.parametrize("n_embd", slow_except([256, 128], 256))
 def test_values(tmp_path: Path, preset: str, n_embd: int) -> None:
     path = tmp_path / "small.gguf"
     write_model(str(path), replace(SMALL, n_embd=n_embd), preset)

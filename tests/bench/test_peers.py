@@ -13,7 +13,7 @@ import pytest
 from bench import peer_llama, peer_streams, peer_tools, peers
 from bench.peer_streams import Speeds
 from ollama_engine import SamplingParams, demo
-from ollama_engine.ml.gguf import GGUFFile
+from ollama_engine.ml.gguf.gguf_file import GGUFFile
 from ollama_engine.tokenizer import from_metadata
 
 # Memory of 64 MiB, a speed that depends on the round, and the fields that are read.

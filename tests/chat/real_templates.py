@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from bench import peer_tools
-from tests import suite
+from tests.support import suite
+from tests.support.cached_folder import put
 
 INNER = "vendor/llama.cpp/models/templates"
 N_TEMPLATES = 70
@@ -43,7 +44,7 @@ def folder() -> Path:
                     source = tar.extractfile(member)
                     assert source is not None
                     (partial / Path(member.name).name).write_bytes(source.read())
-        partial.rename(own)
+        put(partial, own)
     return own
 
 

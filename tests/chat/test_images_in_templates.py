@@ -18,7 +18,7 @@ from ollama_engine.chat.template import ChatTemplate
 from ollama_engine.errors import ChatError
 from ollama_engine.segments import Media, Segment, Text
 from tests.chat import real_templates
-from tests.suite import scaled
+from tests.support.suite import scaled, slow_except
 
 # Of our own, in the manner of families whose templates are not among the pinned ones.
 LIKE_GEMMA3 = """{{ bos_token }}{%- for m in messages -%}
@@ -146,7 +146,7 @@ def test_images_stand_where_the_template_puts_them(family: str, name: str) -> No
     assert joined(segments, placeholder) == reference(source, messages)
 
 
-@pytest.mark.parametrize("name", CONVERSATIONS)
+@pytest.mark.parametrize("name", slow_except(CONVERSATIONS, "between", "turns", "typed"))
 @pytest.mark.parametrize("family", REAL)
 def test_templates_of_published_models(family: str, name: str) -> None:
     source, placeholder = real_templates.sources()[family], REAL[family]

@@ -13,7 +13,7 @@ from ollama_engine.chat.template import text_segments
 from tests.chat.injection import KINDS, MARKED, SLOTS, Target, content, harmless, hostile, rendered
 from tests.chat.make_template_goldens import FILE, digest
 from tests.chat.real_templates import sources
-from tests.suite import scaled, slow_except
+from tests.support.suite import scaled, slow_except
 
 GOLDENS: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
 NAMES = sorted(GOLDENS["real"])

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ollama_engine.chat.provenance import Safe, Traced, joined, trusted_spans
-from tests.suite import scaled
+from tests.support.suite import scaled
 
 OURS, THEIRS = "ABC  \n1!", "abc  \n.,"
-EXAMPLES = settings(max_examples=scaled(2_000, quick=200), deadline=None)
+EXAMPLES = settings(max_examples=scaled(2_000, quick=60), deadline=None)
 
 
 @st.composite

@@ -16,7 +16,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ollama_engine.chat.provenance import trusted_spans
 from ollama_engine.chat.sandbox import ChatEnvironment, GenerationBlocks
-from tests.suite import scaled
+from tests.support.suite import scaled
 
 DATA: dict[str, Any] = {
     "a": "abc", "b": "a<b>c, a b", "e": "", "m": {"role": "abba", "content": " c, b\n<a> ", "n": None},
@@ -109,11 +109,11 @@ def rendered(environment: Any, source: str) -> str | None:
 
 
 @pytest.mark.filterwarnings("ignore::SyntaxWarning")  # of constants such as (5)[0]
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", range(12))
 def test_random_templates(part: int) -> None:
     plain = plain_environment()
     compared = trusted = 0
-    for seed in range(part * 100_000, part * 100_000 + scaled(1_500, quick=60)):
+    for seed in range(part * 100_000, part * 100_000 + scaled(500, quick=10)):
         source = Writer(seed).template()
         found, wanted = rendered(ChatEnvironment(), source), rendered(plain, source)
         assert (found is None) == (wanted is None), source
@@ -124,5 +124,5 @@ def test_random_templates(part: int) -> None:
         for begin, end in trusted_spans(found):
             trusted += 1
             assert not set(found[begin:end]) & set("abc<>"), (source, found[begin:end])
-    assert compared > 20
-    assert trusted > 20
+    assert compared > 5
+    assert trusted > 5

@@ -17,7 +17,7 @@ from tests.chat.conversations import CLOCK, NOW, SYSTEM, TOKENS, assistant, call
 from tests.chat.make_template_goldens import apply
 from tests.chat.real_templates import sources
 from tests.chat.test_injection import NAMES, QUICK
-from tests.suite import slow_except
+from tests.support.suite import slow_except
 
 LOOP = "{% for m in messages %}[{{ m.role }}]"
 BY_ARGUMENTS = (

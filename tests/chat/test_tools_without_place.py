@@ -18,7 +18,7 @@ from ollama_engine.errors import ChatError
 from tests.chat.conversations import CLOCK, CONVERSATIONS, NOW, SYSTEM, TOKENS, TOOLS, assistant, user
 from tests.chat.real_templates import sources
 from tests.chat.test_injection import NAMES, QUICK
-from tests.suite import slow_except
+from tests.support.suite import slow_except
 
 SMOLLM2_LIKE = (
     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"

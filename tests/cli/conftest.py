@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from ollama_engine.cli.main import main
-from tests.tiny import write_tiny_llama
+from tests.support.tiny import write_tiny_llama
 
 
 @dataclass(frozen=True)

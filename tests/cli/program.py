@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 COMMAND = [sys.executable, "-m", "ollama_engine.cli.main"]
-TIME_LIMIT = 60
+TIME_LIMIT = 50
 RETYPE_SECONDS = 5
 
 LETTERS_BIAS = dict.fromkeys(range(97, 123), 1000.0)
@@ -59,9 +59,11 @@ def imported_by(argv: list[str]) -> tuple[set[str], str]:
     return set(done.stderr.split()), done.stdout
 
 
-# The new terminal becomes the one that controls the process, so that Ctrl-C typed there is a signal.
+# The new terminal becomes the one that controls the process, so that Ctrl-C typed there is a signal. A shell's
+# background job ignores it, and so would all that the job starts.
 _IN_TERMINAL = """
-import fcntl, sys, termios
+import fcntl, signal, sys, termios
+signal.signal(signal.SIGINT, signal.default_int_handler)
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 from ollama_engine.cli.main import main
 sys.exit(main())
@@ -133,5 +135,5 @@ class Terminal:
     def __exit__(self, *error: object) -> None:
         if self._process.poll() is None:
             self._process.kill()
-        self._process.wait()
+        self._process.wait(TIME_LIMIT)
         os.close(self._fd)

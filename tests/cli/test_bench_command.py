@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ollama_engine import __version__
-from ollama_engine.cli import bench
+from ollama_engine.cli.measure import bench
 
 KEYS = {
     "prefill_tps", "decode_tps", "load_seconds", "peak_rss_bytes", "model", "architecture", "threads", "version",
@@ -63,7 +63,7 @@ def test_a_part_left_out_is_null(cli, tiny: str, args: list[str], absent: str, g
 
 @pytest.mark.parametrize(("n_prompt", "n_gen", "num_ctx"), [(1, 0, 256), (512, 128, 768), (256, 0, 256), (1, 256, 512)])
 def test_the_context_has_room_for_both(n_prompt: int, n_gen: int, num_ctx: int) -> None:
-    assert bench.Plan(n_prompt, n_gen, 1, True).num_ctx == num_ctx
+    assert bench.BenchPlan(n_prompt, n_gen, 1, True).num_ctx == num_ctx
 
 
 def test_a_prompt_longer_than_a_batch(cli, tiny: str) -> None:
@@ -106,7 +106,7 @@ def test_peak_memory_without_a_process_status(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
 def test_peak_memory_is_not_inherited() -> None:
-    code = "from ollama_engine.cli.bench import peak_rss_bytes; print(peak_rss_bytes())"
+    code = "from ollama_engine.cli.measure.bench import peak_rss_bytes; print(peak_rss_bytes())"
     ballast = b"x" * (160 << 20)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert len(ballast) > int(done.stdout) > 1 << 20

@@ -8,12 +8,12 @@ from contextlib import closing
 
 import pytest
 
-from ollama_engine.cli.bench.parts import measure_depths
-from ollama_engine.cli.bench.plan import Plan
+from ollama_engine.cli.measure.bench.parts import measure_depths
+from ollama_engine.cli.measure.bench.plan import BenchPlan
 from ollama_engine.config import EngineConfig
 from ollama_engine.input import Batch
 from ollama_engine.runner.load.loading import Loaded, load
-from tests.tiny import write_tiny_llama
+from tests.support.tiny import write_tiny_llama
 
 
 @pytest.fixture
@@ -38,11 +38,11 @@ class Watching:
         self.batches.append((first, len(batch)))
 
 
-def watched(loaded: Loaded, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+def watched(loaded: Loaded, plan: BenchPlan, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     watching = Watching(loaded)
     shown: list[str] = []
     with monkeypatch.context() as patch:
-        patch.setattr("ollama_engine.cli.bench.parts.time.perf_counter", iter(range(1000)).__next__)
+        patch.setattr("ollama_engine.cli.measure.bench.parts.time.perf_counter", iter(range(1000)).__next__)
         found = measure_depths(_with_executor(loaded, watching), plan, shown.append)
     # Each measurement asks the clock twice, and nothing else does: one "second" each.
     assert [samples["prefill_tps"] for samples in found] == [[plan.n_prompt] * plan.repetitions] * len(plan.depths)
@@ -57,7 +57,7 @@ def _with_executor(loaded: Loaded, executor: object) -> Loaded:
 
 
 def test_what_is_computed(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = Plan(40, 2, 1, warmup=True, depths=(0, 50, 70, 10))
+    plan = BenchPlan(40, 2, 1, warmup=True, depths=(0, 50, 70, 10))
     prompt, answer = [(0, 32), (32, 8)], [(0, 1), (1, 1)]
 
     def behind(depth: int) -> list[tuple[int, int]]:
@@ -80,10 +80,10 @@ def test_a_window_that_has_moved_on_is_computed_again(tmp_path, monkeypatch: pyt
     with closing(load(path, config)) as loaded:
         run = loaded.executor.run
         monkeypatch.setattr(
-            "ollama_engine.runner.load.executor.Executor.run",
+            "ollama_engine.runner.execute.executor.Executor.run",
             lambda _, batch: (begun.append(int(batch.positions[0])), run(batch)),
         )
-        measure_depths(loaded, Plan(1900, 1, 2, warmup=False, depths=(100,)), lambda text: None)
+        measure_depths(loaded, BenchPlan(1900, 1, 2, warmup=False, depths=(100,)), lambda text: None)
     # The context, and again after each prompt.
     prompt = [100, 612, 1124, 1636]
     assert begun == [0, *prompt, 0, *prompt, 0, 100, 100]

@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from ollama_engine.cli.bench import plot
-from tests.tiny import write_tiny_llama
+from ollama_engine.cli.measure.bench import plot
+from tests.support.tiny import write_tiny_llama
 
 
 def row(name: str, value: int, prefill: float, decode: float) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def _nothing_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(*args: object) -> None:
         raise AssertionError("the picture is checked first")
 
-    monkeypatch.setattr("ollama_engine.cli.bench.command.load", load)
+    monkeypatch.setattr("ollama_engine.cli.measure.bench.command.load", load)
 
 
 @pytest.mark.usefixtures("_nothing_is_loaded")

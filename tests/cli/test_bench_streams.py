@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from ollama_engine import Engine, SamplingParams
-from ollama_engine.cli.bench.plan import Plan
-from ollama_engine.cli.bench.streams import Arrival, Speeds, measure_streams, speeds_of
 from ollama_engine.cli.errors import UsageError
+from ollama_engine.cli.measure.bench.plan import BenchPlan
+from ollama_engine.cli.measure.bench.streams import Arrival, Speeds, measure_streams, speeds_of
 from ollama_engine.errors import ComputeError
 from ollama_engine.runner.request.results import Chunk
 
@@ -78,7 +78,7 @@ class Recording:
 def test_requests(engine: Engine) -> None:
     shown: list[str] = []
     asked = Recording(engine)
-    plan = Plan(24, 6, 2, warmup=True, parallel=(1, 3))
+    plan = BenchPlan(24, 6, 2, warmup=True, parallel=(1, 3))
     found = measure_streams(asked, plan, 300, {318, 319}, shown.append)
     assert [len(samples[name]) for samples in found for name in ("prefill_tps", "decode_tps")] == [2] * 4
     assert min(min(speeds) for samples in found for speeds in samples.values()) > 0
@@ -99,7 +99,7 @@ def test_requests(engine: Engine) -> None:
 
 def test_answers_do_not_end_early(engine: Engine) -> None:
     """Where every token but one would end the answer, that one is drawn each time."""
-    plan = Plan(4, 20, 1, warmup=False, parallel=(2,))
+    plan = BenchPlan(4, 20, 1, warmup=False, parallel=(2,))
     assert measure_streams(engine, plan, 300, set(range(1, engine.info.n_vocab)), print)[0]["decode_tps"][0] > 0
 
 
@@ -129,10 +129,9 @@ class Scripted:
 def test_an_answer_that_is_too_short_is_an_error() -> None:
     engine = Scripted(lambda engine: iter([Chunk("a", (1,)), Chunk("b", (2,)), Chunk("", finish_reason="stop")]))
     with pytest.raises(ComputeError, match="a stream ended after 2 of 6 tokens"):
-        measure_streams(engine, Plan(4, 6, 1, warmup=False, parallel=(2,)), 300, (), print)
+        measure_streams(engine, BenchPlan(4, 6, 1, warmup=False, parallel=(2,)), 300, (), print)
 
 
-@pytest.mark.timeout(60)
 def test_an_error_in_one_stream_ends_all() -> None:
     """One fails, whichever it is; the other one would wait for ever if nobody closed it."""
     turn = iter(range(2))
@@ -145,7 +144,7 @@ def test_an_error_in_one_stream_ends_all() -> None:
 
     engine = Scripted(chunks)
     with pytest.raises(ComputeError, match="the device is gone"):
-        measure_streams(engine, Plan(4, 6, 1, warmup=False, parallel=(2,)), 300, (), print)
+        measure_streams(engine, BenchPlan(4, 6, 1, warmup=False, parallel=(2,)), 300, (), print)
     assert engine.closed == engine.opened >= 1
 
 
@@ -192,5 +191,5 @@ def test_wrong_usage(cli, tiny: str, args: list[str], message: str) -> None:
 
 def test_a_plan_is_checked() -> None:
     with pytest.raises(UsageError, match="numbers of streams"):
-        Plan(1, 2, 1, warmup=True, parallel=(2, -1))
-    assert Plan(128, 64, 1, warmup=True, parallel=(1, 8), depths=(0, 4096)).num_ctx_of_stream == 256
+        BenchPlan(1, 2, 1, warmup=True, parallel=(2, -1))
+    assert BenchPlan(128, 64, 1, warmup=True, parallel=(1, 8), depths=(0, 4096)).num_ctx_of_stream == 256

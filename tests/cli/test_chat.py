@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from ollama_engine.cli.chat import ChatConversation
-from ollama_engine.cli.chat_printer import ChatPrinter
+from ollama_engine.cli.chat.chat import ChatConversation
+from ollama_engine.cli.chat.chat_printer import ChatPrinter
+from ollama_engine.cli.chat.settings import Settings, set_here
 from ollama_engine.cli.errors import Flags
-from ollama_engine.cli.settings import Settings, set_here
 from ollama_engine.errors import ChatError, ContextOverflowError
 from ollama_engine.runner.chat.results import ChatChunk
 from ollama_engine.runner.request.options import RequestOptions
@@ -21,7 +21,7 @@ from ollama_engine.runner.request.results import Usage
 from ollama_engine.sample import SamplingParams
 from ollama_engine.segments import Text
 from tests.cli.program import Terminal, program
-from tests.tiny import write_tiny_llama
+from tests.support.tiny import write_tiny_llama
 
 USAGE = Usage(3, 2, 0, 0.0, 0.0, 0.0)
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"

@@ -13,11 +13,11 @@ import pytest
 
 from ollama_engine import Engine
 from ollama_engine.cli.tables import size
-from ollama_engine.ml.gguf import GGUFFile
+from ollama_engine.ml.gguf.gguf_file import GGUFFile
 from tests.cli.program import COMMAND, environment
 from tests.convert.folders import HfFolder
 from tests.models import families
-from tests.tiny import TinyLlama
+from tests.support.tiny import TinyLlama
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from ollama_engine.engine import Engine
-from ollama_engine.ml.device_info import Device
+from ollama_engine.ml.device.device_info import Device
 
 GPU = Device("CUDA0", "gpu", "CUDA", 0, "Fast One", 8 << 30, 7 << 30, "0000:01:00.0", {"ARCHS": "900", "VMM": "1"})
 UNKNOWN = Device("X", "accel", "X", 0, "", 0, 0)

@@ -8,8 +8,8 @@ import pytest
 
 import ollama_engine
 from ollama_engine import demo
-from ollama_engine.cli.doctor import _instruction_sets
-from ollama_engine.ml.device_info import Device
+from ollama_engine.cli.measure.doctor import _instruction_sets
+from ollama_engine.ml.device.device_info import Device
 from tests.cli.conftest import Result
 from tests.store.layout import put_blob, put_model
 

@@ -11,24 +11,24 @@ from typing import Any
 import pytest
 
 from ollama_engine.chat.messages import read_messages
-from ollama_engine.cli.chat import ChatConversation
-from ollama_engine.cli.chat_printer import ChatPrinter
+from ollama_engine.cli.chat.chat import ChatConversation
+from ollama_engine.cli.chat.chat_printer import ChatPrinter
+from ollama_engine.cli.chat.images import dropped_images, image_of_flag, image_part, named_path, read_named
+from ollama_engine.cli.chat.settings import Settings, set_here
 from ollama_engine.cli.errors import Flags
-from ollama_engine.cli.images import dropped_images, image_of_flag, image_part, named_path, read_named
 from ollama_engine.cli.main import main
-from ollama_engine.cli.settings import Settings, set_here
 from ollama_engine.errors import ImageError
 from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.sample import SamplingParams
 from ollama_engine.segments import Media
 from tests.cli.program import Terminal, program
 from tests.cli.test_chat import YES, FakeEngine, user
-from tests.media_model import REFUSED, media_llama, picture
-from tests.media_model import TEMPLATE as SEEING_TEMPLATE
 from tests.models.vision import harness
 from tests.models.vision.harness import cases
 from tests.multimodal.pictures import FILES
-from tests.tiny import write_tiny_llama
+from tests.support.media_model import REFUSED, media_llama, picture
+from tests.support.media_model import TEMPLATE as SEEING_TEMPLATE
+from tests.support.tiny import write_tiny_llama
 
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
 

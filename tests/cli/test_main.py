@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from ollama_engine import __version__
-from ollama_engine.cli import devices, main
+from ollama_engine.cli import main
 from ollama_engine.cli.errors import Flags, UsageError, describe, exit_code
+from ollama_engine.cli.measure import devices
 from ollama_engine.errors import ConfigError, ContextOverflowError, DeviceError, Option
 from tests.cli.program import COMMAND, environment, imported_by, program
-from tests.tiny import write_tiny_llama
+from tests.support.tiny import write_tiny_llama
 
 USAGE = [
     ([], "required: COMMAND"),

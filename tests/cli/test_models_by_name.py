@@ -129,7 +129,7 @@ def test_names_of_the_hub_are_downloaded(cli: Cli, root: Path, monkeypatch: pyte
         assert (model, insecure) == ("hf.co/org/repo:Q8_0", False)
         put_model(store.folder, "hf.co/org/repo/Q8_0", [("model", demo.path().read_bytes())])
 
-    monkeypatch.setattr("ollama_engine.cli.pull.pull_model", pull)
+    monkeypatch.setattr("ollama_engine.cli.transfers.pull_model", pull)
     first = cli("run", "hf.co/org/repo:Q8_0", "One day", "--raw", *GREEDY)
     assert first.code == 0
     assert first.err == f"hf.co/org/repo:Q8_0 is not in the store yet: downloading it to {root}\n"

@@ -9,9 +9,9 @@ import gguf
 
 from ollama_engine import demo
 from ollama_engine.cli.tables import size
-from ollama_engine.ml.gguf import GGUFFile
+from ollama_engine.ml.gguf.gguf_file import GGUFFile
 from tests.convert.quant.golden import tensor_hash, write_small_gguf_imatrix, write_small_imatrix
-from tests.tiny import write_tiny_llama
+from tests.support.tiny import write_tiny_llama
 
 
 def test_a_file_becomes_smaller(cli, tmp_path: Path) -> None:

@@ -8,13 +8,13 @@ import sys
 
 import pytest
 
-from ollama_engine.cli.answer import Answerer, usage_text
+from ollama_engine.cli.chat.answer import Answerer, usage_text
 from ollama_engine.engine import Engine
 from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.runner.request.results import Usage
 from ollama_engine.sample import SamplingParams
 from tests.cli.program import LETTERS, LETTERS_BIAS, program
-from tests.tiny import write_tiny_llama
+from tests.support.tiny import write_tiny_llama
 
 GREEDY = ("--temperature", "0", "--num-ctx", "128", "--threads", "1")
 

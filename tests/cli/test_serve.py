@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-from tests.tiny import write_tiny_llama
+from tests.support.tiny import write_tiny_llama
 
 httpx = pytest.importorskip("httpx", reason="the extra `server` is not installed")
 pytest.importorskip("uvicorn", reason="the extra `server` is not installed")
 
-PATIENCE = 120
+PATIENCE = 50
 ENDLESS = {"model": "demo", "prompt": "One day", "raw": True, "options": {"num_predict": 10_000},
            "format": {"type": "array", "minItems": 100_000, "items": {"enum": [1, 2, 3]}}}  # fmt: skip
 
@@ -74,7 +74,7 @@ def serving(*arguments: str, **environment: str) -> Iterator[Served]:
         yield served
     finally:
         process.kill()
-        process.wait()
+        process.wait(PATIENCE)
         served._reader.join(PATIENCE)
         assert process.stderr is not None
         process.stderr.close()

@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 pytest.importorskip("uvicorn", reason="the extra `server` is not installed")
 
-from ollama_engine.cli.ps import _processor
-from ollama_engine.cli.server_client import ask, server_url
+from ollama_engine.cli.serving.ps import _processor
+from ollama_engine.cli.serving.server_client import ask, server_url
 from ollama_engine.server.app import create_app
 from ollama_engine.server.settings import ServerSettings
 from tests.cli.conftest import Result

@@ -11,9 +11,9 @@ import gguf
 import pytest
 
 from ollama_engine import demo
-from ollama_engine.ml.gguf import GGUFFile
+from ollama_engine.ml.gguf.gguf_file import GGUFFile
 from tests.cli.program import imported_by
-from tests.tiny import write_tiny_llama
+from tests.support.tiny import write_tiny_llama
 
 KEYS = {
     "path", "files", "file_bytes", "gguf_version", "architecture", "name", "license", "shape", "images", "n_tensors",
@@ -166,7 +166,7 @@ def test_what_a_file_says_does_not_steer_the_terminal(cli, tmp_path: Path) -> No
 def test_nothing_is_imported_that_could_load_weights(tiny: str) -> None:
     modules, out = imported_by(["show", tiny])
     assert out.startswith("path")
-    assert not modules & {"ollama_engine.ml.backend", "ollama_engine.ml.weights", "ollama_engine.models"}
+    assert not modules & {"ollama_engine.ml.graph.backend", "ollama_engine.ml.weights.weights", "ollama_engine.models"}
 
 
 def test_what_fits_where(cli, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ollama_engine.cli.list import ago, decimal_size
+from ollama_engine.cli.tables import ago, decimal_size
 from tests.cli.conftest import Result
 from tests.store.layout import files, put_model
 

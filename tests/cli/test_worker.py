@@ -16,9 +16,10 @@ import pytest
 from ollama_engine import Engine, SamplingParams, demo
 from ollama_engine.cli.main import main
 from ollama_engine.errors import DeviceError
-from ollama_engine.ml.worker_address import read_address
-from ollama_engine.ml.worker_client import WorkerClient
-from tests.workers import RunningWorker, ended, eventually, worker_program
+from ollama_engine.ml.device.worker_address import read_address
+from ollama_engine.ml.workers.worker_client import WorkerClient
+from tests.support.waiting import ended, eventually
+from tests.support.workers import RunningWorker, worker_program
 
 FEW = SamplingParams(max_tokens=2, temperature=0)
 ALLOC_BUFFER, GET_TENSOR = 0, 8

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from safetensors import TensorSpec, serialize_file
 
 from tests.models.reference import huggingface_weights
-from tests.tiny import SPECIALS, TinyLlama, TinyModel, random_weights, tiny_vocabulary
+from tests.support.tiny import SPECIALS, TinyLlama, TinyModel, random_weights, tiny_vocabulary
 
 Weights = Mapping[str, NDArray[Any]]
 
@@ -51,7 +51,7 @@ def llama_config(tiny: TinyLlama, **more: Any) -> dict[str, Any]:
 
 
 def bpe_tokenizer(n_vocab: int, *, pairs: bool = False, split: str = LLAMA3_SPLIT) -> dict[str, Any]:
-    """tokenizer.json of the vocabulary of tests.tiny. `pairs`: merges in the newer of their two forms."""
+    """tokenizer.json of the vocabulary of tests.support.tiny. `pairs`: merges in the newer of their two forms."""
     tokens, merges = tiny_vocabulary(n_vocab)
     ordinary = tokens[: -len(SPECIALS)]
     added = [{"id": n_vocab - len(SPECIALS) + i, "content": text, "special": True, "normalized": False}

@@ -11,8 +11,8 @@ import pytest
 from ollama_engine import Engine, SamplingParams
 from ollama_engine.convert.joining import join_model
 from ollama_engine.errors import ModelFormatError
-from ollama_engine.ml.gguf import GGUFFile
-from tests.tiny import write_tiny_llama
+from ollama_engine.ml.gguf.gguf_file import GGUFFile
+from tests.support.tiny import write_tiny_llama
 
 SPLIT_KEYS = {"split.no", "split.count", "split.tensors.count"}
 

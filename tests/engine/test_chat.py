@@ -16,7 +16,7 @@ import pytest
 from ollama_engine import ChatResult, Chunk, Engine, Media, Message, SamplingParams, Text, demo
 from ollama_engine.errors import ChatError, ClosedError, ConfigError, UnknownOptionError, UnsupportedInputError
 from ollama_engine.runner.chat.results import collect_chat
-from tests.tiny import write_tiny_llama
+from tests.support.tiny import write_tiny_llama
 
 GREEDY = SamplingParams(temperature=0, max_tokens=24)
 HELLO = [{"role": "user", "content": "Name three colors."}]
@@ -291,11 +291,11 @@ HERMES = (
 
 
 @pytest.mark.parametrize(("choice", "names"), [
-    ("required", {"get_weather", "clock"}), ("clock", {"clock"}),
-    ({"type": "function", "function": {"name": "get_weather"}}, {"get_weather"}),
+    ("required", ("get_weather", "clock")), ("clock", ("clock",)),
+    ({"type": "function", "function": {"name": "get_weather"}}, ("get_weather",)),
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize("template", [None, HERMES])
-def test_a_call_that_has_to_come(smollm2: Engine, choice: Any, names: set[str], template: str | None) -> None:
+def test_a_call_that_has_to_come(smollm2: Engine, choice: Any, names: tuple[str, ...], template: str | None) -> None:
     """SmolLM2 was not trained to call tools."""
     params = SamplingParams(temperature=1.5, max_tokens=100, seed=5)
     result = smollm2.chat(

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from ollama_engine import Engine, SamplingParams, demo
-from ollama_engine.runner.load import best_logits
+from ollama_engine.runner.execute import best_logits
 from ollama_engine.sample.constraints.formats import Regex
 from tests.models.variants import prompt
-from tests.tiny import write_tiny_llama
-from tests.workers import RunningWorker, running_worker
+from tests.support.tiny import write_tiny_llama
+from tests.support.workers import RunningWorker, running_worker
 
 N_VOCAB = 17_000
 OPTIONS: dict[str, Any] = {"num_ctx": 256, "threads": 1, "parallel": 4, "kv_cache_type": "f32"}

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 
 from ollama_engine import Engine, SamplingParams, demo
-from tests.float_copy import write_float_copy
 from tests.models import encoders
 from tests.models.variants import VARIANTS, prompt
 from tests.models.vision import harness
-from tests.on_workers import PLACEMENTS
-from tests.workers import RunningWorker, running_worker
+from tests.support.float_copy import write_float_copy
+from tests.support.on_workers import PLACEMENTS
+from tests.support.workers import RunningWorker, running_worker
 
 NEAR = 1e-3
 """Largest difference of log-probabilities and embeddings; 1e-5 is found."""
@@ -223,7 +223,7 @@ def test_a_tower_on_the_cpu(
     for there in (True, False):
         if not there:
             monkeypatch.setattr(
-                "ollama_engine.ml.placement_planner._Filling.place_vision", lambda self, order: self.cpu
+                "ollama_engine.ml.device.placement_planner._Filling.place_vision", lambda self, order: self.cpu
             )
         with Engine(path, **options) as engine:
             found.append(act.do(engine, tmp_path))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -27,10 +26,9 @@ from ollama_engine.errors import (
 )
 from tests.models import encoders
 from tests.models.cases import N_CTX, difference
-from tests.suite import scaled
-from tests.tiny import write_tiny_llama
-
-pytestmark = pytest.mark.timeout(60)
+from tests.support.suite import scaled
+from tests.support.tiny import write_tiny_llama
+from tests.support.waiting import eventually
 
 TEXTS = ["a small thing", "what is it", "it is a thing", "x", "", "a small thing, and there it ends " * 3]
 CPU: dict[str, Any] = {"threads": 1, "gpu_layers": 0}
@@ -336,13 +334,6 @@ def under_way(engine: Engine) -> int:
     return len(engine.slots()) + engine._engine_thread.coming
 
 
-def wait_for(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-
-
 # -- together ----------------------------------------------------------------------------------------------------------
 
 
@@ -370,9 +361,9 @@ def test_calls_are_computed_together(bert: Engine) -> None:
     try:
         with ThreadPoolExecutor(9) as pool:
             first = pool.submit(bert.embed, "a")
-            wait_for(lambda: under_way(bert) == 1)
+            eventually(lambda: under_way(bert) == 1)
             others = [pool.submit(bert.embed, "b") for _ in range(8)]
-            wait_for(lambda: under_way(bert) == 9)
+            eventually(lambda: under_way(bert) == 9)
             go.set()
             for job in (first, *others):
                 assert job.result().shape == (64,)
@@ -385,7 +376,7 @@ def test_calls_are_computed_together(bert: Engine) -> None:
 def test_a_short_call_does_not_wait_for_a_long_one(bert: Engine) -> None:
     with ThreadPoolExecutor(1) as pool:
         long = pool.submit(bert.embed, [[5, 6, 7]] * LONG)
-        wait_for(lambda: under_way(bert) == 1)
+        eventually(lambda: under_way(bert) == 1)
         for _ in range(5):
             assert bert.embed(TEXTS[:3]).shape == (3, 64)
             assert not long.done()
@@ -410,7 +401,7 @@ def test_too_many_calls(bert_path: Path) -> None:
     with Engine(bert_path, max_queue=1, parallel=1, **CPU) as engine, ThreadPoolExecutor(2) as pool:
         engine.embed("a")
         long = [pool.submit(engine.embed, [[5, 6, 7]] * LONG) for _ in range(2)]
-        wait_for(lambda: under_way(engine) == 2)
+        eventually(lambda: under_way(engine) == 2)
         with pytest.raises(EngineBusyError, match="max_queue is 1"):
             engine.embed("a")
         assert all(job.result().shape == (LONG, 64) for job in long)
@@ -475,7 +466,7 @@ def test_a_cancelled_task_takes_its_texts_back(bert: Engine) -> None:
         assert (await bert.aembed("a")).shape == (64,)
 
     asyncio.run(work())
-    wait_for(lambda: not bert.slots())
+    eventually(lambda: not bert.slots())
 
 
 @pytest.mark.parametrize("queued", [False, True])
@@ -493,7 +484,7 @@ def test_an_interrupt_as_texts_are_handed_in(bert: Engine, monkeypatch: pytest.M
         for _ in range(3):
             with pytest.raises(KeyboardInterrupt):
                 bert.embed([[5, 6, 7]] * 2_000)
-            wait_for(lambda: not under_way(bert))
+            eventually(lambda: not under_way(bert))
     np.testing.assert_allclose(bert.embed("a"), alone, atol=SAME)
 
 
@@ -513,7 +504,7 @@ def test_closing_ends_what_waits(bert_path: Path) -> None:
     engine = Engine(bert_path, **CPU)
     with ThreadPoolExecutor(4) as pool:
         jobs = [pool.submit(engine.embed, [[5, 6, 7]] * 20_000) for _ in range(4)]
-        wait_for(lambda: under_way(engine) == 4)
+        eventually(lambda: under_way(engine) == 4)
         engine.close()
         assert all(isinstance(job.exception(), ClosedError) for job in jobs)
     with pytest.raises(ClosedError):

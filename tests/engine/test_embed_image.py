@@ -22,6 +22,7 @@ from ollama_engine.errors import (
 )
 from tests.models.image_encoders import cases, converted
 from tests.models.vision.pictures import Picture
+from tests.support.waiting import join
 
 pytest.importorskip("PIL", reason="Pillow is not installed")
 
@@ -65,8 +66,7 @@ def test_asyncio_and_threads_share_it(engine: Engine) -> None:
         return await asyncio.gather(*(engine.aembed_image(image) for image in images))
 
     rows = asyncio.run(several())
-    for thread in threads:
-        thread.join()
+    join(*threads)
     for other in (*found, np.stack(rows)):
         np.testing.assert_allclose(other, expected, atol=1e-6)
 

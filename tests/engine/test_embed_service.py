@@ -21,9 +21,8 @@ import pytest
 from ollama_engine import Engine, SamplingParams
 from ollama_engine.errors import ClosedError, ComputeError, DeadlineError, EngineBusyError, EngineError
 from tests.models import encoders
-from tests.tiny import write_tiny_llama
-
-pytestmark = pytest.mark.timeout(60)
+from tests.support.tiny import write_tiny_llama
+from tests.support.waiting import eventually
 
 CPU: dict[str, Any] = {"threads": 1, "gpu_layers": 0}
 SAME = 1e-4
@@ -39,13 +38,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def bert(folder: Path) -> Iterator[Engine]:
     with Engine(encoders.converted(encoders.case("bert"), folder), batch_size=64, **CPU) as engine:
         yield engine
-
-
-def wait_for(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 class Held:
@@ -92,7 +84,7 @@ class Held:
         """In a thread; it has come to the engine, with some of its texts, when this returns."""
         before = self.n_put
         made = pool.submit(call)
-        wait_for(lambda: self.n_put >= before + 2)
+        eventually(lambda: self.n_put >= before + 2)
         return made
 
 
@@ -190,6 +182,7 @@ async def longest_pause(stop: asyncio.Event) -> float:
 
 
 @pytest.mark.slow
+@pytest.mark.timing("how long the system lets this thread rest while it computes in another one")
 def test_many_texts_do_not_hold_up_the_event_loop(folder: Path) -> None:
     """Cutting them into tokens, and making one array of the vectors, goes on beside the event loop."""
     texts = [f"{i % 10}" for i in range(MANY)]
@@ -339,7 +332,7 @@ def gone(found: weakref.ref[Any]) -> None:
         gc.collect()
         return found() is None
 
-    wait_for(collected)
+    eventually(collected)
 
 
 # -- what is told ------------------------------------------------------------------------------------------------------
@@ -350,7 +343,7 @@ def test_metrics(bert: Engine) -> None:
     bert.embeddings(["a thing"])
     with ThreadPoolExecutor(1) as pool:
         job = pool.submit(bert.embed, [[5, 6, 7]] * 50_000)
-        wait_for(lambda: bert.metrics.embedded_texts > 3)
+        eventually(lambda: bert.metrics.embedded_texts > 3)
         found = bert.metrics
         bert.close()
         assert isinstance(job.exception(), ClosedError)
@@ -396,7 +389,7 @@ def test_a_call_that_is_taken_back_leaves_the_queue(bert: Engine) -> None:
                 await task
 
     asyncio.run(work())
-    wait_for(lambda: bert.metrics.requests["cancelled"] == 1)
+    eventually(lambda: bert.metrics.requests["cancelled"] == 1)
     assert not bert.slots()
 
 

@@ -13,11 +13,11 @@ import pytest
 from ollama_engine import Engine, SamplingParams
 from ollama_engine.errors import ClosedError, ConfigError, ContextOverflowError
 from ollama_engine.runner.request.request import Request
-from tests.tiny import write_tiny_llama
+from tests.support.tiny import write_tiny_llama
 
 NO_END = {318: float("-inf"), 319: float("-inf")}
 PROMPT = [5, 77, 200, 31, 8, 19, 4] * 8
-PATIENCE = 60
+PATIENCE = 50
 
 
 @pytest.fixture(scope="module")

@@ -33,7 +33,7 @@ PERSON = {
     "required": ["first_name", "age_in_years", "likes"],
 }
 MOSTLY_FIXED = Regex("(?:All of this is fixed but [a-c]{2}, and this too\\. ){3}")
-PATIENCE = 60
+PATIENCE = 50
 
 
 @dataclasses.dataclass

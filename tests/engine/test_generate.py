@@ -12,8 +12,8 @@ import pytest
 
 from ollama_engine import Chunk, Completion, Engine, SamplingParams, demo
 from ollama_engine.errors import ConfigError, ContextOverflowError, EngineError, SamplingError, TokenizerError
-from tests.near import same_logprobs
-from tests.tiny import write_tiny_llama
+from tests.support.near import same_logprobs
+from tests.support.tiny import write_tiny_llama
 
 N_VOCAB = 320
 BOS, EOS, EOT = N_VOCAB - 3, N_VOCAB - 2, N_VOCAB - 1

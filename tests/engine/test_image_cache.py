@@ -17,12 +17,12 @@ from ollama_engine import Engine
 from ollama_engine.errors import ClosedError, ImageError, ModelFormatError, NoMemoryError
 from ollama_engine.input import PreparedImage
 from ollama_engine.ml import ops
-from ollama_engine.ml.context import Context
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.graph.context import Context
+from ollama_engine.ml.graph.tensor import Tensor
 from tests.engine.test_media import AFTER, BEFORE, CAT, DOG, PATIENCE, as_tokens, greedy, lone, open_engine, prompt
-from tests.media_model import BROKEN, FakeVision, MediaLlama
-from tests.suite import slow_except
-from tests.tiny import write_tiny_llama
+from tests.support.media_model import BROKEN, IMAGE_ROWS, FakeVision, MediaLlama
+from tests.support.suite import slow_except
+from tests.support.tiny import write_tiny_llama
 
 KINDS = ("flash", "bidirectional", "wide", "loose", "cross")
 EMBEDDING_BYTES = 12 * 128 * 4
@@ -113,16 +113,35 @@ def test_an_image_larger_than_a_batch_is_encoded_once(path: str) -> None:
             assert found == [engine.generate(tokens, greedy(), cache=False).tokens for tokens in expected]
 
 
+ENCODE = FakeVision.encode_multimodal
+DEPTH = 40
+"""Nodes of a deep tower."""
+
+
+def deep(self: FakeVision, ctx: Context, prepared: PreparedImage) -> Tensor:
+    """The same embeddings, after as many nodes as a tower of several layers has."""
+    x = ENCODE(self, ctx, prepared)
+    for _ in range(DEPTH):
+        x = ops.scale(x, 1)
+    return x
+
+
 # -- a long conversation -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["flash", "bidirectional", "cross"], indirect=True)
 def test_200_images_in_one_conversation(path: str, kind: str) -> None:
-    """Beyond the context: its memory stays flat, and no graph runs out of nodes."""
+    """Beyond the context: its memory stays flat, and no graph runs out of nodes.
+
+    Trap: a graph that takes the images of a conversation one after the other. That of one image has a small part of
+    the nodes that there may be, that of 200 would have more.
+    """
     budget = 8 * (EMBEDDING_BYTES if kind != "cross" else EMBEDDING_BYTES // 3)
     with ExitStack() as stack:
+        stack.enter_context(patch.object(FakeVision, "encode_multimodal", deep))
         engine = open_engine(stack, path, kind, parallel=1, image_cache_bytes=budget, verify=False)
+        assert 10 * DEPTH < engine._loaded.backend.max_nodes < 200 * DEPTH
         said: list[list[int] | bytes] = []
         images = engine._loaded.images
         assert images is not None
@@ -138,15 +157,31 @@ def test_200_images_in_one_conversation(path: str, kind: str) -> None:
         assert engine.metrics.shifts > 10
 
 
+WIDTH = 512
+"""How often a wide tower repeats the embeddings."""
+
+
+def wide(self: FakeVision, ctx: Context, prepared: PreparedImage) -> Tensor:
+    """The same embeddings, after a tensor that is WIDTH times as large."""
+    x = ENCODE(self, ctx, prepared)
+    n_embd, n = x.dim(0), x.dim(1)
+    return ops.view(ops.repeat(x, n_embd, WIDTH * n, 1), (n_embd, n), (4 * n_embd,), 0)
+
+
 # -- memory ------------------------------------------------------------------------------------------------------------
 
 
 def test_the_worst_case_is_taken_at_start(path: str, kind: str) -> None:
-    """The largest image, and a batch full of embeddings."""
+    """The largest image, and a batch full of embeddings. The tower takes more than the text, which would hide it."""
     with ExitStack() as stack:
+        text = sum(open_engine(stack, path, kind)._loaded.backend.graph_bytes().values())
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(FakeVision, "encode_multimodal", wide))
         engine = open_engine(stack, path, kind)
         backend = engine._loaded.backend
         before = backend.graph_bytes(), backend.work_bytes()
+        largest = EMBEDDING_BYTES // 12 * (IMAGE_ROWS if kind == "cross" else 24) * WIDTH
+        assert text < largest <= sum(before[0].values())
         large = [bytes(40 + (i + n) % 50 for i in range(24)) for n in range(3)]
         engine.generate([prompt(each, CAT, AFTER) for each in large], greedy(20))
         engine.generate(prompt(*[[1], CAT] * 4), greedy(3))

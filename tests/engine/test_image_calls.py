@@ -15,14 +15,14 @@ import pytest
 from ollama_engine import Engine
 from ollama_engine.errors import ClosedError, DeadlineError, ImageError
 from ollama_engine.input import PreparedImage
-from ollama_engine.ml.context import Context
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.graph.context import Context
+from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.runner.embed.images import ImageBatcher, ImageCall
 from ollama_engine.runner.request.options import RequestOptions
 from tests.engine.test_image_cache import image
 from tests.engine.test_media import AFTER, CAT, DOG, PATIENCE, greedy, open_engine, prompt
-from tests.media_model import BROKEN, REFUSED, FakeVision, MediaLlama, picture
-from tests.tiny import write_tiny_llama
+from tests.support.media_model import BROKEN, REFUSED, FakeVision, MediaLlama, picture
+from tests.support.tiny import write_tiny_llama
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,8 @@ from tests.cli.program import program
 from tests.models.vision import harness
 from tests.models.vision.harness import Case, cases, greedy
 from tests.models.vision.pictures import Picture
-from tests.near import assert_same_rows
-from tests.suite import slow_except
+from tests.support.near import assert_same_rows
+from tests.support.suite import slow_except
 
 each_case = pytest.mark.parametrize("case", cases(), ids=str, indirect=True)
 

@@ -12,9 +12,9 @@ from ollama_engine import Engine, Request
 from ollama_engine.errors import ClosedError, ImageError
 from tests.engine.test_image_cache import EMBEDDING_BYTES, image
 from tests.engine.test_media import PATIENCE, greedy, open_engine, prompt
-from tests.media_model import BROKEN
-from tests.suite import scaled, slow_except
-from tests.tiny import write_tiny_llama
+from tests.support.media_model import BROKEN
+from tests.support.suite import scaled, slow_except
+from tests.support.tiny import write_tiny_llama
 
 KINDS = ("flash", "bidirectional", "wide", "loose", "cross", "window")
 ROUNDS = scaled(12, quick=2)

@@ -22,10 +22,10 @@ import pytest
 from ollama_engine import Engine, Media, SamplingParams, Text, Tokens
 from ollama_engine.errors import ChatError, ConfigError, ImageError, UnsupportedInputError
 from ollama_engine.runner.media import image_reader
-from tests.media_model import BEGIN, END, REFUSED, TEMPLATE, MediaLlama, media_llama, picture
 from tests.multimodal.pictures import FILES
-from tests.near import assert_same_rows
-from tests.tiny import write_tiny_llama
+from tests.support.media_model import BEGIN, END, REFUSED, TEMPLATE, MediaLlama, media_llama, picture
+from tests.support.near import assert_same_rows
+from tests.support.tiny import write_tiny_llama
 
 N_VOCAB = 320
 BOS, EOS, EOT = N_VOCAB - 3, N_VOCAB - 2, N_VOCAB - 1
@@ -297,7 +297,7 @@ def test_a_session_file_needs_no_picture(engine: Engine, path: str, tmp_path: Pa
     cat.unlink()
     script = f"""
 from ollama_engine import Engine, SamplingParams
-from tests.media_model import MediaLlama, media_llama
+from tests.support.media_model import MediaLlama, media_llama
 with media_llama(bidirectional=True), Engine({path!r}, num_ctx=160, threads=1, kv_cache_type=KIND) as engine:
     MediaLlama.encoded.clear()  # of loading, which tries the largest image
     with engine.load_session({str(tmp_path / "saved")!r}) as session:

@@ -24,11 +24,11 @@ from ollama_engine.errors import (
     UnsupportedModelError,
 )
 from ollama_engine.kvcache import causal, mask
-from ollama_engine.ml.gguf import GGUFFile
-from ollama_engine.ml.hostmem import available_bytes
-from ollama_engine.ml.memory import MemoryReport
+from ollama_engine.ml.device.hostmem import available_bytes
+from ollama_engine.ml.device.memory import MemoryReport
+from ollama_engine.ml.gguf.gguf_file import GGUFFile
 from ollama_engine.runner.load import loading, memory_plan
-from tests.tiny import write_tiny_llama
+from tests.support.tiny import write_tiny_llama
 
 PROMPT = [1, 2, 3, 4, 5, 6, 7]
 

@@ -13,8 +13,6 @@ import pytest
 from ollama_engine import Engine, SamplingParams, demo
 from ollama_engine.errors import ContextOverflowError, DeadlineError, EngineError, TokenizerError
 
-pytestmark = pytest.mark.timeout(120)
-
 ANSWER = SamplingParams(max_tokens=1, temperature=0)
 WORDS = "once upon a time " * 60_000
 LINES = "." + "\n" * 3_000_000 + "."
@@ -67,6 +65,7 @@ async def longest_wait(work: Awaitable[Any]) -> tuple[float, float]:
     return time.perf_counter() - begin, longest
 
 
+@pytest.mark.timing("how long the system lets this thread rest while another one reads")
 @pytest.mark.parametrize("name", CALLS)
 def test_the_event_loop_goes_on(engine: Engine, name: str) -> None:
     # A busy machine may keep this thread from running for a while, but hardly five times.
@@ -95,6 +94,7 @@ def test_timeout_covers_the_reading_in_a_thread(engine: Engine, read: str) -> No
     assert not engine.slots()
 
 
+@pytest.mark.timing("a second, in which this thread has to run twice")
 @pytest.mark.parametrize("name", CALLS)
 def test_a_cancelled_task_stops_waiting(engine: Engine, name: str) -> None:
     async def cancel() -> float:

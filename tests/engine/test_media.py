@@ -13,16 +13,16 @@ import pytest
 from ollama_engine import Engine, SamplingParams
 from ollama_engine.errors import ConfigError, ContextOverflowError, ImageError, TokenizerError, UnsupportedInputError
 from ollama_engine.segments import Media, Segment, Text, Tokens
-from tests.media_model import BROKEN, REFUSED, CrossLlama, MediaLlama, media_llama, picture, seen_as
-from tests.suite import slow_except
-from tests.tiny import write_tiny_llama
+from tests.support.media_model import BROKEN, REFUSED, CrossLlama, MediaLlama, media_llama, picture, seen_as
+from tests.support.suite import slow_except
+from tests.support.tiny import write_tiny_llama
 
 N_VOCAB = 320
 BOS, EOS, EOT = N_VOCAB - 3, N_VOCAB - 2, N_VOCAB - 1
 NO_END = {EOS: float("-inf"), EOT: float("-inf")}
 CAT, DOG = bytes(range(40, 52)), bytes(range(60, 72))
 BEFORE, AFTER = [5, 77, 200, 31, 8], [60, 61, 7, 9]
-PATIENCE = 60
+PATIENCE = 50
 
 KINDS: dict[str, dict[str, Any]] = {
     "flash": {},

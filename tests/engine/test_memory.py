@@ -14,11 +14,11 @@ from ollama_engine import Engine, SamplingParams
 from ollama_engine.config import FlashAttention
 from ollama_engine.errors import NoMemoryError
 from ollama_engine.kvcache.null import NullCache
-from ollama_engine.runner.load.executor import Executor
-from ollama_engine.runner.load.graph import GraphShape
+from ollama_engine.runner.execute.executor import Executor
+from ollama_engine.runner.execute.graph import GraphShape
 from ollama_engine.runner.observe.trace import Trace
-from tests.suite import scaled
-from tests.tiny import write_tiny_llama
+from tests.support.suite import scaled
+from tests.support.tiny import write_tiny_llama
 
 PARALLEL, BATCH = 8, 64
 STATUS = Path("/proc/self/statm")
@@ -81,7 +81,7 @@ def test_texts_of_a_batch_find_their_memory_there(
         assert engine.generate([1, 2], GREEDY, cache=False).tokens == answer
 
 
-@pytest.mark.parametrize("short", ["kvcache.null", "ml.computation"], ids=["mask", "graph"])
+@pytest.mark.parametrize("short", ["kvcache.null", "ml.graph.computation"], ids=["mask", "graph"])
 def test_a_text_longer_than_a_batch_takes_more_or_is_refused_alone(
     path: str, monkeypatch: pytest.MonkeyPatch, short: str
 ) -> None:
@@ -105,7 +105,6 @@ def rss() -> int:
 
 
 @pytest.mark.skipif(not STATUS.exists(), reason="needs Linux's /proc")
-@pytest.mark.timeout(120)
 def test_thousands_of_requests_allocate_nothing_new(engine: Engine) -> None:
     """Requests of all shapes, full batches and full contexts among them, beside a ballast that leaves no holes."""
     rng = np.random.default_rng(0)

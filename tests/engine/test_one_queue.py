@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,9 +13,8 @@ import pytest
 
 from ollama_engine import Engine, Media, SamplingParams, Text, Tokens
 from ollama_engine.errors import DeadlineError, EngineBusyError, UnsupportedInputError
-from tests.tiny import write_tiny_llama
-
-pytestmark = pytest.mark.timeout(60)
+from tests.support.tiny import write_tiny_llama
+from tests.support.waiting import eventually
 
 NO_END = {318: float("-inf"), 319: float("-inf")}
 LONG = SamplingParams(temperature=0, logit_bias=NO_END)
@@ -39,20 +38,13 @@ def engine(path: str) -> Iterator[Engine]:
         yield made
 
 
-def wait_for(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-
-
 def test_calls_of_all_kinds_share_the_limit(path: str) -> None:
     with open_engine(path, parallel=1, max_queue=1) as engine, ThreadPoolExecutor(2) as pool:
         engine.embed("a")
         answer = engine.submit([1], LONG, **SHIFT)
         next(answer)
         texts = pool.submit(engine.embed, MANY)
-        wait_for(lambda: len(engine.slots()) == 2)
+        eventually(lambda: len(engine.slots()) == 2)
         for call in (lambda: engine.submit([2], SHORT), lambda: engine.embed("a"), lambda: engine.logits([3])):
             with pytest.raises(EngineBusyError, match="max_queue is 1"):
                 call()
@@ -71,7 +63,7 @@ def test_slots_and_metrics_show_texts_too(engine: Engine) -> None:
         answer = engine.submit([1], LONG, priority=1, **SHIFT)
         next(answer)
         texts = pool.submit(engine.embed, MANY, priority=1)
-        wait_for(lambda: any(slot.kind == "embedding" and slot.computed_tokens for slot in engine.slots()))
+        eventually(lambda: any(slot.kind == "embedding" and slot.computed_tokens for slot in engine.slots()))
         first, second = engine.slots()
         assert (first.kind, first.state) == ("generation", "answer")
         assert first.sequence is not None
@@ -94,7 +86,7 @@ def test_texts_in_the_background_slow_down_no_answer_of_higher_priority(engine: 
     for priority in (1, 0):
         with ThreadPoolExecutor(1) as pool:
             texts = pool.submit(engine.embed, MANY)
-            wait_for(lambda: bool(engine.slots()) and engine.slots()[0].state == "batches")
+            eventually(lambda: bool(engine.slots()) and engine.slots()[0].state == "batches")
             done: list[int] = []
             params = SamplingParams(temperature=0, max_tokens=90, logit_bias=NO_END)
             answer = engine.submit(

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from ollama_engine import Engine, demo
-from tests import suite
-from tests.same_bits import ASKED, OURS, Bits, bits, differing, same
-from tests.suite import slow_except
+from tests.plugins.not_run_here import NOT_HERE
+from tests.support import suite
+from tests.support.same_bits import ASKED, OURS, Bits, bits, differing, same
+from tests.support.suite import slow_except
 
 TEXT = "Once there was a little fox who lived in a big wood. One day she found a red ball. "
 LENGTHS = {"few tokens": TEXT[:40], "more than a tile": TEXT * 4, "several pieces": TEXT * 13}
@@ -22,7 +23,7 @@ CACHES: dict[str, dict[str, Any]] = {
 }
 
 pytestmark = pytest.mark.skipif(
-    not (OURS or suite.on_workers), reason="products or attention are ggml's on this CPU, and round as they come"
+    not (OURS or suite.on_workers), reason=f"{NOT_HERE}kernels of ours for attention and Q8_0"
 )
 
 

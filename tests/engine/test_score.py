@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from ollama_engine import Engine, SamplingParams, Score, Text, Tokens, demo
 from ollama_engine.errors import ClosedError, ConfigError, ContextOverflowError, DeadlineError, TokenizerError
-from tests.suite import scaled
-from tests.tiny import write_tiny_llama
+from tests.support.suite import scaled
+from tests.support.tiny import write_tiny_llama
 
 PROMPT = "Once upon a time there was a little girl called Lily. She had a red"
 ENDS = [" ball", " ball.", " ball. It was round.", " dress", " cat and a", " cat and a dog", " hat", " cat"]

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from ollama_engine import Engine, SamplingParams, demo
-from tests.suite import slow_except
-from tests.worker_ledger import WorkerLedger
-from tests.workers import eventually, running_worker
+from tests.support.suite import slow_except
+from tests.support.waiting import eventually
+from tests.support.worker_ledger import WorkerLedger
+from tests.support.workers import running_worker
 
 OPTIONS: dict[str, Any] = {"num_ctx": 512, "threads": 1}
 FEW = SamplingParams(temperature=0, max_tokens=3)
-WAIT = 60.0
+WAIT = 50.0
 
 
 @pytest.fixture(scope="module")

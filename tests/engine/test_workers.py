@@ -18,9 +18,10 @@ import pytest
 from ollama_engine import Engine, SamplingParams, demo
 from ollama_engine.errors import ClosedError, ConfigError, DeviceError, DeviceLostError, NoMemoryError
 from tests.models.variants import VARIANTS, prompt
-from tests.suite import slow_except
-from tests.tiny import write_tiny_llama
-from tests.workers import RunningWorker, ended, eventually, running_worker
+from tests.support.suite import slow_except
+from tests.support.tiny import write_tiny_llama
+from tests.support.waiting import ended, eventually
+from tests.support.workers import RunningWorker, running_worker
 
 LONG = SamplingParams(temperature=0, max_tokens=400)
 SHORT = SamplingParams(temperature=0, max_tokens=4)
@@ -180,8 +181,8 @@ def test_a_stopped_worker_is_lost_in_the_end(
     at: str, worker: RunningWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After PATIENCE_SECONDS where it computes, after QUIET_SECONDS where it only has to read or write memory."""
-    monkeypatch.setattr("ollama_engine.ml.workers.QUIET_SECONDS", 5.0)
-    monkeypatch.setattr("ollama_engine.ml.workers.PATIENCE_SECONDS", 3600.0 if at in ("load", "save") else 5.0)
+    monkeypatch.setattr("ollama_engine.ml.workers.workers.QUIET_SECONDS", 5.0)
+    monkeypatch.setattr("ollama_engine.ml.workers.workers.PATIENCE_SECONDS", 3600.0 if at in ("load", "save") else 5.0)
     with contextlib.ExitStack() as undo:
         stop = lambda: undo.enter_context(worker.stopped())  # noqa: E731
         if at == "load":
@@ -222,7 +223,7 @@ def test_a_name_that_cannot_be_asked_for(host: str) -> None:
 def test_a_worker_serves_one_engine(shared: RunningWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(shared) as engine:
         with monkeypatch.context() as impatient:  # nobody else is: under load answers take longer
-            impatient.setattr("ollama_engine.ml.worker_client.ANSWER_SECONDS", 0.3)
+            impatient.setattr("ollama_engine.ml.workers.worker_client.ANSWER_SECONDS", 0.3)
             with pytest.raises(DeviceError, match="it is busy"):
                 opened(shared)
         assert engine.generate("One day", SHORT).tokens
@@ -308,7 +309,7 @@ def test_forks_formats_and_many_callers(shared: RunningWorker) -> None:
 
 def test_a_full_device(shared: RunningWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     """What does not fit stays here; layers that are asked for and do not fit are refused before anything is sent."""
-    monkeypatch.setattr("ollama_engine.ml.worker_client.WorkerClient.memory", lambda *_: (1 << 20, 1 << 20))
+    monkeypatch.setattr("ollama_engine.ml.workers.worker_client.WorkerClient.memory", lambda *_: (1 << 20, 1 << 20))
     with pytest.raises(NoMemoryError, match=re.escape(shared.address)):
         opened(shared, gpu_layers=100)
     with opened(shared) as engine:
@@ -323,7 +324,7 @@ def taken(engine: Engine) -> int:
 
 def lying(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have workers say that they lend 1 GiB, as where something else takes their memory after they are asked."""
-    monkeypatch.setattr("ollama_engine.ml.worker_client.WorkerClient.memory", lambda *_: (1 << 30, 1 << 30))
+    monkeypatch.setattr("ollama_engine.ml.workers.worker_client.WorkerClient.memory", lambda *_: (1 << 30, 1 << 30))
 
 
 def test_a_worker_lends_what_it_was_told(tmp_path: Path) -> None:

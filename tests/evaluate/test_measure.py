@@ -11,7 +11,7 @@ from ollama_engine.errors import ContextOverflowError
 from ollama_engine.evaluate.measure import decode_seconds, prefill_seconds, random_tokens
 from ollama_engine.input import Batch
 from ollama_engine.kvcache import Cache
-from ollama_engine.runner.load.executor import Executor
+from ollama_engine.runner.execute.executor import Executor
 
 Seen = list[tuple[list[int], list[int], list[int], list[int]]]
 

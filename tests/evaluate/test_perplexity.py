@@ -14,7 +14,7 @@ from ollama_engine.config import EngineConfig
 from ollama_engine.errors import ComputeError, ConfigError
 from ollama_engine.evaluate.perplexity import Perplexity, chunk_logprobs, chunks, scored_from, token_logprobs
 from ollama_engine.runner.load.loading import Loaded, load
-from tests.tiny import write_tiny_llama
+from tests.support.tiny import write_tiny_llama
 
 N_CTX = 40
 CPU = {"threads": 1, "gpu_layers": 0, "kv_cache_type": "f32"}

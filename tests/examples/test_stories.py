@@ -14,7 +14,7 @@ from demo_model.stories import Story, make_story
 from demo_model.tokens import train_tokenizer, weigh_tokens
 from demo_model.world import ANIMALS, PEOPLE, THINGS, TRAITS, draw_character, held_out
 
-from tests.suite import scaled
+from tests.support.suite import scaled
 
 MANY = scaled(3000, quick=600)
 

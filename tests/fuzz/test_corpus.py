@@ -11,7 +11,7 @@ import pytest
 
 from tests.fuzz.mutants import CORPUS, inputs_of, mutants
 from tests.fuzz.targets import NAMES
-from tests.suite import scaled
+from tests.support.suite import scaled
 
 LARGEST = 500_000
 """Bytes of all corpora."""

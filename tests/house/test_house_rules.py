@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.house.each_file import ROOT, for_each, text_of, tree_of
+
 PACKAGE = ROOT / "ollama_engine"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 CYTHON = sorted([*PACKAGE.rglob("*.pyx"), *PACKAGE.rglob("*.pxd")])
@@ -19,6 +20,7 @@ C_SOURCES = sorted((ROOT / "csrc").rglob("*.[ch]"))
 
 MAX_PYTHON_LINES = 345
 MAX_CYTHON_LINES = 420
+MAX_C_LINES = 420
 MAX_FUNCTION_LINES = 70
 MAX_COLUMNS = 120
 # One row for each name: a table is read, not understood.
@@ -27,49 +29,44 @@ TABLES = {"pretokenizer_table.py"}
 LONG_FUNCTIONS = {"engine.py:__init__"}
 
 
-def relative(path: Path) -> str:
-    return str(path.relative_to(ROOT))
-
-
-def ids(paths: list[Path]) -> list[str]:
-    return [relative(path) for path in paths]
-
-
 def lines(path: Path) -> int:
-    return len(path.read_text(encoding="utf-8").splitlines())
+    return len(text_of(path).splitlines())
 
 
-@pytest.mark.parametrize("path", MODULES, ids=ids(MODULES))
+@for_each(MODULES)
 def test_module_says_what_it_owns(path: Path) -> None:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    assert ast.get_docstring(tree), f"{relative(path)} starts with a docstring"
+    assert ast.get_docstring(tree_of(path)), "a module starts with a docstring"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=ids(MODULES))
+@for_each(MODULES)
 def test_sizes(path: Path) -> None:
     if path.name in TABLES:
         return
-    assert lines(path) <= MAX_PYTHON_LINES, f"{relative(path)}: one responsibility each; split it"
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    assert lines(path) <= MAX_PYTHON_LINES, "one responsibility each; split it"
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             length = (node.end_lineno or node.lineno) - node.lineno + 1
             known = f"{path.name}:{node.name}" in LONG_FUNCTIONS
-            assert known or length <= MAX_FUNCTION_LINES, f"{relative(path)}: {node.name} has {length} lines"
+            assert known or length <= MAX_FUNCTION_LINES, f"{node.name} has {length} lines"
 
 
-@pytest.mark.parametrize("path", CYTHON, ids=ids(CYTHON))
+@for_each(CYTHON)
 def test_cython_sizes(path: Path) -> None:
-    assert lines(path) <= MAX_CYTHON_LINES, f"{relative(path)}: one responsibility each; split it"
+    assert lines(path) <= MAX_CYTHON_LINES, "one responsibility each; split it"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=ids(MODULES))
+@for_each(C_SOURCES)
+def test_c_sizes(path: Path) -> None:
+    assert lines(path) <= MAX_C_LINES, "one responsibility each; split it"
+
+
+@for_each(MODULES)
 def test_all_is_sorted_and_true(path: Path) -> None:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in tree.body:
+    for node in tree_of(path).body:
         if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets):
             names = ast.literal_eval(node.value)
-            assert len(names) == len(set(names)), f"{relative(path)}: __all__ names something twice"
-            assert names == sorted(names, key=natural), f"{relative(path)}: __all__ is sorted"
+            assert len(names) == len(set(names)), "__all__ names something twice"
+            assert names == sorted(names, key=natural), "__all__ is sorted"
 
 
 def natural(name: str) -> tuple[int, str]:
@@ -82,41 +79,41 @@ def test_no_attic() -> None:
     assert not attics, "name the thing instead"
 
 
-@pytest.mark.parametrize("path", CYTHON, ids=ids(CYTHON))
+@for_each(CYTHON)
 def test_only_ml_sees_ggml(path: Path) -> None:
-    if path.parent.name != "ml":
-        assert "libggml" not in path.read_text(encoding="utf-8"), f"{relative(path)}: ggml pointers stay in ml/"
+    if "ml" not in path.parts:
+        assert "libggml" not in text_of(path), "ggml pointers stay in ml/"
 
 
-@pytest.mark.parametrize("path", CYTHON, ids=ids(CYTHON))
+@for_each(CYTHON)
 def test_nogil_functions_say_how_they_fail(path: Path) -> None:
     """A nogil function with neither noexcept nor an exception value takes the GIL again after every call."""
     in_extern = False
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in text_of(path).splitlines():
         in_extern = line.startswith("cdef extern") or (in_extern and (not line or line[0] in " #"))
         if not in_extern and re.search(r"^\s*cdef .*\)\s.*\bnogil:", line):
-            assert re.search(r"\bnoexcept\b|\bexcept\b", line), f"{relative(path)}: {line.strip()}"
+            assert re.search(r"\bnoexcept\b|\bexcept\b", line), line.strip()
 
 
-@pytest.mark.parametrize("path", MODULES, ids=ids(MODULES))
+@for_each(MODULES)
 def test_environment_is_read_at_the_rim(path: Path) -> None:
     if path.relative_to(PACKAGE).parts[0] not in ("cli", "server"):
-        text = path.read_text(encoding="utf-8")
-        assert not re.search(r"os\.(environ|getenv)", text), f"{relative(path)}: only cli/ and server/ may"
+        text = text_of(path)
+        assert not re.search(r"os\.(environ|getenv)", text), "only cli/ and server/ may"
 
 
-@pytest.mark.parametrize("path", [*C_SOURCES], ids=ids([*C_SOURCES]))
+@for_each(C_SOURCES)
 def test_c_has_no_python_and_our_prefix(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
+    text = text_of(path)
     assert "Python.h" not in text
     if path.suffix == ".h":
         names = re.findall(r"^(?:[a-z_0-9]+[ *]+)+([a-z_0-9]+)\(", text, flags=re.MULTILINE)
-        assert all(name.startswith("oe_") for name in names), f"{relative(path)}: {names}"
+        assert all(name.startswith("oe_") for name in names), names
 
 
-@pytest.mark.parametrize("path", [*C_SOURCES], ids=ids([*C_SOURCES]))
+@for_each(C_SOURCES)
 def test_c_lines_fit(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
+    text = text_of(path)
     assert not [line for line in text.splitlines() if len(line) > MAX_COLUMNS]
 
 

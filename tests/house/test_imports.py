@@ -35,7 +35,6 @@ HEAVY = (
 
 FOR_SOME_MODELS = (
     "kvcache.cross_attention",
-    "ml.memory",
     "runner.load.model_info",
     "tokenizer.unigram",
 )
@@ -128,9 +127,9 @@ def test_the_program_says_what_it_is_without_any_command(argument: str) -> None:
     assert not found & ({*HEAVY, "dataclasses", "numpy", "pathlib", "regex"} - {"shutil"})
 
 
-@pytest.mark.parametrize("command", ["run", "embed", "devices"])
+@pytest.mark.parametrize("command", ["chat.run", "chat.embed", "measure.devices"])
 def test_the_options_of_a_command_are_told_without_an_engine(command: str) -> None:
-    found = imported_after(program(command, "--help"))
+    found = imported_after(program(command.partition(".")[2], "--help"))
     assert f"ollama_engine.cli.{command}" in found
     runner = {name for name in found if name.startswith("ollama_engine.runner")}
     light = ("", ".request", ".request.options", ".request.reasoning")
@@ -143,5 +142,5 @@ def test_one_prompt_and_one_answer_are_measured_without_the_engine() -> None:
     """As llama-bench does; random tokens need no generator of numpy's, which would look for entropy."""
     arguments = ("bench", "demo", "-p", "1", "-n", "1", "-r", "1", "--threads", "1")
     found = imported_after(program(*arguments))
-    assert "ollama_engine.cli.bench.parts" in found
+    assert "ollama_engine.cli.measure.bench.parts" in found
     assert not found & {*HEAVY, "numpy.random", "ollama_engine.engine", "statistics"} - {"json", "shutil"}

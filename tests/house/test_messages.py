@@ -13,7 +13,7 @@ import pytest
 
 from ollama_engine import Engine, SamplingParams
 from ollama_engine.errors import ConfigError, ContextOverflowError
-from tests.tiny import write_tiny_llama
+from tests.support.tiny import write_tiny_llama
 
 THREE = SamplingParams(temperature=0, max_tokens=3, logit_bias={318: float("-inf"), 319: float("-inf")})
 

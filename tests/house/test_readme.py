@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ollama_engine import demo
-from tests.media_model import seeing_model
+from tests.support.media_model import seeing_model
 
 PICTURE = "cat.png"
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from ollama_engine import nn
 from ollama_engine.input import Batch
 from ollama_engine.kvcache import CacheConfig, CausalCache, LayerShape
-from ollama_engine.ml.backend import Backend
-from ollama_engine.ml.context import Context
-from ollama_engine.ml.placement import BackendParams
+from ollama_engine.ml.device.placement import BackendParams
+from ollama_engine.ml.graph.backend import Backend
+from ollama_engine.ml.graph.context import Context
 from tests.kvcache.drawing import ints
 
 KEY_DIM, VALUE_DIM, KV_HEADS, HEADS = 32, 64, 2, 4

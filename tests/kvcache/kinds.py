@@ -21,12 +21,12 @@ from ollama_engine.input import Batch, BatchMedia, MediaItem
 from ollama_engine.kvcache import Cache, CacheConfig, CompositeStepCache, LayerShape, StepCache, Visibility, make_cache
 from ollama_engine.kvcache.cross_attention import CrossAttentionCache
 from ollama_engine.kvcache.null import NullCache
-from ollama_engine.ml.backend import Backend
-from ollama_engine.ml.context import Context
-from ollama_engine.ml.placement import BackendParams
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.device.placement import BackendParams
+from ollama_engine.ml.graph.backend import Backend
+from ollama_engine.ml.graph.context import Context
+from ollama_engine.ml.graph.tensor import Tensor
 from tests.kvcache.drawing import ints
-from tests.media import item
+from tests.support.media import item
 
 DIM, KV_HEADS, HEADS, IMAGE_ROWS, N_CELLS, N_IMAGES, MEMORY = 32, 2, 4, 3, 32, 4, 5
 Floats = NDArray[np.float32]

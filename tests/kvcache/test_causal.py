@@ -11,12 +11,12 @@ import pytest
 from ollama_engine.errors import ConfigError, ContextOverflowError, NoMemoryError
 from ollama_engine.input import Batch
 from ollama_engine.kvcache import CacheConfig, CausalCache, LayerShape
-from ollama_engine.ml.backend import Backend
-from ollama_engine.ml.ops_paged import paged_attention_chosen
-from ollama_engine.ml.placement import BackendParams
+from ollama_engine.ml.device.placement import BackendParams
+from ollama_engine.ml.graph.backend import Backend
+from ollama_engine.ml.ops.paged import paged_attention_chosen
 from tests.kvcache.attending import Attending, attending
 from tests.kvcache.drawing import draw, last_position, table
-from tests.suite import slow_except
+from tests.support.suite import slow_except
 
 TOLERANCE = {"f32": 1e-5, "f16": 1e-2, "bf16": 2e-2, "q8_0": 5e-2, "q4_0": 0.5}
 """Of an average of normal numbers whose keys and values are rounded to the type."""

@@ -16,7 +16,7 @@ from ollama_engine.kvcache.span import CellSpan
 from ollama_engine.kvcache.visibility import Visibility
 from tests.kvcache.cells_twin import CellsTwin
 from tests.kvcache.drawing import ints, last_position
-from tests.suite import scaled
+from tests.support.suite import scaled
 
 SEQUENCES = (0, 1, 2, 70)
 sequences = st.sampled_from(SEQUENCES)

@@ -19,9 +19,9 @@ from ollama_engine.kvcache import (
     make_cache,
 )
 from ollama_engine.kvcache.shifting import CellShifter
-from ollama_engine.ml.backend import Backend
-from ollama_engine.ml.placement import BackendParams
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.device.placement import BackendParams
+from ollama_engine.ml.graph.backend import Backend
+from ollama_engine.ml.graph.tensor import Tensor
 from tests.kvcache.drawing import draw
 from tests.kvcache.kinds import KINDS, N_CELLS, Fed, answers, fed, shape
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from ollama_engine.errors import ContextOverflowError
-from ollama_engine.ml.context import Context
+from ollama_engine.ml.graph.context import Context
 from tests.kvcache.kinds import KINDS, LAYOUTS, MEMORY, N_CELLS, NULL_KINDS, Kind, NullKind, answers, fed, run, stepped
-from tests.suite import scaled
+from tests.support.suite import scaled
 
 each_kind = pytest.mark.parametrize("kind", KINDS, ids=str)
 each_shiftable = pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.shifts], ids=str)

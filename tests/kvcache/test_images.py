@@ -16,10 +16,10 @@ from ollama_engine.errors import ContextOverflowError
 from ollama_engine.kvcache import CacheConfig, CompositeCache, LayerShape, make_cache
 from ollama_engine.kvcache.cross_attention import CrossAttentionCache
 from ollama_engine.kvcache.images import ImageSlots
-from ollama_engine.ml.backend import Backend
-from ollama_engine.ml.placement import BackendParams
+from ollama_engine.ml.device.placement import BackendParams
+from ollama_engine.ml.graph.backend import Backend
 from tests.kvcache.kinds import IMAGE_ROWS, KINDS, Fed, answers, fed, run, shape
-from tests.suite import scaled
+from tests.support.suite import scaled
 
 IMAGES = next(kind for kind in KINDS if kind.sees_images)
 

@@ -16,7 +16,7 @@ from ollama_engine.errors import ContextOverflowError
 from ollama_engine.kvcache import move
 from tests.kvcache.drawing import draw, ints, table
 from tests.kvcache.world import ROPES, TOLERANCE, World, world
-from tests.suite import scaled
+from tests.support.suite import scaled
 
 LAYOUTS = [(dtype, True) for dtype in TOLERANCE] + [(dtype, False) for dtype in ("f32", "f16", "bf16")]
 each_layout = pytest.mark.parametrize(("dtype", "flash"), LAYOUTS)

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from ollama_engine.errors import ContextOverflowError
 from ollama_engine.kvcache import Cache, CacheConfig, CausalCache, LayerShape, Saveable, SavedRows, rows
 from ollama_engine.kvcache.rows import NEAR, PIECE, RUNS, pieces
-from ollama_engine.ml.backend import Backend
-from ollama_engine.ml.placement import BackendParams
-from ollama_engine.ml.types import block_of
+from ollama_engine.ml.device.placement import BackendParams
+from ollama_engine.ml.graph.backend import Backend
+from ollama_engine.ml.graph.types import block_of
 from tests.kvcache.drawing import ints
 from tests.kvcache.kinds import KINDS, N_CELLS, N_IMAGES, Fed, Kind, answers, fed, run
 from tests.kvcache.test_images import cross_attention_of

@@ -15,11 +15,11 @@ from ollama_engine.input import Batch
 from ollama_engine.kvcache import CacheConfig, CausalCache, CellUsage, LayerShape, Visibility
 from ollama_engine.kvcache.shifting import CellShifter
 from ollama_engine.kvcache.store import CellIndices
-from ollama_engine.ml.backend import Backend
-from ollama_engine.ml.context import Context
-from ollama_engine.ml.placement import BackendParams
-from ollama_engine.ml.storage import Storage
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.device.placement import BackendParams
+from ollama_engine.ml.graph.backend import Backend
+from ollama_engine.ml.graph.context import Context
+from ollama_engine.ml.graph.storage import Storage
+from ollama_engine.ml.graph.tensor import Tensor
 from tests.kvcache.drawing import ints
 
 LAYERS = (

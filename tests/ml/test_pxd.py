@@ -11,11 +11,11 @@ from types import ModuleType
 import pytest
 
 from ollama_engine.config import RANGES
-from ollama_engine.ml.backend import MAX_DEVICES
+from ollama_engine.ml.graph.backend import MAX_DEVICES
 
 ROOT = Path(__file__).resolve().parents[2]
 ML = ROOT / "ollama_engine" / "ml"
-PXD = [ML / "libggml.pxd", ML / "libgguf.pxd"]
+PXD = [ML / "ggml" / "libggml.pxd", ML / "ggml" / "libgguf.pxd"]
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +108,7 @@ def test_limits_stated_here_are_those_of_ggml(include: Path) -> None:
 
     sources = include.parent / "src"
     alive = re.search(
-        r"^cdef int MAX_ALIVE = (\d+)$", (ML / "computation.pyx").read_text(encoding="utf-8"), re.MULTILINE
+        r"^cdef int MAX_ALIVE = (\d+)$", (ML / "graph" / "computation.pyx").read_text(encoding="utf-8"), re.MULTILINE
     )
     assert alive is not None
     # One gap beside every value alive, and some to spare.

@@ -22,7 +22,7 @@ from ollama_engine.convert import convert_model
 from tests.convert.folders import bpe_tokenizer, write_json
 from tests.models import architectures, families
 from tests.models.cases import EXACT, N_CTX
-from tests.tiny import SPECIALS
+from tests.support.tiny import SPECIALS
 
 N_VOCAB = families.N_VOCAB
 PROMPT_LENGTH = 70

@@ -21,7 +21,7 @@ from ollama_engine.convert import convert_model
 from tests.convert.folders import bpe_tokenizer, write_json, write_safetensors
 from tests.models import architectures
 from tests.models.cases import EXACT, GREEDY_STEPS, N_CTX
-from tests.tiny import SPECIALS
+from tests.support.tiny import SPECIALS
 
 Weights = dict[str, NDArray[np.float32]]
 

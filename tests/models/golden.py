@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.models.cases import Case
-from tests.tiny import Weights
+from tests.support.tiny import Weights
 
 FOLDER = Path(__file__).parent / "goldens"
 N_ROWS = 4

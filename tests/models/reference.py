@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests import suite
 from tests.models.cases import GREEDY_STEPS, Case
-from tests.tiny import TinyLlama, TinyModel, Weights
+from tests.support import suite
+from tests.support.tiny import TinyLlama, TinyModel, Weights
 
 
 class Reference:

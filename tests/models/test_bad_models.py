@@ -11,16 +11,16 @@ import pytest
 
 from ollama_engine import Engine, SamplingParams
 from ollama_engine.errors import ModelFormatError, UnsupportedModelError
-from ollama_engine.ml.backend import Backend
-from ollama_engine.ml.gguf import GGUFFile
-from ollama_engine.ml.metadata import Metadata
-from ollama_engine.ml.placement import BackendParams
-from ollama_engine.ml.storage import Storage
-from ollama_engine.ml.weights import Weights
+from ollama_engine.ml.device.placement import BackendParams
+from ollama_engine.ml.gguf.gguf_file import GGUFFile
+from ollama_engine.ml.gguf.metadata import Metadata
+from ollama_engine.ml.graph.backend import Backend
+from ollama_engine.ml.graph.storage import Storage
+from ollama_engine.ml.weights.weights import Weights
 from ollama_engine.models import model_class
 from tests.models.variants import CPU, QUICK_VARIANTS, VARIANTS, WRITERS, Variant, minimal
-from tests.suite import slow_except
-from tests.tiny import write_tiny_llama
+from tests.support.suite import slow_except
+from tests.support.tiny import write_tiny_llama
 
 
 @pytest.mark.parametrize("architecture", slow_except(WRITERS, "llama", "gpt-oss", "gemma3"))

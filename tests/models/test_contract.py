@@ -12,7 +12,7 @@ from ollama_engine import Engine, SamplingParams
 from ollama_engine.input import Batch
 from ollama_engine.kvcache import make_null_cache
 from ollama_engine.models import Embeds
-from ollama_engine.runner.load.executor import Executor
+from ollama_engine.runner.execute.executor import Executor
 from tests.models.cases import difference
 from tests.models.variants import (
     CPU,
@@ -28,7 +28,8 @@ from tests.models.variants import (
     prompt,
     rows,
 )
-from tests.suite import slow_except
+from tests.plugins.not_run_here import NOT_HERE
+from tests.support.suite import slow_except
 
 SAME = 1e-4
 """Largest difference between two ways to compute the same, in standard deviations of the logits; 3e-6 is found."""
@@ -159,7 +160,7 @@ def test_repacked_weights_compute_the_same(variant: Variant, tmp_path: Path) -> 
         with executor(path, repack=repack) as (runner, weights):
             repacked = [name for name, weight in weights.items() if weight.repacked is not None]
             if repack and not repacked:
-                pytest.skip(f"this CPU has no repacked layout for {variant.fields['dtype']}")
+                pytest.skip(f"{NOT_HERE}a repacked layout of {variant.fields['dtype']}")
             assert bool(repacked) is repack
             found[repack] = rows(runner, ids, 1)
     assert difference(found[True], found[False]) <= 1e-3

@@ -12,11 +12,11 @@ from gguf import GGUFReader
 from ollama_engine import SamplingParams
 from ollama_engine.errors import ModelFormatError, NoMemoryError, ShapeError
 from ollama_engine.models.gemma3.multimodal import Gemma3Multimodal
-from tests.mmproj import changed
 from tests.models.vision import harness
 from tests.models.vision.harness import Case, cases
 from tests.models.vision.pictures import Picture
-from tests.suite import slow_except
+from tests.support.mmproj import changed
+from tests.support.suite import slow_except
 
 pytest.importorskip("PIL", reason="Pillow is not installed")
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ollama_engine.errors import ModelFormatError
-from ollama_engine.ml.metadata import Metadata
+from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.models.dialects import known_values
 from ollama_engine.models.gemma2 import Gemma2
 from ollama_engine.models.gemma3 import Gemma3

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from ollama_engine import Engine, SamplingParams
-from ollama_engine.ml.device import devices
+from ollama_engine.ml.device.device import devices
 from tests.models.cases import difference
 from tests.models.variants import CPU, N_CTX, QUICK_VARIANTS, VARIANTS, Variant, prompt
 from tests.models.vision import harness
 from tests.models.vision.harness import Case, cases, greedy
-from tests.suite import slow_except
-from tests.workers import RunningWorker, running_worker
+from tests.support.suite import slow_except
+from tests.support.workers import RunningWorker, running_worker
 
 SAME = 1e-4
 """Largest difference in standard deviations of the logits; 5e-6 is found."""

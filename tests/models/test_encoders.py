@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from ollama_engine.errors import ModelFormatError
-from ollama_engine.ml.backend import Backend
-from ollama_engine.ml.gguf import GGUFFile
-from ollama_engine.ml.metadata import Metadata
-from ollama_engine.ml.placement import BackendParams
-from ollama_engine.ml.storage import Storage
-from ollama_engine.ml.weights import Weights
+from ollama_engine.ml.device.placement import BackendParams
+from ollama_engine.ml.gguf.gguf_file import GGUFFile
+from ollama_engine.ml.gguf.metadata import Metadata
+from ollama_engine.ml.graph.backend import Backend
+from ollama_engine.ml.graph.storage import Storage
+from ollama_engine.ml.weights.weights import Weights
 from ollama_engine.models import TextEncoder, model_class
 from tests.models import encoders
 from tests.models.cases import difference

@@ -10,7 +10,7 @@ import pytest
 from tests.models import families
 from tests.models.cases import difference
 from tests.models.families import Family, cases, greedy_tokens, running
-from tests.suite import slow_except
+from tests.support.suite import slow_except
 
 
 def test_every_golden_has_its_case() -> None:

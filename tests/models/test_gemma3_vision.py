@@ -13,20 +13,20 @@ import pytest
 from ollama_engine import Engine
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.input import Input, MediaItem
-from ollama_engine.ml.metadata import Metadata
+from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.models.gemma3.multimodal import Gemma3Multimodal
 from ollama_engine.models.gemma3.vision import read_options
 from ollama_engine.models.media_tokens import newline_runs, split_run, token_id
 from ollama_engine.nn import vision
 from ollama_engine.runner.core.input_processor import prompt_inputs
-from tests.media import item
 from tests.models.cases import difference
 from tests.models.test_vision import encoded
 from tests.models.vision import harness
 from tests.models.vision.gemma3 import N_SOFT, TOKENS
 from tests.models.vision.harness import N_TEXT
 from tests.models.vision.pictures import Picture
-from tests.tiny import SPECIALS
+from tests.support.media import item
+from tests.support.tiny import SPECIALS
 
 CASE = harness.cases()[[case.name for case in harness.cases()].index("gemma3")]
 BEGIN, END, SOFT, LINE, LINES, MORE_LINES = (N_TEXT + i for i in range(len(TOKENS)))
@@ -100,7 +100,7 @@ def test_image_rows_are_not_scaled(engine: Engine) -> None:
     found = engine.logits(CASE.segments(CASE.prompts["one"]))[golden.rows]
     scaled = golden.features[0] * np.sqrt(engine._loaded.model.n_embd)  # type: ignore[attr-defined]
     assert np.abs(scaled).mean() > 5 * np.abs(golden.features[0]).mean(), "the case would tell"
-    np.testing.assert_allclose(found, golden.logits, atol=1e-3 * golden.logits.std())
+    np.testing.assert_allclose(found, golden.logits, atol=harness.TOLERANCE * golden.logits.std())
 
 
 def test_a_picture_is_stretched_to_the_square_whatever_its_shape(multimodal: Gemma3Multimodal) -> None:
@@ -204,7 +204,7 @@ def test_embeddings_without_amx(engine: Engine, monkeypatch: pytest.MonkeyPatch)
     """What ggml computes where the CPU has no AMX; heads of 12 are padded for it, and cut again."""
     monkeypatch.setattr(vision, "amx_allowed", lambda: False)
     picture = Picture(100, 60)
-    assert difference(encoded(engine, picture), harness.load(CASE).answers["one"].features[0]) <= 1e-3
+    assert difference(encoded(engine, picture), harness.load(CASE).answers["one"].features[0]) <= harness.TOLERANCE
 
 
 TEMPLATE = (

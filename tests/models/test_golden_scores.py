@@ -10,7 +10,7 @@ import pytest
 from ollama_engine import SamplingParams
 from tests.models import golden
 from tests.models.cases import CASES, Case
-from tests.suite import slow_except
+from tests.support.suite import slow_except
 
 
 @pytest.mark.parametrize("name", slow_except([case.name for case in CASES if case.greedy], "gqa", "biases"))

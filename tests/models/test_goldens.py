@@ -10,7 +10,7 @@ import pytest
 
 from tests.models import golden
 from tests.models.cases import CASES, Case, difference
-from tests.suite import slow_except
+from tests.support.suite import slow_except
 
 
 def test_every_golden_has_its_case() -> None:

@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 
 from ollama_engine.errors import ModelFormatError, UnsupportedModelError
-from ollama_engine.ml.backend import Backend
-from ollama_engine.ml.context import Context
-from ollama_engine.ml.metadata import Metadata
-from ollama_engine.ml.placement import BackendParams
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.device.placement import BackendParams
+from ollama_engine.ml.gguf.metadata import Metadata
+from ollama_engine.ml.graph.backend import Backend
+from ollama_engine.ml.graph.context import Context
+from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.llava import Llava
 from ollama_engine.models.llava.preprocess import Preprocessor, best_resolution
 from ollama_engine.models.llava.vision import VisionOptions
-from tests.mmproj import Cut, cut
 from tests.models.vision import harness
 from tests.models.vision.llava import CASES
 from tests.models.vision.pictures import Picture
+from tests.support.mmproj import Cut, cut
 
 pytest.importorskip("PIL", reason="Pillow is not installed")
 

@@ -15,15 +15,15 @@ from ollama_engine import Engine
 from ollama_engine.convert import convert_model
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.input import FloatArray, Input, MediaItem
-from ollama_engine.ml.context import Context
-from ollama_engine.ml.metadata import Metadata
+from ollama_engine.ml.gguf.metadata import Metadata
+from ollama_engine.ml.graph.context import Context
 from ollama_engine.models.mistral3.multimodal import PixtralMultimodal
 from ollama_engine.models.mistral3.preprocess import Preprocessor
 from ollama_engine.models.mistral3.vision import PAIRS, VisionOptions, read_options
-from tests.mmproj import MISTRAL3, cut, without_keys
 from tests.models.vision import harness
 from tests.models.vision.harness import N_TEXT, cases, greedy
 from tests.models.vision.pictures import Picture
+from tests.support.mmproj import MISTRAL3, cut, without_keys
 
 pytest.importorskip("PIL", reason="Pillow is not installed")
 

@@ -20,7 +20,7 @@ from tests.convert.quant.make_goldens import quantize
 from tests.models import peer_cases
 from tests.models.families import Family
 from tests.models.peer_cases import CASES, FILES, N_CTX, PRESETS, TEXT, TOLERANCE
-from tests.suite import slow_except
+from tests.support.suite import slow_except
 
 Files = tuple[Family, dict[str, Path]]
 

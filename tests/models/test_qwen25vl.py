@@ -12,21 +12,21 @@ import pytest
 
 from ollama_engine import Engine, SamplingParams, nn
 from ollama_engine.errors import ImageError, ModelFormatError
-from ollama_engine.ml.backend import Backend
-from ollama_engine.ml.context import Context
-from ollama_engine.ml.metadata import Metadata
-from ollama_engine.ml.placement import BackendParams
+from ollama_engine.ml.device.placement import BackendParams
+from ollama_engine.ml.gguf.metadata import Metadata
+from ollama_engine.ml.graph.backend import Backend
+from ollama_engine.ml.graph.context import Context
 from ollama_engine.models.qwen25vl.multimodal import AXES, Qwen25VLMultimodal
 from ollama_engine.models.qwen25vl.preprocess import Preprocessor
 from ollama_engine.models.qwen25vl.text import read_sections
 from ollama_engine.models.qwen25vl.vision import VisionOptions, read_options
 from ollama_engine.models.qwen25vl.windows import Windows
 from ollama_engine.runner.core.input_processor import prompt_inputs
-from tests.mmproj import QWEN25VL, cut, without_keys
 from tests.models.reference import import_reference
 from tests.models.vision import harness
 from tests.models.vision.harness import N_CTX, cases, greedy
 from tests.models.vision.pictures import Picture
+from tests.support.mmproj import QWEN25VL, cut, without_keys
 
 pytest.importorskip("PIL", reason="Pillow is not installed")
 
@@ -93,6 +93,21 @@ def test_pictures_take_half_of_a_context_at_most(path: Path) -> None:
     with harness.engine(path, num_ctx=32) as engine:
         assert reader(engine).preprocess(Picture(100, 100).draw()).n_inputs <= 16
         assert reader(engine).largest_image().n_inputs <= 16
+
+
+def test_the_log_says_which_pictures_the_context_shrinks(caplog: pytest.LogCaptureFixture) -> None:
+    made = preprocessor(max_pixels=28 * 28 * 64)
+    made.prepare(Picture(600, 600).draw())
+    assert not caplog.messages, "the published limit does so everywhere"
+    made.limit_rows(16)
+    made.prepare(Picture(112, 112).draw())
+    assert not caplog.messages, "it fits"
+    made.prepare(Picture(200, 300).draw())
+    (message,) = caplog.messages
+    assert message == (
+        "a picture of 200x300 pixels is shrunk to 84x112, since it may take half of num_ctx; the model would take it "
+        "as 168x252"
+    )
 
 
 def test_the_largest_image_has_the_most_patches() -> None:

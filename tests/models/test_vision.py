@@ -13,7 +13,7 @@ import pytest
 
 from ollama_engine import Engine, SamplingParams
 from ollama_engine.input import FloatArray
-from ollama_engine.ml.context import Context
+from ollama_engine.ml.graph.context import Context
 from ollama_engine.models.base import Multimodal
 from ollama_engine.multimodal.image import read_image
 from ollama_engine.runner.core.input_processor import prompt_inputs
@@ -21,7 +21,7 @@ from tests.models.cases import difference
 from tests.models.vision import harness
 from tests.models.vision.harness import TOLERANCE, Case, Golden, cases, checksums, greedy
 from tests.models.vision.pictures import Picture
-from tests.suite import slow_except
+from tests.support.suite import scaled, slow_except
 
 pytest.importorskip("PIL", reason="Pillow is not installed")
 
@@ -141,7 +141,8 @@ def test_answers_are_the_same_with_a_cached_prefix_and_without(case: Case, folde
             check(case, golden, name, engine)
             check(case, golden, name, engine)
             check(case, golden, name, engine, cache=False)
-            for end in range(1, len(prompt)):  # a prefix that ends before or behind an image, then the whole prompt
+            # a prefix that ends before or behind an image, then the whole prompt
+            for end in range(1, len(prompt), scaled(1, quick=2)):
                 engine.generate(case.segments(prompt[:end]), SamplingParams(temperature=0, max_tokens=1))
                 check(case, golden, name, engine)
 

@@ -18,18 +18,18 @@ from ollama_engine.architectures import ARCHITECTURES
 from ollama_engine.config import EngineConfig
 from ollama_engine.input import Batch
 from ollama_engine.kvcache import CacheConfig, CausalCache
-from ollama_engine.ml.backend import Backend
-from ollama_engine.ml.gguf import GGUFFile
-from ollama_engine.ml.metadata import Metadata
-from ollama_engine.ml.placement import BackendParams
-from ollama_engine.ml.weights import Weights
+from ollama_engine.ml.device.placement import BackendParams
+from ollama_engine.ml.gguf.gguf_file import GGUFFile
+from ollama_engine.ml.gguf.metadata import Metadata
+from ollama_engine.ml.graph.backend import Backend
+from ollama_engine.ml.weights.weights import Weights
 from ollama_engine.models import architectures, model_class
-from ollama_engine.runner.load.executor import Executor
+from ollama_engine.runner.execute.executor import Executor
 from ollama_engine.runner.load.loading import Loaded, load
 from tests.models import families
 from tests.models.architectures import cases_of
 from tests.models.families import Family
-from tests.tiny import write_tiny_llama
+from tests.support.tiny import write_tiny_llama
 
 N_CTX = 256
 WRITERS = [name for name in architectures() if not {"n_scores", "n_image_embd"} & set(dir(model_class(name)))]

@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 from ollama_engine.errors import ImageError
 from ollama_engine.multimodal.image import MAX_PIXELS, is_image, on_white, read_image
 from tests.multimodal.pictures import FILES, as_file, drawn, pixels
-from tests.suite import scaled
+from tests.support.suite import scaled
+from tests.support.waiting import join
 
 
 def loaded(data: bytes) -> np.ndarray:
@@ -204,8 +205,7 @@ def test_threads_read_at_once_and_change_nothing() -> None:
     threads = [threading.Thread(target=read_all) for _ in range(6)]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    join(*threads)
     assert not failed
     assert state == (PIL.Image.MAX_IMAGE_PIXELS, PIL.ImageFile.LOAD_TRUNCATED_IMAGES, list(warnings.filters))
 

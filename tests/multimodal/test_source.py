@@ -19,7 +19,8 @@ from ollama_engine.errors import ImageError
 from ollama_engine.multimodal.image import MAX_PIXELS, read_image
 from ollama_engine.multimodal.source import image_bytes, is_picture
 from tests.multimodal.pictures import FILES, as_file, drawn, pixels, turned
-from tests.suite import scaled
+from tests.support.suite import scaled
+from tests.support.waiting import join
 
 EXPECTED = r"an image is a path, the bytes of a file, a PIL.Image, or an array \[height, width, 3\]; got "
 
@@ -177,8 +178,7 @@ def test_one_opened_file_in_many_threads() -> None:
         threads = [threading.Thread(target=lambda: found.append(read(image))) for _ in range(6)]  # noqa: B023
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join()
+        join(*threads)
         assert len(found) == len(threads)
         for each in found:
             np.testing.assert_array_equal(each, expected)

@@ -7,9 +7,9 @@ import pytest
 
 from ollama_engine import nn
 from ollama_engine.errors import ShapeError
-from ollama_engine.ml.backend import Backend
-from ollama_engine.ml.context import Context
-from ollama_engine.ml.placement import BackendParams
+from ollama_engine.ml.device.placement import BackendParams
+from ollama_engine.ml.graph.backend import Backend
+from ollama_engine.ml.graph.context import Context
 
 
 @pytest.mark.parametrize(("period", "offset"), [(8192, 1), (16384, 0), (12, 1), (25, 1), (41, 0), (1, 0)])

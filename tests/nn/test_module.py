@@ -9,7 +9,7 @@ import pytest
 
 from ollama_engine import nn
 from ollama_engine.errors import ModelFormatError
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.graph.tensor import Tensor
 
 
 class FakeTensor:

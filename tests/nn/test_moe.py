@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ollama_engine.ml.backend import Backend
-from ollama_engine.ml.context import Context
-from ollama_engine.ml.placement import BackendParams
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.device.placement import BackendParams
+from ollama_engine.ml.graph.backend import Backend
+from ollama_engine.ml.graph.context import Context
+from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.nn import moe
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ollama_engine.errors import ModelFormatError, UnsupportedModelError
-from ollama_engine.ml.metadata import Metadata
+from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.nn import Rope, read_rope
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from ollama_engine import Engine
-from tests.same_bits import OURS, differing
-from tests.suite import slow_except
+from tests.plugins.not_run_here import NOT_HERE
+from tests.support.same_bits import OURS, differing
+from tests.support.suite import slow_except
 
 TEXT = "The Apollo program was a series of flights to the Moon. " * 8
 SHORT = "In 1969, NASA"
@@ -22,8 +23,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 pytestmark = [
     pytest.mark.cpu_only,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(not OURS, reason="products or attention are ggml's on this CPU, and round as they come"),
+    pytest.mark.skipif(not OURS, reason=f"{NOT_HERE}kernels of ours for attention and Q8_0"),
 ]
 
 

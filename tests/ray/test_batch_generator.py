@@ -117,7 +117,8 @@ ray.shutdown()
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
+@pytest.mark.timing("Ray's processes wait for each other within limits of their own")
+@pytest.mark.timeout(1200)  # Ray starts and ends two clusters
 def test_a_ray_data_job_whose_processes_are_killed_answers_every_row_once(tmp_path: Path) -> None:
     """First one of the two that have engines, then all of the job, whose second half of rows waits for that."""
     pytest.importorskip("ray.data", reason="the extra `ray` is not installed")

@@ -16,7 +16,11 @@ from tests.ray.ray_environment import PATIENCE, ray_environment  # noqa: E402
 from tests.ray.running import RunningServer, running  # noqa: E402
 from tests.ray.test_replicas import counter, stream, wait_until  # noqa: E402
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timing("Ray's processes wait for each other within limits of their own"),
+    pytest.mark.timeout(1200),  # Ray starts and ends a cluster
+]
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,8 +19,13 @@ httpx = pytest.importorskip("httpx", reason="the extra `server` is not installed
 from ollama_engine import Engine, SamplingParams, demo  # noqa: E402
 from tests.ray.ray_environment import PATIENCE, kill  # noqa: E402
 from tests.ray.running import RunningServer, serving  # noqa: E402
+from tests.support.waiting import eventually  # noqa: E402
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timing("Ray's processes wait for each other within limits of their own"),
+    pytest.mark.timeout(1200),  # Ray starts and ends a cluster
+]
 
 ENDLESS = {"format": {"type": "array", "minItems": 100_000, "items": {"enum": [1, 2, 3]}}}
 """Fields of a request whose answer has no end: a model that may write what it likes comes to one."""
@@ -62,10 +66,7 @@ def counter(server: RunningServer, name: str, label: str = "") -> float:
 
 
 def wait_until(true: Callable[[], bool]) -> None:
-    until = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    eventually(true, PATIENCE)
 
 
 def test_answers_are_those_of_the_engine(server: RunningServer) -> None:

@@ -14,16 +14,16 @@ import numpy as np
 
 from ollama_engine import Engine, SamplingParams, demo
 from ollama_engine.ml import ops
-from ollama_engine.ml.backend import Backend
-from ollama_engine.ml.context import Context
-from ollama_engine.ml.device import devices
-from ollama_engine.ml.kernel_choice import THIS_CPU
-from ollama_engine.ml.ops_amx import amx_allowed
-from ollama_engine.ml.ops_paged import paged_attention_instructions
-from ollama_engine.ml.ops_small_batch import small_batch_instructions
-from ollama_engine.ml.placement import BackendParams
-from ollama_engine.ml.quantize import TARGETS, dequantize_rows, quantize_rows
-from ollama_engine.ml.storage import Storage, can_repack
+from ollama_engine.ml.device.device import devices
+from ollama_engine.ml.device.placement import BackendParams
+from ollama_engine.ml.graph.backend import Backend
+from ollama_engine.ml.graph.context import Context
+from ollama_engine.ml.graph.storage import Storage, can_repack
+from ollama_engine.ml.ops.amx import amx_allowed
+from ollama_engine.ml.ops.paged import paged_attention_instructions
+from ollama_engine.ml.ops.small_batch import small_batch_instructions
+from ollama_engine.ml.weights.kernel_choice import THIS_CPU
+from ollama_engine.ml.weights.quantize import TARGETS, dequantize_rows, quantize_rows
 from ollama_engine.sample._sample import sampler_instructions
 
 LENGTH, WIDTH = 512, 48

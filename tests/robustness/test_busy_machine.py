@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from ollama_engine.ml.placement import usable_cpus
+from ollama_engine.ml.device.placement import usable_cpus
 from tests.robustness.busy_child import SHARE
 
 CHILD = Path(__file__).with_name("busy_child.py")
 
 
 @pytest.mark.slow
+@pytest.mark.timing("how the system shares the CPUs between us and processes that never rest")
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux says how long threads wait for a CPU")
 @pytest.mark.skipif(usable_cpus() < 2, reason="one CPU: there is only one thread")
 def test_two_threads_do_not_spin_for_each_other_beside_other_processes() -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from ollama_engine import demo
-from tests.ml.test_mapped_files import grants_leases
+from tests.ml.gguf.test_mapped_files import grants_leases
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.skipif(sys.platform == "win32", reason="nobody truncates there")]
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="nobody truncates there")
 
 CHANGES = {
     "truncate": "import os; os.truncate(path, 1000)",

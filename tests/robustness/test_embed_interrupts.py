@@ -24,8 +24,6 @@ from tests.robustness.test_interrupts import (
     wait_until_idle,
 )
 
-pytestmark = pytest.mark.timeout(60)
-
 __all__ = ["no_callbacks_of_others"]
 
 TEXTS = ["a small thing", "it", "what is it"] * 3

@@ -17,13 +17,11 @@ import pytest
 from ollama_engine import Completion, Engine, SamplingParams
 from ollama_engine.errors import ClosedError, ComputeError, EngineBusyError, SamplingError
 from ollama_engine.runner.core import steered_rows
-from ollama_engine.runner.load.executor import Executor
+from ollama_engine.runner.execute.executor import Executor
 from ollama_engine.runner.request.channel import Event, RequestChannel
 from ollama_engine.runner.request.request import Request
 from ollama_engine.runner.schedule.sequence import Generation
-from tests.tiny import write_tiny_llama
-
-pytestmark = pytest.mark.timeout(60)
+from tests.support.tiny import write_tiny_llama
 
 PATIENCE = 30
 """Seconds after which something is taken to hang."""

@@ -15,7 +15,6 @@ import pytest
 
 from ollama_engine import Engine
 from ollama_engine.multimodal.source import LOADING
-from tests.media_model import media_llama, picture
 from tests.robustness.test_faults import check_nothing_left
 from tests.robustness.test_interrupts import (
     ENDLESS,
@@ -26,10 +25,11 @@ from tests.robustness.test_interrupts import (
     no_callbacks_of_others,
     wait_until_idle,
 )
-from tests.suite import scaled
-from tests.tiny import write_tiny_llama
+from tests.support.media_model import media_llama, picture
+from tests.support.suite import scaled
+from tests.support.tiny import write_tiny_llama
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures(no_callbacks_of_others.__name__)]
+pytestmark = pytest.mark.usefixtures(no_callbacks_of_others.__name__)
 
 STEP = scaled(11, quick=37)
 """Points between two interrupts: reading an image has more than a thousand."""

@@ -17,10 +17,8 @@ import pytest
 
 from ollama_engine import Engine, SamplingParams, Session
 from tests.robustness.test_faults import check_nothing_left
-from tests.suite import scaled
-from tests.tiny import write_tiny_llama
-
-pytestmark = pytest.mark.timeout(60)
+from tests.support.suite import scaled
+from tests.support.tiny import write_tiny_llama
 
 PATIENCE = 20
 """Seconds after which something is taken to go on."""

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from ollama_engine.ml.cpu_check import missing_instructions
+from ollama_engine.ml.device.cpu_check import missing_instructions
+from tests.plugins.not_run_here import NOT_HERE
 
 ROOT = Path(__file__).resolve().parents[2]
 CHILD = Path(__file__).with_name("cpu_child.py")
@@ -25,10 +26,10 @@ QEMU = shutil.which("qemu-x86_64") or shutil.which("qemu-x86_64-static")
 PATIENCE = 1200
 """Seconds: an emulated CPU is twenty times as slow, and the machine may be busy."""
 
-needs_qemu = pytest.mark.skipif(QEMU is None, reason="QEMU's user emulation is not there: apt install qemu-user")
-needs_portable = pytest.mark.skipif(not PYTHON.exists(), reason="no portable build: make portable-check")
+needs_qemu = pytest.mark.skipif(QEMU is None, reason=f"{NOT_HERE}emulated lesser CPUs (make portable-check)")
+needs_portable = pytest.mark.skipif(not PYTHON.exists(), reason=f"{NOT_HERE}emulated lesser CPUs (make portable-check)")
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * PATIENCE), needs_qemu]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * PATIENCE), needs_qemu]  # QEMU is slow
 
 # CPU -> the kind that kernel_choice sees, and what ggml's variant must have and must not have. numpy's wheels want
 # x86-64-v2, so Nehalem is the least.

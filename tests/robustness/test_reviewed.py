@@ -19,7 +19,8 @@ from ollama_engine import Engine, SamplingParams
 from ollama_engine.errors import ClosedError, EngineBusyError
 from ollama_engine.runner.observe.monitor import TRACE
 from ollama_engine.runner.schedule.pace import PROMPT_ROWS
-from tests.tiny import write_tiny_llama
+from tests.support.tiny import write_tiny_llama
+from tests.support.waiting import join, status_of
 
 N_VOCAB = 320
 NO_END = {318: float("-inf"), 319: float("-inf")}
@@ -107,8 +108,7 @@ def test_low_priority_is_served_beside_a_flood_of_high(engine: Engine) -> None:
         assert engine.submit([200], greedy(2)).result(PATIENCE).finish_reason == "length"
     finally:
         stop.set()
-        for thread in threads:
-            thread.join()
+        join(*threads)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
@@ -122,7 +122,7 @@ def test_a_forked_child_does_not_wait_for_its_parents_request(engine: Engine) ->
         except ClosedError:
             os._exit(0)
         os._exit(1)
-    assert os.waitpid(child, 0)[1] == 0
+    assert status_of(child) == 0
     assert len(request.result(PATIENCE).tokens) == 500
 
 
@@ -133,7 +133,7 @@ def test_a_running_list_counts_as_one_in_the_queue(engine: Engine) -> None:
     while not engine.slots():
         time.sleep(0.001)
     late = engine.submit([100], greedy(1))
-    with_list.join()
+    join(with_list)
     assert late.result(PATIENCE).tokens
 
 

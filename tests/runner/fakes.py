@@ -12,8 +12,8 @@ import numpy as np
 from ollama_engine.errors import ComputeError, ContextOverflowError
 from ollama_engine.input import Batch, Int32Array, MediaTraits
 from ollama_engine.kvcache import CellUsage, SavedRows
-from ollama_engine.runner.load.executor import FloatArray, GraphCounts
-from ollama_engine.runner.load.graph import MediaRows
+from ollama_engine.runner.execute.executor import FloatArray, GraphCounts
+from ollama_engine.runner.execute.graph import MediaRows
 from ollama_engine.runner.request.channel import Event
 
 N_VOCAB = 4

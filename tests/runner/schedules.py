@@ -21,11 +21,11 @@ from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.observe.monitor import Monitor
 from ollama_engine.runner.prefix.prefix_cache import PrefixCache
 from ollama_engine.runner.request.channel import Event, RequestChannel
+from ollama_engine.runner.request.inputs import Inputs
 from ollama_engine.runner.request.options import OnOverflow, RequestOptions
 from ollama_engine.runner.request.results import Chunk
-from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.row_readers import AllRows
-from ollama_engine.runner.schedule.sequence import Generation, Scoring, Sequence
+from ollama_engine.runner.schedule.sequence import Generation, ScheduledRequest, Scoring
 from ollama_engine.sample import SamplingParams
 from tests.kvcache.shrinking import give_cells
 
@@ -143,7 +143,7 @@ class Asked:
     """A request, and what its mailbox received."""
 
     wish: Wish
-    sequence: Sequence
+    sequence: ScheduledRequest
     prompt: tuple[int, ...]
     """What of its prompt was left after truncation."""
     since: int
@@ -214,11 +214,11 @@ class Run:
             for _ in range(wish.more_answers):
                 self._submit(wish, prompt, first)
 
-    def _submit(self, wish: Wish, prompt: list[int], follows: Generation | None) -> Sequence | None:
+    def _submit(self, wish: Wish, prompt: list[int], follows: Generation | None) -> ScheduledRequest | None:
         events: list[Event] = []
         channel = RequestChannel(_List(events))
         try:
-            sequence: Sequence
+            sequence: ScheduledRequest
             if wish.scoring:
                 sequence = self._scoring(prompt, channel, wish.rows_from)
             else:
@@ -288,15 +288,15 @@ class Run:
 
     @contextmanager
     def _noting_restarts(self) -> Iterator[None]:
-        withdraw = Sequence.withdraw
+        withdraw = ScheduledRequest.withdraw
 
-        def noting(sequence: Sequence) -> None:
+        def noting(sequence: ScheduledRequest) -> None:
             withdraw(sequence)
             if isinstance(sequence, Generation) and sequence.shifted:
                 asked = next(asked for asked in self.asked if asked.sequence is sequence)
                 asked.restarts.append((sequence.n_generated, tuple(sequence.inputs.tokens.tolist())))
 
-        with patch.object(Sequence, "withdraw", noting):
+        with patch.object(ScheduledRequest, "withdraw", noting):
             yield
 
 

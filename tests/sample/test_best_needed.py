@@ -15,7 +15,7 @@ from ollama_engine.sample import Sampler, SamplingParams
 from tests.sample import rows
 from tests.sample.rows import ADVERSARIAL, FloatRow
 from tests.sample.test_twin import cuts, logits_rows, penalties
-from tests.suite import scaled
+from tests.support.suite import scaled
 
 V = 600
 ALL = 0

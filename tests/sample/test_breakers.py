@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ollama_engine.sample import BreakerFinder, Sampler, SamplingParams, SequenceBreakers
 from tests.sample import twin
-from tests.suite import scaled
+from tests.support.suite import scaled
 
 V = 64
 DRY = SamplingParams(temperature=1, top_k=0, top_p=1, seed=1, dry_multiplier=0.7, dry_allowed_length=1, samplers="dry")

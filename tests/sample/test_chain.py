@@ -17,7 +17,8 @@ from ollama_engine.sample import Sampler, SamplingParams, SequenceBreakers, samp
 from ollama_engine.sample.params import SAMPLERS
 from tests.sample import rows, twin
 from tests.sample.rows import ADVERSARIAL, FloatRow, bitmap
-from tests.suite import scaled
+from tests.support.instruction_sets import SAMPLER, RecordProperty, every
+from tests.support.suite import scaled, slow_except
 
 OFF = SamplingParams(temperature=1, top_k=0, top_p=1, seed=7)
 ALONE = {
@@ -74,12 +75,13 @@ def drawn(
 @pytest.mark.parametrize("row", ADVERSARIAL)
 def test_adversarial_rows(row: str, name: str) -> None:
     logits, params = ADVERSARIAL[row], ALONE[name]
-    tokens = expected(logits, params, 4, [0])
+    draws = scaled(4, quick=2)
+    tokens = expected(logits, params, draws, [0])
     for instructions in (None, "scalar"):
-        assert drawn(logits, params, 4, [0], instructions) == tokens
+        assert drawn(logits, params, draws, [0], instructions) == tokens
 
 
-@pytest.mark.parametrize("scale", [0.2, 1.0, 4.0])
+@pytest.mark.parametrize("scale", slow_except([0.2, 1.0, 4.0], 1.0))
 @pytest.mark.parametrize("name", ALONE)
 def test_a_large_vocabulary(name: str, scale: float) -> None:
     logits = rows.gaussian(50_021, scale)
@@ -87,9 +89,9 @@ def test_a_large_vocabulary(name: str, scale: float) -> None:
 
 
 @pytest.mark.parametrize("name", ALONE)
-def test_instructions_agree(name: str) -> None:
-    logits = rows.gaussian(128_256, 3.0)
-    assert len({tuple(drawn(logits, ALONE[name], 3, [1, 2], each)) for each in sampler_instructions()}) == 1
+def test_instructions_agree(name: str, record_property: RecordProperty) -> None:
+    logits, sets = rows.gaussian(128_256, 3.0), every(SAMPLER, sampler_instructions(), record_property)
+    assert len({tuple(drawn(logits, ALONE[name], 3, [1, 2], each)) for each in sets}) == 1
 
 
 @pytest.mark.parametrize("name", ALONE)

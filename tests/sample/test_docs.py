@@ -11,6 +11,10 @@ from ollama_engine.sample.params import DEFAULT_SAMPLERS, SAMPLERS
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/sampling.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\|(.*?)\| `(\w+)` \| (.*?) \| (.*?) \|", PAGE, flags=re.MULTILINE)
+LLAMA_CPP = {
+    "penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature", "infill", "adaptive_p"
+}  # fmt: skip
+"""`common_sampler_type_to_str` of llama.cpp (common/sampling.cpp), from which `--samplers` is read."""
 NO_SAMPLERS = {"samplers", "stop", "max_tokens", "logprobs", "prompt_logprobs"}
 WORDS = {"logit_bias": "none", "seed": "random", "dry_sequence_breakers": '`\\n` `:` `"` `*`'}
 
@@ -33,6 +37,12 @@ def test_samplers_are_named_in_their_order() -> None:
     assert all(places)
     found = [match.start() for match in places if match]
     assert found[:5] == sorted(found[:5])
+
+
+def test_the_samplers_are_llama_cpps() -> None:
+    """As the README says: all but one."""
+    assert LLAMA_CPP - set(SAMPLERS) == {"infill"}
+    assert set(SAMPLERS) <= LLAMA_CPP
 
 
 def test_default_of_samplers() -> None:

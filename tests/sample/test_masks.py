@@ -18,7 +18,9 @@ from tests.sample import rows, twin
 from tests.sample.rows import ADVERSARIAL, Bitmap, BoolRow, FloatRow, bitmap
 from tests.sample.test_instructions import LARGE
 from tests.sample.test_twin import CUTS, QUICK_CUTS, cuts, logits_rows, penalties
-from tests.suite import slow_except
+from tests.support.instruction_sets import SAMPLER, RecordProperty, every, runnable
+from tests.support.suite import slow_except
+from tests.support.waiting import join
 
 SETS = sampler_instructions()
 V = 500
@@ -62,23 +64,28 @@ def draw(
 
 
 def assert_as_minus_infinity(
-    logits: FloatRow, allowed: BoolRow, params: SamplingParams, history: list[int], draws: int
+    logits: FloatRow,
+    allowed: BoolRow,
+    params: SamplingParams,
+    history: list[int],
+    draws: int,
+    record_property: RecordProperty,
 ) -> None:
     """On every instruction set."""
     mask = bitmap(allowed)
     infinite = rows.row(np.where(allowed, logits, -np.inf))
     expected = draw(params, "scalar", infinite, None, history, draws)
-    for name in SETS:
+    for name in every(SAMPLER, SETS, record_property):
         assert draw(params, name, logits, mask, history, draws) == expected, name
 
 
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("cut", slow_except(CUTS, *QUICK_CUTS))
-def test_adversarial_rows(cut: str, mask: str) -> None:
+def test_adversarial_rows(cut: str, mask: str, record_property: RecordProperty) -> None:
     params = replace(CUTS[cut], seed=42)
     for name, logits in ADVERSARIAL.items():
         allowed = MASKS[mask](len(logits))
-        assert_as_minus_infinity(logits, allowed, params, [], 2)
+        assert_as_minus_infinity(logits, allowed, params, [], 2, record_property)
         if np.any(logits[allowed] > -np.inf):
             token = Sampler(params, len(logits)).sample(logits, bitmap(allowed))
             assert token == twin.sample(logits, params, 42, 0, allowed=allowed), name
@@ -86,15 +93,16 @@ def test_adversarial_rows(cut: str, mask: str) -> None:
 
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("row", LARGE)
-def test_a_large_vocabulary(row: str, mask: str) -> None:
+def test_a_large_vocabulary(row: str, mask: str, record_property: RecordProperty) -> None:
     logits = LARGE[row]
     for cut in ("greedy", "defaults", "no cut", "top-k beyond the list", "top-p and min-p"):
-        assert_as_minus_infinity(logits, MASKS[mask](len(logits)), replace(CUTS[cut], seed=1), [], 2)
+        params = replace(CUTS[cut], seed=1)
+        assert_as_minus_infinity(logits, MASKS[mask](len(logits)), params, [], 2, record_property)
 
 
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("cut", ["greedy", "defaults", "no cut", "top-p only", "top-k beyond the list"])
-def test_penalties_and_biases_see_allowed_tokens_only(cut: str, mask: str) -> None:
+def test_penalties_and_biases_see_allowed_tokens_only(cut: str, mask: str, record_property: RecordProperty) -> None:
     """The best tokens are penalised, banned or disallowed, and some are several of these."""
     logits = rows.gaussian(50_000, 5.0)
     best = np.argsort(-logits)
@@ -106,7 +114,7 @@ def test_penalties_and_biases_see_allowed_tokens_only(cut: str, mask: str) -> No
         repeat_last_n=-1,
         logit_bias={int(token): bias for token, bias in zip(best[::7][:60], [-math.inf, 30.0, -2.0] * 20, strict=True)},
     )
-    assert_as_minus_infinity(logits, allowed, params, [int(token) for token in best[:300]], 2)
+    assert_as_minus_infinity(logits, allowed, params, [int(token) for token in best[:300]], 2, record_property)
 
 
 @settings(max_examples=200, deadline=None)
@@ -119,13 +127,13 @@ def test_any_row_any_parameters_any_mask(
     history = data.draw(st.lists(tokens, max_size=30))
     allowed = rows.some(len(logits), share, seed=data.draw(st.integers(0, 2**32)))
     params = SamplingParams(**cut, **penalty, logit_bias=bias)  # type: ignore[arg-type]
-    assert_as_minus_infinity(logits, allowed, params, history, 3)
+    assert_as_minus_infinity(logits, allowed, params, history, 3, lambda *_: None)
     expected = [twin.sample(logits, params, int(cut["seed"]), n, history, allowed) for n in range(3)]
     drawn = draw(params, SETS[-1], logits, bitmap(allowed), history, 3)
     assert drawn == (None if expected[0] is None else expected)
 
 
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("name", runnable(((name,) for name in SAMPLER), lambda _: SETS, place=0))
 @pytest.mark.parametrize("n_vocab", [1, 31, 32, 33, 63, 64, 65, 1000, 10_001])
 def test_one_allowed_token_is_the_token(n_vocab: int, name: str) -> None:
     logits = rows.gaussian(n_vocab, 5.0)
@@ -162,7 +170,7 @@ def test_a_mask_that_leaves_nothing_raises(params: SamplingParams) -> None:
     assert sampler.draws == 0
 
 
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("name", runnable(((name,) for name in SAMPLER), lambda _: SETS, place=0))
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("where", [0, 63, 64, 4999, 5000])
 def test_nan_and_infinity_raise_where_no_token_is_allowed_too(where: int, bad: float, name: str) -> None:
@@ -269,4 +277,4 @@ def test_a_mask_that_another_thread_rewrites_gives_a_token_or_an_error(top_k: in
             assert isinstance(token, SamplingError) or 0 <= token < n_vocab
     finally:
         done.set()
-        writer.join()
+        join(writer)

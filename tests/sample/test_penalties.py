@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ollama_engine.sample import Sampler, SamplingParams
 from tests.sample import twin
 from tests.sample.rows import FloatRow, row
-from tests.suite import scaled
+from tests.support.suite import scaled
 
 
 @dataclass(frozen=True)

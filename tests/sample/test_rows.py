@@ -16,7 +16,8 @@ from ollama_engine.ml import Backend, BackendParams, Context, ops
 from ollama_engine.sample import Sampler, SamplingParams, accept_rows, sample_rows
 from tests.sample import rows
 from tests.sample.rows import FloatRow
-from tests.suite import scaled
+from tests.support.suite import scaled
+from tests.support.waiting import join
 
 V = 500
 PARAMS = SamplingParams(seed=7, top_k=0, top_p=0.95, repeat_penalty=1.2, repeat_last_n=16, frequency_penalty=0.1)
@@ -176,8 +177,7 @@ def in_threads(n: int, work: Callable[[], None]) -> list[BaseException]:
     threads = [threading.Thread(target=guard) for _ in range(n)]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    join(*threads)
     return raised
 
 
@@ -262,4 +262,4 @@ def test_logits_that_another_thread_rewrites_give_a_token_or_an_error(params: Sa
             assert isinstance(token, SamplingError) or 0 <= token < n_vocab
     finally:
         done.set()
-        writer.join()
+        join(writer)

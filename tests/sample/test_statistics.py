@@ -16,7 +16,7 @@ import pytest
 from ollama_engine.sample import Sampler, SamplingParams, sample_rows
 from tests.sample import rows
 from tests.sample.rows import FloatRow, row
-from tests.suite import scaled
+from tests.support.suite import scaled
 
 DRAWS = scaled(1_000_000, quick=100_000)
 Z = 4.7534
@@ -103,6 +103,7 @@ def test_draws_of_one_stream(name: str) -> None:
     assert statistic < critical_value(degrees)
 
 
+@pytest.mark.timeout(120)  # 200,000 samplers are made
 def test_first_draws_of_many_seeds() -> None:
     """Streams of neighbouring seeds are independent too."""
     params, p = CASES["plain"]

@@ -15,7 +15,7 @@ from ollama_engine.errors import SamplingError
 from ollama_engine.sample import Sampler, SamplingParams
 from tests.sample import rows, twin
 from tests.sample.rows import ADVERSARIAL, FloatRow
-from tests.suite import scaled, slow_except
+from tests.support.suite import scaled, slow_except
 
 CUTS = {
     "greedy": SamplingParams(temperature=0),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-PATIENCE = 240
+PATIENCE = 50
 LITELLM_PYTHON = Path(__file__).parents[2] / ".venv-litellm" / "bin" / "python"
 """`make clients` gives litellm an environment of its own: it takes no openai from 3 on, and llm takes no other."""
 

@@ -15,7 +15,7 @@ from ollama_engine.server.settings import ServerSettings
 
 __all__ = ["running"]
 
-PATIENCE = 60
+PATIENCE = 50
 
 
 @contextmanager

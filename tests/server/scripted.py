@@ -14,7 +14,7 @@ from ollama_engine.errors import ModelNotFoundError
 from ollama_engine.runner.chat.answer_reader import AnswerReader
 from ollama_engine.runner.chat.results import ChatChunk
 from ollama_engine.runner.request.results import Chunk, Usage
-from ollama_engine.server.scheduling import LoadedModel, ModelLease
+from ollama_engine.server.managing import LoadedModel, ModelLease
 from ollama_engine.server.served import ModelFacts
 from ollama_engine.store.stored_model import StoredModel
 
@@ -26,7 +26,7 @@ WIDTH = 3
 
 @dataclass
 class ScriptedModels:
-    """A library, a scheduler and a model in one; its methods are those that chats need.
+    """A library, a manager and a model in one; its methods are those that chats need.
 
     Attributes:
         answer: what the model writes.
@@ -53,7 +53,7 @@ class ScriptedModels:
             capabilities=frozenset({"completion", "tools", "thinking"}), memory_bytes=1, device_bytes=0,
         )  # fmt: skip
 
-    # -- library and scheduler --
+    # -- library and manager --
 
     def find(self, name: str) -> StoredModel:
         if name != "scripted":

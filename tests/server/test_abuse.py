@@ -18,9 +18,10 @@ from ollama_engine.server.app import create_app
 from ollama_engine.server.settings import ServerSettings
 from tests.server.ollama.asking import ask, idle, post
 from tests.server.running import running
-from tests.suite import scaled
+from tests.support.suite import scaled
+from tests.support.waiting import join
 
-PATIENCE = 60
+PATIENCE = 50
 TEN_MEGABYTES = 10_000_000
 SHORT = {"num_predict": 2, "temperature": 0}
 DIGITS = {"type": "array", "minItems": 100_000, "items": {"enum": [1, 2, 3]}}
@@ -57,7 +58,7 @@ def others_are_answered(address: str, within: float) -> Iterator[None]:
         yield
     finally:
         ended.set()
-        asking.join()
+        join(asking)
     assert worst[0] < within
 
 
@@ -152,6 +153,5 @@ def test_more_than_may_wait_get_503() -> None:
         threads = [threading.Thread(target=follow) for _ in range(12)]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join()
+        join(*threads)
     assert set(answers) == {200, 503}

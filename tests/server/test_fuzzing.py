@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import httpx
 import pytest
@@ -73,7 +74,7 @@ def test_no_request_is_a_fault_of_the_server(address: str, schema: Any, method: 
     )  # fmt: skip
     def check(case: Any, rest: int | None) -> None:
         if isinstance(case.body, dict) and rest is not None:  # a valid request, but for some fields
-            some = dict(sorted(case.body.items(), key=lambda item: hash(str(item)))[:rest])
+            some = dict(sorted(case.body.items(), key=lambda item: crc32(str(item).encode("utf-8", "replace")))[:rest])
             case.body = {**some, **VALID.get(path, {}), **({"model": "demo"} if "model" in case.body else {})}
         response = case.call(base_url=address, timeout=60)
         assert response.status_code < 500, (case.body, response.content[:500])

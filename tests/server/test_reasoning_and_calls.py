@@ -38,7 +38,7 @@ THINK = Option("think", "high")
 def app(models: ScriptedModels, **options: Any) -> Any:
     library: Any = models
     return create_app(
-        ServerSettings(models=Path("/nowhere"), noprune=True, **options), library=library, scheduler=library
+        ServerSettings(models=Path("/nowhere"), noprune=True, **options), library=library, manager=library
     )
 
 

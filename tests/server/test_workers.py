@@ -15,13 +15,14 @@ import pytest
 from ollama_engine.server.app import create_app
 from ollama_engine.server.settings import ServerSettings
 from tests.server.running import running
-from tests.suite import slow_except
-from tests.workers import RunningWorker, eventually, worker_program
+from tests.support.suite import slow_except
+from tests.support.waiting import eventually
+from tests.support.workers import RunningWorker, worker_program
 
 OPTIONS = {"num_ctx": 512, "num_thread": 1, "temperature": 0}
 ASKED: dict[str, Any] = {"model": "demo", "prompt": "One day", "options": {**OPTIONS, "num_predict": 4}}
 LONG = {**ASKED, "options": {**OPTIONS, "num_predict": 400}}
-PATIENCE = 120
+PATIENCE = 50
 
 
 @contextmanager

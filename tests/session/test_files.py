@@ -19,8 +19,8 @@ from ollama_engine import Engine, SamplingParams, Session
 from ollama_engine.errors import ClosedError, ContextOverflowError, SessionFormatError
 from ollama_engine.runner.load import loading
 from ollama_engine.runner.session import file as session_file
-from tests.mixed_model import mixed_llama
-from tests.tiny import write_tiny_llama
+from tests.support.mixed_model import mixed_llama
+from tests.support.tiny import write_tiny_llama
 
 NO_END = {318: float("-inf"), 319: float("-inf")}
 IDS = [5, 77, 200, 31, 8, 19, 4] * 6

@@ -25,14 +25,14 @@ from ollama_engine.errors import (
     TokenizerError,
 )
 from ollama_engine.runner.prefix.prefix_cache import PrefixCache
-from tests.tiny import write_tiny_llama
+from tests.support.tiny import write_tiny_llama
 
 N_VOCAB = 320
 BOS, EOS, EOT = N_VOCAB - 3, N_VOCAB - 2, N_VOCAB - 1
 NO_END = {EOS: float("-inf"), EOT: float("-inf")}
 FIRST, SECOND = [5, 77, 200, 31, 8, 19, 4], [60, 61, 7]
 NUM_CTX = 128
-PATIENCE = 60
+PATIENCE = 50
 
 
 @pytest.fixture(scope="module")

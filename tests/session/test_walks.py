@@ -15,14 +15,14 @@ import pytest
 from ollama_engine import Engine, SamplingParams, Session
 from ollama_engine.errors import ContextOverflowError
 from ollama_engine.runner.load import loading
-from tests.mixed_model import mixed_llama
-from tests.suite import slow_except
-from tests.tiny import write_tiny_llama
+from tests.support.mixed_model import mixed_llama
+from tests.support.suite import slow_except
+from tests.support.tiny import write_tiny_llama
 
 NO_END = {318: float("-inf"), 319: float("-inf")}
 NUM_CTX = 64
 STEPS = 60
-PATIENCE = 60
+PATIENCE = 50
 
 
 def greedy(n: int) -> SamplingParams:

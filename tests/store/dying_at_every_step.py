@@ -22,7 +22,8 @@ from ollama_engine.store.download import _Part, _Partial
 from ollama_engine.store.manifest import Layer
 from ollama_engine.store.sources import SourceFile
 from tests.store.layout import files, put_model, sha256
-from tests.tiny import write_tiny_llama
+from tests.support.tiny import write_tiny_llama
+from tests.support.waiting import status_of
 
 OPERATIONS = ("replace", "rename", "link", "unlink", "rmdir", "mkdir", "fsync", "utime", "ftruncate")
 LIBRARY = "registry.ollama.ai/library"
@@ -52,7 +53,7 @@ def ended_at(step: int, change: Callable[[], None]) -> int:
             print(f"{type(error).__name__}: {error}", file=sys.stderr)
             os._exit(1)
         os._exit(ALIVE)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return os.waitstatus_to_exitcode(status_of(child))
 
 
 def check_sound(store: ModelStore) -> None:

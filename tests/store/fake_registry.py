@@ -14,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from tests.store.layout import CONFIG, DOCKER, LAYER
+from tests.support.waiting import join
 
 
 @dataclass
@@ -152,4 +153,4 @@ def serving() -> Iterator[FakeRegistry]:
     finally:
         server.shutdown()
         server.server_close()
-        thread.join()
+        join(thread)

@@ -17,11 +17,11 @@ from ollama_engine.errors import ModelNotFoundError
 from ollama_engine.store import ModelName, ModelStore
 from tests.store.fake_registry import FakeRegistry, serving
 from tests.store.layout import files, put_model
-from tests.suite import scaled
-from tests.tiny import write_tiny_llama
+from tests.support.suite import scaled
+from tests.support.tiny import write_tiny_llama
 
 LIBRARY = "registry.ollama.ai/library"
-PATIENCE = 60
+PATIENCE = 50
 ROOT = Path(__file__).resolve().parents[2]
 
 PULL = """

@@ -19,9 +19,10 @@ from ollama_engine.store.pull import pull, push
 from ollama_engine.store.registry import Registry
 from ollama_engine.store.transfers import TransferProgress, TransferSettings
 from tests.store.layout import put_model
+from tests.support.waiting import join
 
 PROGRAM = shutil.which("docker-registry")
-PATIENCE = 60
+PATIENCE = 50
 SETTINGS = TransferSettings(part_bytes=1 << 20, retries=3, first_wait=0.05)
 CONFIG = """
 version: 0.1
@@ -56,7 +57,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         watch.cancel()
         process.terminate()
         process.wait(PATIENCE)
-        reader.join()
+        join(reader)
         process.stderr.close()
 
 

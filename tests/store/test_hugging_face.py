@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 
 from ollama_engine.errors import ModelNotFoundError, RegistryError
-from ollama_engine.ml.gguf import GGUFFile
+from ollama_engine.ml.gguf.gguf_file import GGUFFile
 from ollama_engine.store import ModelName, ModelStore
 from ollama_engine.store.hugging_face import HubFile, Repository, choose_model, choose_projector, pull_from_hub
 from ollama_engine.store.transfers import TransferProgress, TransferSettings
 from tests.convert.test_joining import write_split_llama
 from tests.store.layout import files
-from tests.tiny import write_tiny_llama
+from tests.support.tiny import write_tiny_llama
+from tests.support.waiting import join
 
 pytest.importorskip("huggingface_hub", reason="the extra `server` is not installed")
 
@@ -130,7 +131,7 @@ def hub_of(contents: dict[str, bytes]) -> Iterator[tuple[str, list[tuple[str, st
     finally:
         server.shutdown()
         server.server_close()
-        thread.join()
+        join(thread)
 
 
 async def pulled(endpoint: str, store: ModelStore, name: str) -> list[TransferProgress]:

@@ -11,7 +11,8 @@ import pytest
 from ollama_engine.errors import ModelFormatError, ModelNotFoundError, UnsupportedModelError
 from ollama_engine.store import ModelName, ModelStore
 from tests.store.layout import files, put_blob, put_model
-from tests.suite import scaled
+from tests.support.suite import scaled
+from tests.support.waiting import join
 
 LIBRARY = "registry.ollama.ai/library"
 GGUF = b"GGUF and so on"
@@ -231,8 +232,7 @@ def test_threads_that_make_and_delete_at_once(store: ModelStore) -> None:
     threads = [threading.Thread(target=work, args=(f"m{number}",)) for number in range(4)]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    join(*threads)
     assert not errors
     assert [model.name for model in store.list()] == ["seed:latest"]
 

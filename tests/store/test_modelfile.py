@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from ollama_engine.errors import ConfigError
 from ollama_engine.store.modelfile import COMMANDS, Command, Modelfile, parse_modelfile, print_modelfile
-from tests.suite import scaled
+from tests.support.suite import scaled
 
 EXAMPLE = '''\ufeff# A comment
 from llama3.2:1b

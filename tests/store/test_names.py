@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from ollama_engine.errors import ConfigError
 from ollama_engine.store.names import ModelName
-from tests.suite import scaled
+from tests.support.suite import scaled
 
 LETTERS = st.characters(codec="ascii", categories=("Lu", "Ll", "Nd"))
 

@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Sequence
 from functools import cache
 
-from tests.suite import scaled
+from tests.support.suite import scaled
 
 PARTS = [
     # white space of all kinds, and what looks like it

@@ -116,6 +116,15 @@ def test_groups_of_digits(bpe_vocab: Vocab, name: str) -> None:
     check(bpe_vocab, name, grouped(name), seed=2)
 
 
+def original(name: str) -> list[hf.PreTokenizer]:
+    """The expressions that a name is compared with, of the model's own tokenizer where they are known."""
+    stages = find_spec(name).stages
+    own = next((pre for other, pre in ORIGINALS.items() if find_spec(other).stages == stages), None)
+    found = own or (grouped(name) if name in GROUPED else oniguruma(name))
+    assert found is not None, name
+    return found
+
+
 def test_every_row_of_the_table_is_compared() -> None:
     compared = {find_spec(name).stages for name in (*ORIGINALS, *distinct(), *GROUPED)}
     assert [n for n in pretokenizer_names() if find_spec(n).byte_level and find_spec(n).stages not in compared] == []

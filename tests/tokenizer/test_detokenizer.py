@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ollama_engine.tokenizer import Tokenizer, from_metadata
-from tests.suite import scaled
+from tests.support.suite import scaled
 from tests.tokenizer.vocabs import ALPHABET, CONTROL, bpe_metadata, spm_metadata
 
 

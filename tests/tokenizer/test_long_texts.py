@@ -17,7 +17,8 @@ from ollama_engine.tokenizer.pretokenizer import PreTokenizer
 from ollama_engine.tokenizer.pretokenizer_table import find_spec, pretokenizer_names
 from ollama_engine.tokenizer.vocab import read_vocabulary
 from ollama_engine.tokenizer.wordpiece import WordPieceModel
-from tests.suite import scaled, slow_except
+from tests.support.suite import scaled, slow_except
+from tests.support.waiting import join
 from tests.tokenizer.corpus import prose, wild_texts
 from tests.tokenizer.vocabs import CONTROL, NORMAL, bpe_metadata, hf_bpe, spm_metadata
 
@@ -115,10 +116,11 @@ def longest_wait(work: Callable[[], object]) -> tuple[float, float]:
     while thread.is_alive():
         time.sleep(0.001)
         longest, last = max(longest, time.perf_counter() - last), time.perf_counter()
-    thread.join()
+    join(thread)
     return took[0], longest
 
 
+@pytest.mark.timing("how long the system lets this thread rest while another one reads")
 @pytest.mark.parametrize("kind", ["bpe", "spm", "unigram"])
 @pytest.mark.parametrize("text", ["\n", "once upon a time "])
 def test_other_threads_run(tokenizers: dict[str, Tokenizer], kind: str, text: str) -> None:

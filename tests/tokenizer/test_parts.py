@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ollama_engine.tokenizer import Tokenizer, from_metadata
-from tests.suite import scaled
+from tests.support.suite import scaled
 from tests.tokenizer.vocabs import CONTROL, USER_DEFINED, bpe_metadata, spm_metadata, train_bpe, train_spm
 
 SPECIAL = [("<s>", CONTROL), ("<|end|>", CONTROL), ("<|en", CONTROL), ("<think>", USER_DEFINED), ("\n\n", USER_DEFINED),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ollama_engine.errors import TokenizerError
 from ollama_engine.tokenizer import Tokenizer, from_gguf, from_metadata
 from ollama_engine.tokenizer.pretokenizer_table import find_spec, pretokenizer_names
-from tests.suite import scaled, slow_except
+from tests.support.suite import scaled, slow_except
 from tests.tokenizer.corpus import nasty_texts
 from tests.tokenizer.vocabs import ALPHABET, BYTE, CONTROL, UNUSED, bpe_metadata, spm_metadata, write_gguf
 
@@ -151,7 +151,6 @@ def test_spm_from_gguf(tmp_path: Path, spm_model: sentencepiece.SentencePiecePro
 RUNS: list[Any] = ["a", "A", " ", "\n", "!", "1", "é", "中", "\u0301", "'", " \n", " a", "\t ", "1a", "\x80"]
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", slow_except(DISTINCT, "default", "kimi-k2"))
 def test_long_runs(bpe_vocab: tuple[list[str], list[str]], name: str) -> None:
     tokenizer = from_metadata(bpe_metadata(*bpe_vocab, pre=name))
@@ -161,7 +160,6 @@ def test_long_runs(bpe_vocab: tuple[list[str], list[str]], name: str) -> None:
             assert tokenizer.decode(tokenizer.encode(text + tail)) == text + tail
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("pre", ["gemma4", "sarvam-moe"])
 def test_long_runs_without_pieces(pre: str) -> None:
     tokens = ["a", "aa", "aaaa", "▁", "▁▁", "\n", "x", *(f"<0x{byte:02X}>" for byte in range(256))]
@@ -173,7 +171,6 @@ def test_long_runs_without_pieces(pre: str) -> None:
         assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-@pytest.mark.timeout(60)
 def test_long_runs_in_spm(spm: Tokenizer) -> None:
     for run in RUNS:
         text = run * (100_000 // len(run))

@@ -13,7 +13,7 @@ from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 from ollama_engine.tokenizer import Tokenizer, from_metadata
 from ollama_engine.tokenizer.vocab import read_vocabulary
 from ollama_engine.tokenizer.wordpiece import WordPieceModel
-from tests.suite import scaled
+from tests.support.suite import scaled
 from tests.tokenizer.corpus import nasty_texts, prose
 from tests.tokenizer.vocabs import CONTROL, NORMAL
 

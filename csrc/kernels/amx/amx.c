@@ -2,7 +2,7 @@
 
 #include "base/cpu.h"
 
-#if defined(__x86_64__) && defined(__linux__) && !defined(OE_NO_AMX)
+#if defined(OE_HAS_AMX) /* base/instruction_sets.cmake: on Linux only */
 #include <cpuid.h>
 #include <stdatomic.h>
 #include <sys/syscall.h>

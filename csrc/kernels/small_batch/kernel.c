@@ -5,26 +5,30 @@
 #include "base/cpu.h"
 #include "kernels/amx/amx.h"
 
-/* The kernels of one type by oe_sb_isa, NULL where this build has none. OE_SB_HAS_AVX_VNNI, OE_SB_HAS_AMX: the compiler
- * supports these instructions, which kernels of 16-bit weights do not use. */
-#if defined(OE_SB_HAS_AVX_VNNI)
+/* The kernels of one type by oe_sb_isa, NULL where this build has none (OE_HAS_*: base/instruction_sets.cmake). Those
+ * of 16-bit weights use neither AVX-VNNI nor AMX. */
+#if defined(OE_HAS_AVX2)
+#define AVX2(type) &oe_sb_##type##_avx2
+#else
+#define AVX2(type) NULL
+#endif
+#if defined(OE_HAS_AVXVNNI)
 #define AVX_VNNI(type) &oe_sb_##type##_avxvnni
 #else
 #define AVX_VNNI(type) NULL
 #endif
-#if defined(OE_SB_HAS_AMX)
+#if defined(OE_HAS_AVX512)
+#define AVX512(type) &oe_sb_##type##_avx512
+#else
+#define AVX512(type) NULL
+#endif
+#if defined(OE_HAS_AMX)
 #define AMX(type) &oe_sb_##type##_amx
 #else
 #define AMX(type) NULL
 #endif
-#if defined(__x86_64__)
-#define FLOAT_KERNELS(type) {&oe_sb_##type##_scalar, &oe_sb_##type##_avx2, NULL, &oe_sb_##type##_avx512, NULL}
-#define KERNELS(type)                                                                                                  \
-    {&oe_sb_##type##_scalar, &oe_sb_##type##_avx2, AVX_VNNI(type), &oe_sb_##type##_avx512, AMX(type)}
-#else
-#define FLOAT_KERNELS(type) {&oe_sb_##type##_scalar}
-#define KERNELS(type) FLOAT_KERNELS(type)
-#endif
+#define FLOAT_KERNELS(type) {&oe_sb_##type##_scalar, AVX2(type), NULL, AVX512(type), NULL}
+#define KERNELS(type) {&oe_sb_##type##_scalar, AVX2(type), AVX_VNNI(type), AVX512(type), AMX(type)}
 
 #define DECLARE(type)                                                                                                  \
     extern const oe_sb_kernel oe_sb_##type##_scalar, oe_sb_##type##_avx2, oe_sb_##type##_avxvnni,                      \

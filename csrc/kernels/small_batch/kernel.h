@@ -1,5 +1,5 @@
 /* Small-batch matmul: products of weights with few rows of activations. It serves decoding, of one caller or several,
- * and prompts where ml/kernel_choice.py found these kernels to be the fastest (up to 512 rows).
+ * and prompts where ml/weights/kernel_choice.py found these kernels to be the fastest (up to 512 rows).
  *
  * Weights are read as they lie in GGUF files. For quantized weights, activations are first quantized to 8 bits, as in
  * ggml; for 16-bit weights they stay f32 (floats.c). Vector kernels take 16 (AVX-512) or 8 (AVX2) rows of weights at a

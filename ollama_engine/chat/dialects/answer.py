@@ -28,7 +28,7 @@ class Answer(Scanner):
     """The answer's text, and the events made of it.
 
     Attributes:
-        tools: those offered, by name. Where there are none, nothing is a call.
+        tools: the offered tools, by name. Where there are none, nothing is a call.
         reasoning_open: the prompt already opened the reasoning.
     """
 
@@ -97,7 +97,7 @@ class Answer(Scanner):
     ) -> Reading[str | None]:
         """The reasoning, where the answer begins with it or the prompt opened it, and the white space behind it.
 
-        pairs: what reasoning begins and ends with.
+        pairs: markers at the beginning and end of reasoning.
         sections, call_begins: markers of sections, and what ends reasoning too: texts that begin with such a marker.
             Returns the marker where that is what ended it; the rest of the text is not read.
         """
@@ -135,7 +135,7 @@ class Answer(Scanner):
     ) -> Reading[bool]:
         """Read one call, recorded from its marker on; whether it is well-formed.
 
-        What is malformed is told as text: up to and with the next of `ends`, or all the rest without. What is not
+        A malformed call is told as text: up to and with the next of `ends`, or all the rest without. Text that is not
         `certain` to be a call and turns out to be none is content.
         """
         call = Call(self, certain)

@@ -45,7 +45,7 @@ class Parser:
         yield from self._answer.until(_NONE, self._answer.content)
 
     def feed(self, text: str) -> list[Event]:
-        """What this much more text makes certain. Control tokens come as their text."""
+        """Parses more text, and returns the events that are certain now. Control tokens come as their text."""
         if self._answer.closed:
             raise ClosedError("this parser has finished; expected a new parser for each answer")
         if text:
@@ -65,15 +65,15 @@ class Dialect:
     """How models of one kind write calls and reasoning.
 
     Attributes:
-        name: what callers choose it by.
-        thinking: what reasoning begins and ends with.
+        name: the name by which callers choose it.
+        thinking: markers at the beginning and end of reasoning.
         thinks: whether the model reasons, as far as its template tells. Parsers read reasoning either way; grammars let
             a model begin it only where it does.
-        sections: what begins a call or several, and who reads it.
+        sections: markers that begin calls, and the handler that reads what follows.
         dropped: markers that say nothing a caller needs.
         sections_end_thinking: whether a section's marker is a control token, which ends reasoning that has no end.
-        calls_in_thinking: what else does: a section's marker together with how a call begins, since reasoning may
-            mention the marker alone.
+        calls_in_thinking: other texts that end it: a section's marker together with how a call begins, since reasoning
+            may mention the marker alone.
         turn_ends: texts that end the assistant's turn. Templates of one dialect may do so in different ways; detection
             replaces these by those that it finds.
         read: reads an answer that is not just reasoning, then content with sections in it.
@@ -117,7 +117,7 @@ class Dialect:
     ) -> Parser:
         """A parser of one answer.
 
-        tools: what the model may call; a call of any other is malformed.
+        tools: tools that the model may call; a call of any other is malformed.
         reasoning_open: the prompt ends inside the reasoning (see `reasoning_open`).
         new_id: makes ids for calls that come without.
         """
@@ -142,7 +142,7 @@ class Dialect:
     ) -> str | None:
         """A grammar (llguidance's Lark) of answers whose calls are well-formed, with arguments that follow the schemas.
 
-        tools: what may be called.
+        tools: tools that may be called.
         choice: "required" or the name of a tool: reasoning, and then calls, of this tool; "auto": any text, and after
             the marker of a call nothing but a call; "none": no grammar.
         parallel: whether several calls may come.

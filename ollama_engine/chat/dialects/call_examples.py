@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ollama_engine.chat.dialects.base import Dialect
-from ollama_engine.chat.dialects.tool_grammar import AnyText, Choice, Json, Part, Pattern, Repeated
+from ollama_engine.chat.dialects.tool_grammar import AnyText, Json, Part, Pattern, Repeated, ToolChoice
 from ollama_engine.chat.dialects.tools import ToolDefinition
 
 __all__ = ["call_example"]
@@ -40,7 +40,7 @@ def _part(part: Part) -> str:
         written = VALUE + part.end
     elif isinstance(part, Pattern):
         written = _NUMBER
-    elif isinstance(part, Choice):
+    elif isinstance(part, ToolChoice):
         written = _written(part.choices[0])
     elif isinstance(part, Repeated):
         written = _written(part.item)

@@ -139,7 +139,7 @@ def named(name: str) -> Dialect:
 
 
 def _turn_ends(dialect: Dialect, source: str) -> tuple[str, ...]:
-    """What ends the assistant's turn: those of the dialect that its template has, else what others have."""
+    """End-of-turn markers: the dialect's that the template has, else other dialects', else all of the dialect's."""
     own = tuple(end for end in dialect.turn_ends if end in source)
     return own or tuple(sorted(end for end in _TURN_ENDS if end in source)) or tuple(dialect.turn_ends)
 

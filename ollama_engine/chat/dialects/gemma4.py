@@ -21,11 +21,11 @@ from ollama_engine.chat.dialects.tagged_calls import resolved, types_of
 from ollama_engine.chat.dialects.tool_grammar import (
     AnyText,
     CallForm,
-    Choice,
     Json,
     Members,
     Part,
     Repeated,
+    ToolChoice,
     object_schema,
 )
 from ollama_engine.chat.dialects.tools import ToolDefinition
@@ -70,8 +70,8 @@ def _written(tool: ToolDefinition, schema: Any, where: str) -> list[Part]:
         )
     if "enum" in schema or "const" in schema:
         values = schema.get("enum", [schema.get("const")])
-        return [Choice([[_QUOTE + v + _QUOTE if isinstance(v, str) else json.dumps(v)] for v in values])]
-    return [Choice([_of_type(kind, tool, schema, where) for kind in sorted(types)])]
+        return [ToolChoice([[_QUOTE + v + _QUOTE if isinstance(v, str) else json.dumps(v)] for v in values])]
+    return [ToolChoice([_of_type(kind, tool, schema, where) for kind in sorted(types)])]
 
 
 def _of_type(kind: str, tool: ToolDefinition, schema: Mapping[str, Any], where: str) -> list[Part]:

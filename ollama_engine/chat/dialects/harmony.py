@@ -17,7 +17,7 @@ from ollama_engine.chat.dialects.answer import Answer, Call
 from ollama_engine.chat.dialects.base import Dialect
 from ollama_engine.chat.dialects.json_calls import read_arguments
 from ollama_engine.chat.dialects.scanner import Reading, markers
-from ollama_engine.chat.dialects.tool_grammar import Choice, Grammar, Json, Part, Wanted, object_schema
+from ollama_engine.chat.dialects.tool_grammar import Grammar, Json, Part, ToolChoice, Wanted, object_schema
 
 __all__ = ["HARMONY"]
 
@@ -36,7 +36,7 @@ class _Messages:
         self._last = ""
 
     def read(self) -> Reading[None]:
-        """Read all messages; what stands outside of them is content."""
+        """Read all messages; text outside of them is content."""
         answer = self._answer
         begin: str | None = None
         if answer.reasoning_open:
@@ -105,7 +105,7 @@ def _answer_grammar(grammar: Grammar, wanted: Wanted) -> str:
     calls: list[list[Part]] = [
         [f"{tool.name} <|constrain|>json<|message|>", Json(object_schema(tool))] for tool in wanted.tools
     ]
-    call = grammar.parts(["<|channel|>commentary to=functions.", Choice(calls)])
+    call = grammar.parts(["<|channel|>commentary to=functions.", ToolChoice(calls)])
     if wanted.required:
         return f"{opened} {message('analysis')}* {call}"
     final = f"{grammar.text('<|channel|>final<|message|>')} TEXT?"

@@ -17,7 +17,7 @@ __all__ = ["CALL", "CallKeys", "JsonSection", "read_arguments", "read_call", "wr
 
 @dataclass(frozen=True)
 class CallKeys:
-    """Which members a call's object has.
+    """Keys of the members of a call's object.
 
     name, arguments, id: the keys of these; each once at most.
     other: keys whose values say nothing that a caller needs, such as "type": "function".
@@ -29,7 +29,7 @@ class CallKeys:
     other: Sequence[str] = ("type",)
 
     def role(self, key: str) -> str:
-        """Which of the four a key is of."""
+        """The attribute that lists this key. Raises MalformedError for another key."""
         for role in ("name", "arguments", "id", "other"):
             if key in getattr(self, role):
                 return role
@@ -47,7 +47,7 @@ class JsonSection:
         the next section without it, is understood.
     begin: the marker of the next section.
     keys: the members of a call's object.
-    separator: what may stand between two calls outside of an array.
+    separator: text that may stand between two calls outside of an array.
     in_array: the marker holds the array's bracket.
     """
 
@@ -61,7 +61,7 @@ class JsonSection:
         yield from self.read(answer)
 
     def read(self, answer: Answer, *, certain: bool = True) -> Reading[None]:
-        """Read all calls. What is malformed reaches to the marker behind the calls, or to the answer's end."""
+        """Read all calls. Malformed text reaches to the marker behind the calls, or to the answer's end."""
         yield from answer.skip_space()
         reading = _SectionReading(self, answer, self.in_array or (yield from answer.accept("[")) is not None)
         ends = markers(self.end, line_breaks=0) if self.end else None

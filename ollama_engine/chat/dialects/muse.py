@@ -16,7 +16,7 @@ from ollama_engine.chat.dialects.base import Dialect
 from ollama_engine.chat.dialects.marked_calls import MarkedCalls
 from ollama_engine.chat.dialects.scanner import WORD, Reading, markers
 from ollama_engine.chat.dialects.tagged_calls import TaggedCall
-from ollama_engine.chat.dialects.tool_grammar import EMPTY, Choice, Grammar, Wanted
+from ollama_engine.chat.dialects.tool_grammar import EMPTY, Grammar, ToolChoice, Wanted
 
 __all__ = ["MUSE"]
 
@@ -24,7 +24,7 @@ _ENDS = ("<|eom|>", "<|eot|>")
 
 
 def _read(dialect: Dialect, answer: Answer) -> Reading[None]:
-    """Read messages: a recipient, then reasoning, or content with calls in it. What stands outside is content."""
+    """Read messages: a recipient, then reasoning, or content with calls in it. Text outside is content."""
     recipient = "self" if answer.reasoning_open else (yield from _recipient(answer))
     while True:
         if recipient is None:
@@ -65,7 +65,7 @@ def _answer_grammar(grammar: Grammar, wanted: Wanted) -> str:
         f"{grammar.text(f' to={to}<|message|>')} {rest}" for to in ("self", "user")[: 2 - wanted.required]
     )
     calls = [[f" to={tool.name}<|message|>{_BEGIN}", *_CALL.write(tool), _END] for tool in wanted.tools]
-    call = grammar.rule(grammar.part(Choice(calls)))
+    call = grammar.rule(grammar.part(ToolChoice(calls)))
     if wanted.parallel:
         call = f"{call} ({grammar.text('<|eom|><|start|>assistant')} {call})*"
     before = f"{rest if wanted.reasoning_open else EMPTY} ({earlier})*"

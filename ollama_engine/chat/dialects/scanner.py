@@ -37,7 +37,7 @@ _SPACE = re.compile(r"\s*")
 
 
 class MalformedError(Exception):
-    """What is being read is not what the dialect writes there; inside the parser only."""
+    """The text breaks the dialect's syntax; raised and caught inside the parser only."""
 
 
 class ValueScanner(Protocol):
@@ -114,7 +114,7 @@ class Scanner:
         self._recording = [before]
 
     def recorded(self) -> str:
-        """What has been read since `record`; ends the recording."""
+        """The text read since `record`; ends the recording."""
         text = "".join(self._recording or ())
         self._recording = None
         return text

@@ -15,7 +15,7 @@ from ollama_engine.chat.dialects.answer import Call
 from ollama_engine.chat.dialects.json_scanner import MAX_DEPTH
 from ollama_engine.chat.dialects.literals import PYTHON, escaped
 from ollama_engine.chat.dialects.scanner import MalformedError, Reading, Scanner, Sink, markers
-from ollama_engine.chat.dialects.tool_grammar import AnyText, Choice, Json, Members, Part, definitions_of
+from ollama_engine.chat.dialects.tool_grammar import AnyText, Json, Members, Part, ToolChoice, definitions_of
 from ollama_engine.chat.dialects.tools import ToolDefinition
 from ollama_engine.errors import ConfigError, Option
 
@@ -40,15 +40,15 @@ _JSON_TYPES: Mapping[type, tuple[str, ...]] = {
 class TaggedCall:
     """Reads a name and tagged arguments, up to the call's end marker, which it leaves.
 
-    name_end: what stands behind the name; "" where the first argument, or the end, does.
-    key: what stands before an argument's name.
-    key_end: what stands behind it.
-    value: what stands before the value, perhaps behind white space.
-    value_end: what stands behind it.
+    name_end: text behind the name; "" where the first argument, or the end, follows at once.
+    key: text before an argument's name.
+    key_end: text behind it.
+    value: text before the value, perhaps behind white space.
+    value_end: text behind it.
     attributes: between `key_end` and `value` stand attributes, which may say string="true" or type="string"; others
         may stand before `name_end`. Writes those of a value: whether it is a string, and its JSON type.
-    gap: what stands between tags when calls are written.
-    quotes: what may stand around a value, inside of its tags.
+    gap: text between tags when calls are written.
+    quotes: quotation marks that may stand around a value, inside of its tags.
     line_breaks: one line break at each end of a value is layout.
     """
 
@@ -112,7 +112,7 @@ class TaggedCall:
             value: list[Part] = [Json({**schema, **definitions_of(tool.parameters)}), line + self.value_end]
         elif isinstance(schema, Mapping) and types == STRING and ("enum" in schema or "const" in schema):
             choices = schema.get("enum", [schema.get("const")])
-            value = [Choice([[choice + line + self.value_end] for choice in choices])]
+            value = [ToolChoice([[choice + line + self.value_end] for choice in choices])]
         else:
             _check_string(tool, key, schema)
             value = [AnyText(self.value_end)]
@@ -171,7 +171,7 @@ def member(schema: Any, key: str) -> Any:
 
 
 def resolved(schema: Any, root: Mapping[str, Any]) -> Any:
-    """What a reference inside of the root schema stands for; any other schema as it is."""
+    """Resolves a `$ref` inside of the root schema; returns any other schema as it is."""
     for _ in range(MAX_DEPTH):
         if not isinstance(schema, Mapping) or not str(schema.get("$ref", "")).startswith("#/"):
             break

@@ -19,13 +19,13 @@ __all__ = [
     "EMPTY",
     "AnyText",
     "CallForm",
-    "Choice",
     "Grammar",
     "Json",
     "Members",
     "Part",
     "Pattern",
     "Repeated",
+    "ToolChoice",
     "object_schema",
     "optional",
     "start_of_forms",
@@ -46,7 +46,7 @@ class Json:
 
 @dataclass(frozen=True)
 class Pattern:
-    """What a regular expression matches; not the empty text."""
+    """Text that matches a regular expression; not the empty text."""
 
     regex: str
 
@@ -59,7 +59,7 @@ class AnyText:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ToolChoice:
     """One of several sequences of parts."""
 
     choices: Sequence[Sequence[Part]]
@@ -84,7 +84,7 @@ class Members:
     separator: str = ""
 
 
-Part = str | Json | Pattern | AnyText | Choice | Repeated | Members
+Part = str | Json | Pattern | AnyText | ToolChoice | Repeated | Members
 
 
 def optional(*parts: Part) -> Part:
@@ -153,7 +153,7 @@ class Grammar:
             written = self.rule(f"/{part.regex}/")
         elif isinstance(part, AnyText):
             written = self.any_text(part.end)
-        elif isinstance(part, Choice):
+        elif isinstance(part, ToolChoice):
             written = f"({' | '.join(self.parts(choice) or EMPTY for choice in part.choices)})"
         elif isinstance(part, Repeated):
             item, separator = self.rule(self.parts(part.item)), self.text(part.separator)
@@ -208,14 +208,14 @@ class CallForm:
         return f"{grammar.any_text(self.marker)} {self._calls(grammar, tools, parallel, begin)}"
 
     def _calls(self, grammar: Grammar, tools: Sequence[ToolDefinition], parallel: bool, begin: str) -> str:
-        call = grammar.rule(grammar.part(Choice([self.write(tool) for tool in tools])))
+        call = grammar.rule(grammar.part(ToolChoice([self.write(tool) for tool in tools])))
         more = "" if self.between is None or not parallel else f"({grammar.text(self.between)} {call})*"
         return grammar.rule(" ".join(filter(None, (grammar.text(begin), call, more, grammar.text(self.end)))))
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a grammar is wanted for: see `Dialect.tool_grammar`."""
+    """Arguments of `Dialect.tool_grammar`, which says what they mean."""
 
     tools: Sequence[ToolDefinition]
     required: bool
@@ -230,7 +230,7 @@ def start_of_forms(
     thinking: Sequence[tuple[str, str]],
     dropped: Sequence[str],
 ) -> str | None:
-    """What an answer is: reasoning, then calls in the first of the forms, or free text with calls in any.
+    """The start rule: reasoning, then calls in the first of the forms, or free text with calls in any.
 
     None where nothing can be forced, because no form has a marker to wait for.
     """
@@ -265,5 +265,5 @@ def object_schema(tool: ToolDefinition) -> Mapping[str, Any]:
 
 
 def definitions_of(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """What references inside of a schema may lead to, for a schema of one of its members."""
+    """A schema's definitions, which `$ref`s in one of its members need beside that member."""
     return {name: schema[name] for name in ("$defs", "definitions") if name in schema}

@@ -9,7 +9,6 @@ from ollama_engine.chat.go_template.functions import LAZY
 from ollama_engine.chat.go_template.nodes import (
     Action,
     Chain,
-    Command,
     Constant,
     Expression,
     Field,
@@ -19,13 +18,14 @@ from ollama_engine.chat.go_template.nodes import (
     Jump,
     Node,
     Pipe,
+    PipeCommand,
     Range,
-    Text,
+    TextNode,
     Variable,
     With,
 )  # fmt: skip
 from ollama_engine.chat.go_template.parser import ParsedTemplate
-from ollama_engine.chat.go_template.values import ABSENT, Record, is_true, kind_of, printed
+from ollama_engine.chat.go_template.values import ABSENT, TemplateRecord, is_true, kind_of, printed
 from ollama_engine.chat.provenance import Traced, joined
 from ollama_engine.errors import ChatError
 
@@ -50,7 +50,7 @@ class Evaluator:
     """One rendering.
 
     Args:
-        template: what to write.
+        template: the template to execute.
         functions: by name.
         data: the dot, and `$`.
 
@@ -68,7 +68,7 @@ class Evaluator:
         self._line = 1
 
     def text(self) -> str:
-        """What the template writes. Raises ChatError with the line of what fails."""
+        """Executes the template. Raises ChatError with the line that fails."""
         try:
             self._write(self._template.body, self._variables[0][1])
         except ChatError as error:
@@ -85,7 +85,7 @@ class Evaluator:
             self._write_node(node, dot)
 
     def _write_node(self, node: Node, dot: Any) -> None:
-        if isinstance(node, Text):
+        if isinstance(node, TextNode):
             self._put(Traced.whole(node.text))
             return
         if isinstance(node, Jump):
@@ -176,7 +176,7 @@ class Evaluator:
         else:
             self._variables.append((name, value))
 
-    def _command(self, command: Command, dot: Any, last: tuple[Any, ...]) -> Any:
+    def _command(self, command: PipeCommand, dot: Any, last: tuple[Any, ...]) -> Any:
         first, *others = command.words
         if isinstance(first, Function):
             return self._call(first.name, others, dot, last)
@@ -217,7 +217,7 @@ class Evaluator:
 
 
 def _field(value: Any, name: str) -> Any:
-    if isinstance(value, Record):
+    if isinstance(value, TemplateRecord):
         if name not in value:
             raise ChatError(f"there is no field {name}; it has {', '.join(value)}")
         return value[name]
@@ -230,7 +230,7 @@ def _field(value: Any, name: str) -> Any:
 
 def _pairs(value: Any) -> Iterator[tuple[Any, Any]]:
     """(place or key, element) of what a range goes through."""
-    if isinstance(value, Mapping) and not isinstance(value, Record):
+    if isinstance(value, Mapping) and not isinstance(value, TemplateRecord):
         return iter([(key, value[key]) for key in sorted(value)])
     if isinstance(value, (list, tuple)):
         return enumerate(value)

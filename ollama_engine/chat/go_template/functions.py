@@ -63,7 +63,7 @@ def _ordered(name: str, test: Callable[[Any, Any], bool]) -> Call:
 
 
 def _len(value: Any) -> int:
-    """Of a text in bytes."""
+    """`len`: bytes of a text, or elements of a list or map."""
     if isinstance(value, str):
         return len(value.encode())
     if isinstance(value, (list, tuple, Mapping)) and kind_of(value) != "a struct":
@@ -91,7 +91,7 @@ def _element(value: Any, key: Any) -> Any:
 
 
 def _slice(value: Any, *bounds: Any) -> Any:
-    """Of a text by bytes, between characters."""
+    """`slice`: of a text by bytes, at bounds between characters; of a list by elements."""
     if not isinstance(value, (str, list, tuple)):
         raise _wrong("slice", kind_of(value))
     size = _len(value)
@@ -108,7 +108,7 @@ def _slice(value: Any, *bounds: Any) -> Any:
 
 
 def _argument(value: object) -> str:
-    """What a value prints as an argument of print and its like: nothing has another spelling there."""
+    """A value as print and its like write it: nil and absent values are `<nil>` there."""
     return Traced.whole("<nil>") if value is None or value is ABSENT else printed(value)
 
 
@@ -204,7 +204,7 @@ FUNCTIONS: dict[str, Call] = {
     "json": to_json,
     "toTypeScriptType": _typescript,
 }
-"""By name; what they raise for values that they cannot take is a ChatError."""
+"""Functions by name; for values that they cannot take, they raise a ChatError."""
 
 LAZY: dict[str, Callable[[Sequence[Callable[[], Any]]], Any]] = {}
 """Functions that compute only as many of their arguments as they need."""

@@ -1,4 +1,4 @@
-"""What a parsed template names, and the part of it that stands before the answer."""
+"""The variables and fields that a parsed template names, and the part of it that stands before the answer."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ollama_engine.chat.go_template.nodes import (
     Action,
     Branch,
     Chain,
-    Command,
     Expression,
     Field,
     Invoke,
     Node,
     Pipe,
+    PipeCommand,
     Variable,
 )  # fmt: skip
 from ollama_engine.chat.go_template.parser import ParsedTemplate
@@ -60,7 +60,7 @@ def up_to_response(body: tuple[Node, ...]) -> tuple[Node, ...]:
 
 
 def _cut(body: tuple[Node, ...]) -> tuple[tuple[Node, ...], bool]:
-    """What stays, and whether `.Response` was found."""
+    """The nodes up to `.Response`, all without one; and whether it was found."""
     kept: list[Node] = []
     for node in body:
         if isinstance(node, Action) and _writes_response(node.pipe):
@@ -81,7 +81,7 @@ def _writes_response(pipe: Pipe) -> bool:
     return any(isinstance(word, Field) and "Response" in word.names for word in words)
 
 
-def _words(command: Command) -> Iterator[Expression]:
+def _words(command: PipeCommand) -> Iterator[Expression]:
     for word in command.words:
         yield word
         if isinstance(word, Chain):

@@ -45,13 +45,13 @@ class Token(NamedTuple):
 
 
 class LiteralText(NamedTuple):
-    """What stands outside of actions, trimmed."""
+    """Text outside of actions, trimmed."""
 
     text: str
 
 
 class ActionTokens(NamedTuple):
-    """What stands between {{ and }}."""
+    """Tokens of an action, between {{ and }}."""
 
     tokens: list[Token]
     line: int
@@ -142,7 +142,7 @@ def _float_or_octal(plain: str, figures: str) -> int | float:
 
 
 def unquoted(text: str) -> str:
-    """What a quoted Go text means."""
+    """A quoted Go string with its escapes resolved."""
 
     def meant(found: re.Match[str]) -> str:
         hexadecimal = found[1] or found[2] or found[3]

@@ -5,8 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 __all__ = [
-    "Action", "Branch", "Chain", "Command", "Constant", "Expression", "Field", "Function", "If", "Invoke", "Jump",
-    "Node", "Pipe", "Range", "Text", "Variable", "With",
+    "Action",
+    "Branch",
+    "Chain",
+    "Constant",
+    "Expression",
+    "Field",
+    "Function",
+    "If",
+    "Invoke",
+    "Jump",
+    "Node",
+    "Pipe",
+    "PipeCommand",
+    "Range",
+    "TextNode",
+    "Variable",
+    "With",
 ]  # fmt: skip
 
 
@@ -51,7 +66,7 @@ Expression = Constant | Field | Variable | Function | Chain
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class PipeCommand:
     """A function and its arguments, or one value."""
 
     words: tuple[Expression, ...]
@@ -67,14 +82,14 @@ class Pipe:
         assigns: whether the variables exist already (`=`, not `:=`).
     """
 
-    commands: tuple[Command, ...]
+    commands: tuple[PipeCommand, ...]
     variables: tuple[str, ...] = ()
     assigns: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
-    """What is written as it stands."""
+class TextNode:
+    """Literal text."""
 
     text: str
 
@@ -125,4 +140,4 @@ class Invoke:
     line: int
 
 
-Node = Text | Action | Branch | Jump | Invoke
+Node = TextNode | Action | Branch | Jump | Invoke

@@ -10,7 +10,6 @@ from ollama_engine.chat.go_template.nodes import (
     Action,
     Branch,
     Chain,
-    Command,
     Constant,
     Expression,
     Field,
@@ -20,8 +19,9 @@ from ollama_engine.chat.go_template.nodes import (
     Jump,
     Node,
     Pipe,
+    PipeCommand,
     Range,
-    Text,
+    TextNode,
     Variable,
     With,
 )  # fmt: skip
@@ -36,10 +36,10 @@ MAX_DEPTH = 100
 
 @dataclass(slots=True)
 class ParsedTemplate:
-    """What a source says.
+    """A parsed template.
 
     Attributes:
-        body: what is written.
+        body: the nodes of the template itself.
         defined: the bodies of `{{define}}` and `{{block}}`, by name.
     """
 
@@ -75,7 +75,7 @@ class _Parser:
         found: list[Node] = []
         for part in self._parts:
             if isinstance(part, LiteralText):
-                found.append(Text(part.text))
+                found.append(TextNode(part.text))
                 continue
             self._line = part.line
             words = _Words(part, self)
@@ -123,7 +123,7 @@ class _Parser:
         return kind(pipe, body, otherwise, line)
 
     def _otherwise(self, words: _Words) -> tuple[tuple[Node, ...], tuple[str, _Words] | None]:
-        """What stands behind `else`; `else if` and `else with` share the end of what they belong to."""
+        """Parses the branch behind `else`; `else if` and `else with` share the `end` of the action they belong to."""
         keyword = words.keyword()
         if keyword in ("if", "with"):
             words.next()
@@ -221,13 +221,13 @@ class _Words:
             return (str(first.value), str(second.value)), sign.kind == "="
         return (), False
 
-    def _command(self, known: list[str]) -> Command:
+    def _command(self, known: list[str]) -> PipeCommand:
         words: list[Expression] = []
         while not self.at_end() and self.peek().kind not in ("|", ")"):
             words.append(self._operand(known))
         if not words:
             raise self._parser.wrong("a value is missing")
-        return Command(tuple(words))
+        return PipeCommand(tuple(words))
 
     def _operand(self, known: list[str]) -> Expression:
         token = self.next()

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ollama_engine.chat.go_template.values import JsonList, JsonMap, Record
+from ollama_engine.chat.go_template.values import JsonList, JsonMap, TemplateRecord
 from ollama_engine.chat.open_end import REASONING
 from ollama_engine.chat.provenance import Traced, joined
 from ollama_engine.chat.template import ROLES
@@ -17,12 +17,12 @@ __all__ = ["collated", "system_text", "tool_records"]
 GAP = Traced.whole("\n\n")
 
 
-def collated(messages: Sequence[Mapping[str, Any]]) -> list[Record]:
+def collated(messages: Sequence[Mapping[str, Any]]) -> list[TemplateRecord]:
     """Messages as templates read them; neighbours of one role become one, tools' and those with more than text do not.
 
     Raises ChatError for contents that are no text.
     """
-    found: list[Record] = []
+    found: list[TemplateRecord] = []
     for number, message in enumerate(messages):
         record = _record(number, message)
         last = found[-1] if found else None
@@ -34,7 +34,7 @@ def collated(messages: Sequence[Mapping[str, Any]]) -> list[Record]:
     return found
 
 
-def system_text(messages: Sequence[Record]) -> str:
+def system_text(messages: Sequence[TemplateRecord]) -> str:
     """All that system messages say."""
     texts: list[str] = []
     for message in messages:
@@ -43,10 +43,10 @@ def system_text(messages: Sequence[Record]) -> str:
     return joined(texts)
 
 
-def _record(number: int, message: Mapping[str, Any]) -> Record:
+def _record(number: int, message: Mapping[str, Any]) -> TemplateRecord:
     role = str(message.get("role", ""))
     thinking = next((message[name] for name in REASONING if message.get(name) is not None), "")
-    return Record(
+    return TemplateRecord(
         {
             "Role": Traced.whole(role) if role in ROLES else role,
             "Content": _text(number, message.get("content")),
@@ -77,7 +77,7 @@ def _text(number: int, content: object) -> str:
     return joined(texts)
 
 
-def _call(place: int, call: Mapping[str, Any]) -> Record:
+def _call(place: int, call: Mapping[str, Any]) -> TemplateRecord:
     function = call.get("function", call)
     arguments = function.get("arguments")
     if isinstance(arguments, str):
@@ -88,8 +88,10 @@ def _call(place: int, call: Mapping[str, Any]) -> Record:
     read = JsonMap(arguments if isinstance(arguments, Mapping) else {})
     fields = {"Index": place, "Name": function.get("name", ""), "Arguments": read}
     names = {"Index": "index", "Name": "name", "Arguments": "arguments"}
-    return Record(
-        {"ID": call.get("id") or "", "Function": Record(fields, names)}, {"ID": "id", "Function": "function"}, ("ID",)
+    return TemplateRecord(
+        {"ID": call.get("id") or "", "Function": TemplateRecord(fields, names)},
+        {"ID": "id", "Function": "function"},
+        ("ID",),
     )
 
 
@@ -101,7 +103,7 @@ def tool_records(tools: Sequence[Mapping[str, Any]]) -> JsonList:
     return JsonList(_tool(tool) for tool in tools)
 
 
-def _tool(tool: Mapping[str, Any]) -> Record:
+def _tool(tool: Mapping[str, Any]) -> TemplateRecord:
     function = tool.get("function", tool)
     parameters = function.get("parameters") or {}
     schema = _struct(
@@ -137,7 +139,7 @@ def _property(value: object) -> object:
 
 def _struct(
     given: Mapping[str, Any], names: dict[str, str], optional: tuple[str, ...], defaults: Mapping[str, Any]
-) -> Record:
+) -> TemplateRecord:
     fields = {name: given.get(written, defaults.get(name)) for name, written in names.items()}
     others = {key: key for key in given if key not in names.values()}
-    return Record({**fields, **{key: given[key] for key in others}}, {**names, **others}, optional)
+    return TemplateRecord({**fields, **{key: given[key] for key in others}}, {**names, **others}, optional)

@@ -11,10 +11,10 @@ from typing import Any
 from ollama_engine.chat.go_template.evaluator import Evaluator
 from ollama_engine.chat.go_template.functions import FUNCTIONS, LAZY, date_functions
 from ollama_engine.chat.go_template.identifiers import identifiers, up_to_response
-from ollama_engine.chat.go_template.nodes import Action, Command, Field, Pipe
+from ollama_engine.chat.go_template.nodes import Action, Field, Pipe, PipeCommand
 from ollama_engine.chat.go_template.parser import ParsedTemplate, parse
 from ollama_engine.chat.go_template.records import collated, system_text, tool_records
-from ollama_engine.chat.go_template.values import Record
+from ollama_engine.chat.go_template.values import TemplateRecord
 from ollama_engine.chat.open_end import cut_at_mark, mark_end
 from ollama_engine.chat.provenance import Traced, joined
 from ollama_engine.errors import ChatError
@@ -22,7 +22,7 @@ from ollama_engine.errors import ChatError
 __all__ = ["GoTemplate"]
 
 DATES = frozenset({"currentDate", "yesterdayDate"})
-RESPONSE = Action(Pipe((Command((Field(("Response",)),)),)), 0)
+RESPONSE = Action(Pipe((PipeCommand((Field(("Response",)),)),)), 0)
 
 
 class GoTemplate:
@@ -101,7 +101,7 @@ class GoTemplate:
         switches = {"Think": False, "ThinkLevel": "", "IsThinkSet": False}
         return self._written(self._parsed, {"Prompt": prompt, "Suffix": suffix, "Response": "", **switches})
 
-    def _exchanges(self, messages: Sequence[Record], variables: Mapping[str, Any]) -> str:
+    def _exchanges(self, messages: Sequence[TemplateRecord], variables: Mapping[str, Any]) -> str:
         """One exchange after the other; the last one up to where the answer begins, or goes on."""
         parts: list[str] = []
         now = _Exchange()

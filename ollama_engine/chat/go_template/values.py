@@ -12,11 +12,11 @@ from typing import Any
 from ollama_engine.chat.provenance import Traced
 from ollama_engine.errors import ChatError
 
-__all__ = ["ABSENT", "JsonList", "JsonMap", "Record", "is_true", "kind_of", "printed", "to_json"]
+__all__ = ["ABSENT", "JsonList", "JsonMap", "TemplateRecord", "is_true", "kind_of", "printed", "to_json"]
 
 
 class _Absent:
-    """What a map has under a key that is not there."""
+    """The value of a key that a map lacks."""
 
     def __repr__(self) -> str:
         return "<no value>"
@@ -25,7 +25,7 @@ class _Absent:
 ABSENT = _Absent()
 
 
-class Record(dict[str, Any]):
+class TemplateRecord(dict[str, Any]):
     """A struct: fields by their Go names. It is true, also without fields, and its printed form is its JSON.
 
     fields: Go name -> value.
@@ -43,7 +43,7 @@ class Record(dict[str, Any]):
         self._optional = frozenset(optional)
 
     def plain(self) -> dict[str, Any]:
-        """What its JSON holds."""
+        """The fields by their JSON names; optional ones that are empty are left out."""
         return {
             written: self[name]
             for name, written in self._names.items()
@@ -53,14 +53,14 @@ class Record(dict[str, Any]):
 
 def is_true(value: object) -> bool:
     """Whether `if` takes it for true: no empty value is."""
-    if isinstance(value, Record):
+    if isinstance(value, TemplateRecord):
         return True
     return value is not ABSENT and bool(value)
 
 
 def kind_of(value: object) -> str:
-    """What errors call it."""
-    if isinstance(value, Record):
+    """A value's kind, as error messages name it."""
+    if isinstance(value, TemplateRecord):
         return "a struct"
     names = {bool: "a bool", int: "a number", float: "a number", str: "a text", type(None): "nil"}
     for kind, name in names.items():
@@ -79,7 +79,7 @@ def printed(value: object) -> str:
         return Traced.whole("true" if value else "false")
     if isinstance(value, (int, float)):
         return _float(value) if isinstance(value, float) else str(value)
-    return to_json(value) if isinstance(value, (Printable, Record)) else _shown(value)
+    return to_json(value) if isinstance(value, (Printable, TemplateRecord)) else _shown(value)
 
 
 class Printable:
@@ -103,7 +103,7 @@ def _shown(value: object) -> str:
 
 
 def _within(value: object) -> str:
-    """Of an element: nil has another spelling there."""
+    """An element as it prints inside of a list or map: nil is `<nil>` there."""
     return "<nil>" if value is None else str.__str__(printed(value))
 
 
@@ -141,7 +141,7 @@ def to_json(value: object) -> str:
 
 
 def _json(value: object) -> str:
-    if isinstance(value, Record):
+    if isinstance(value, TemplateRecord):
         return "{" + ",".join(f"{json.dumps(name)}:{_json(item)}" for name, item in value.plain().items()) + "}"
     if isinstance(value, Mapping):
         keys = sorted(value, key=str)

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ollama_engine.errors import ModelFormatError
-from ollama_engine.ml.gguf import GGUFFile, TensorInfo
-from ollama_engine.ml.metadata import Metadata
+from ollama_engine.ml.gguf.gguf_file import GGUFFile, TensorInfo
+from ollama_engine.ml.gguf.metadata import Metadata
 
 __all__ = ["ImportanceMatrix", "read_imatrix"]
 

@@ -19,11 +19,11 @@ from ollama_engine.convert.quant.presets import (
     wanted_type,
 )
 from ollama_engine.errors import ModelFormatError
-from ollama_engine.ml.gguf import IMAGE_PARTS, TensorInfo
-from ollama_engine.ml.metadata import Metadata
-from ollama_engine.ml.types import block_of
+from ollama_engine.ml.gguf.gguf_file import IMAGE_PARTS, TensorInfo
+from ollama_engine.ml.gguf.metadata import Metadata
+from ollama_engine.ml.graph.types import block_of
 
-__all__ = ["ModelFacts", "in_file_order", "read_facts", "target_types"]
+__all__ = ["LayoutFacts", "in_file_order", "read_facts", "target_types"]
 
 logger = logging.getLogger(__name__)
 
@@ -43,8 +43,8 @@ NEVER_EXACTLY = ("position_embd.weight", "token_types.weight")
 
 
 @dataclass(frozen=True)
-class ModelFacts:
-    """What the rules ask about a model."""
+class LayoutFacts:
+    """Facts about a model that the quantization rules ask for."""
 
     architecture: str
     n_layer: int
@@ -53,14 +53,14 @@ class ModelFacts:
     is_70b: bool
 
 
-def read_facts(metadata: Metadata) -> ModelFacts:
+def read_facts(metadata: Metadata) -> LayoutFacts:
     """Raises ModelFormatError for metadata of another kind. Missing counts are 0: the rules then see no layers."""
     n_layer = metadata.u32("block_count", 0)
     n_head = _first(metadata, "attention.head_count", 0)
     n_head_kv = _first(metadata, "attention.head_count_kv", n_head)
     architecture = metadata.architecture
     grouped = architecture == "llama" and n_head != n_head_kv
-    return ModelFacts(
+    return LayoutFacts(
         architecture=architecture,
         n_layer=n_layer,
         n_gqa=n_head // n_head_kv if n_head_kv else 0,
@@ -93,7 +93,7 @@ def _layer(name: str) -> int:
 
 
 def target_types(
-    tensors: Sequence[TensorInfo], preset: Preset, facts: ModelFacts, *, has_imatrix: bool
+    tensors: Sequence[TensorInfo], preset: Preset, facts: LayoutFacts, *, has_imatrix: bool
 ) -> dict[str, str]:
     """The type of each tensor by name; `tensors` are in file order.
 
@@ -135,7 +135,7 @@ def target_types(
     return types
 
 
-def _index(name: str, kind: str, seen: int, facts: ModelFacts) -> int:
+def _index(name: str, kind: str, seen: int, facts: LayoutFacts) -> int:
     """How many came before; experts do not come in the order of layers, so there the name counts."""
     if kind != "ffn_down" or facts.n_expert <= 1:
         return seen

@@ -27,10 +27,10 @@ from ollama_engine.convert.quant.presets import ALIASES, PRESETS, Preset
 from ollama_engine.convert.quant.raw_metadata import copy_metadata
 from ollama_engine.convert.workers import Job, Workers
 from ollama_engine.errors import ConfigError, ModelFormatError, Option
-from ollama_engine.ml.gguf import GGUFFile, TensorInfo
-from ollama_engine.ml.metadata import Metadata
-from ollama_engine.ml.quantize import are_valid, dequantize_rows, quantize_rows
-from ollama_engine.ml.types import block_of
+from ollama_engine.ml.gguf.gguf_file import GGUFFile, TensorInfo
+from ollama_engine.ml.gguf.metadata import Metadata
+from ollama_engine.ml.graph.types import block_of
+from ollama_engine.ml.weights.quantize import are_valid, dequantize_rows, quantize_rows
 from ollama_engine.new_file import FileSizes, check_target, write_new_file
 
 __all__ = ["find_preset", "quantize_model"]

@@ -39,7 +39,7 @@ ALIASES: Final = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M", "MXFP4":
 FALLBACK: Final = {
     "q2_K": "q4_0", "q3_K": "q4_0", "q4_K": "q5_0", "q5_K": "q5_1", "q6_K": "q8_0", "iq4_xs": "iq4_nl",
 }  # fmt: skip
-"""For rows that do not divide into blocks of 256; what still does not fit becomes f16."""
+"""Types for rows that do not divide into blocks of 256; rows that still do not fit become f16."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ FALCON: Final[Mapping[str, Mapping[str, Rule]]] = {
 
 
 def tensor_kind(name: str) -> str:
-    """What the rules call a tensor: output, token_embd, attn_v, attn_k, attn_output, ffn_down or other.
+    """A tensor's kind in the rules: output, token_embd, attn_v, attn_k, attn_output, ffn_down or other.
 
     Fused projections that contain the values count as attn_v.
     """

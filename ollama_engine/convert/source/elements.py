@@ -22,7 +22,7 @@ STORAGE: dict[str, np.dtype[np.generic]] = {
         "BOOL": "u1",
     }.items()
 }  # fmt: skip
-"""By the names of the safetensors format."""
+"""numpy types, by the names of the safetensors format."""
 
 FLOATS = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2", "F8_E8M0")
 

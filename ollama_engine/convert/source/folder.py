@@ -110,7 +110,7 @@ class Config:
         return Config(self.mapping(name), f"{self.home}: {name}").completed(defaults)
 
     def wrong(self, names: Sequence[str], expected: str, value: Any) -> ModelFormatError:
-        """What to raise for a value of another kind."""
+        """The error for a value of another kind than expected."""
         return ModelFormatError(f"{self.home}: {' or '.join(names)} is {value!r:.80}, expected {expected}")
 
 

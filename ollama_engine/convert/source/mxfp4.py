@@ -19,7 +19,7 @@ __all__ = ["MXFP4", "PackedTensor", "with_packed"]
 
 MXFP4 = "MXFP4"
 NUMBERS = 32
-"""Of one block."""
+"""Numbers in a block."""
 
 
 @dataclass(frozen=True)

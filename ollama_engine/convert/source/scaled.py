@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 SUFFIXES = ("_scale_inv", "_scale")
 ACTIVATION_SCALES = (".input_scale", ".activation_scale", ".output_scale", ".k_scale", ".v_scale", ".q_scale")
-"""They belong to sums in 8 bits, which GGUF's types do not use."""
+"""Scales of products in 8 bits, which GGUF's types do not use."""
 METHODS = ("fp8", "fbgemm_fp8", "compressed-tensors", "mxfp4")
 DEFAULT_BLOCK = 128
 

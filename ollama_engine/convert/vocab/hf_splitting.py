@@ -55,7 +55,7 @@ def _make(spec: Mapping[str, Any], home: str) -> Split:
 
 
 def _stages(specs: Sequence[Mapping[str, Any]], home: str) -> list[Split]:
-    """Those behind a ByteLevel see what it makes of the text: one printable character for each byte."""
+    """The splits in order. Those behind a ByteLevel see its output: one printable character for each byte."""
     kinds = [spec["type"] for spec in specs]
     first = kinds.index("ByteLevel") if "ByteLevel" in kinds else len(kinds)
     made = [_make(spec, home) for spec in specs]

@@ -32,7 +32,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class SentencePieceModel:
-    """What matters of a tokenizer.model. Pieces are (text, score, TokenType)."""
+    """The fields of a tokenizer.model that conversion reads. Pieces are (text, score, TokenType)."""
 
     model: str
     pieces: list[tuple[str, float, TokenType]]

@@ -61,7 +61,7 @@ def _is_byte(text: str) -> bool:
 
 @dataclass
 class _Steps:
-    """What all steps come to."""
+    """The effect of all normalizer and pre-tokenizer steps together."""
 
     charsmap: bytes = b""
     prefix: bool = False

@@ -11,8 +11,8 @@ from ollama_engine import nn
 from ollama_engine.errors import UnsupportedModelError
 from ollama_engine.input import PreparedImage
 from ollama_engine.kvcache import LayerShape, LayerView
-from ollama_engine.ml.metadata import Metadata
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.gguf.metadata import Metadata
+from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.base import ModelInputs
 from ollama_engine.models.clip.preprocess import Preprocessor
 from ollama_engine.models.clip.vision import ClassVector, Head, HeadOptions, PooledVector, read_head_options
@@ -20,7 +20,7 @@ from ollama_engine.models.clip.vision import ClassVector, Head, HeadOptions, Poo
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from ollama_engine.ml.context import Context
+    from ollama_engine.ml.graph.context import Context
 
 
 class ImageVectorTower:

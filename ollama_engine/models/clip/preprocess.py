@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ollama_engine.errors import UnsupportedModelError
 from ollama_engine.input import PreparedImage
-from ollama_engine.ml.metadata import Metadata
+from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.multimodal.image import on_white
 from ollama_engine.multimodal.pixels import CLIP_MEAN, CLIP_STD, normalized, unfold
 from ollama_engine.multimodal.squares import FILTERS, FITS, square

@@ -1,4 +1,4 @@
-"""What CLIP and SigLIP make of the hidden states of their towers: one vector. Tensors below `v.` and `mm.`."""
+"""Pooling of CLIP and SigLIP: hidden states of the tower to one vector. Tensors below `v.` and `mm.`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from ollama_engine import nn
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.ml import ops
-from ollama_engine.ml.metadata import Metadata
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.gguf.metadata import Metadata
+from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.nn import clip, vision
 
 

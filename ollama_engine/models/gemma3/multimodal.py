@@ -1,4 +1,4 @@
-"""What Gemma 3 makes of images: arrays, tokens around them, embeddings.
+"""Gemma 3's image input: arrays, tokens around them, embeddings.
 
 An image is two newlines, <start_of_image>, its soft tokens, <end_of_image>, and two newlines. transformers'
 Gemma3Processor writes that in place of <start_of_image> before the text is tokenized. So newlines that touch those of
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from ollama_engine import nn
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.input import Input, MediaItem, MediaTraits, PreparedImage
-from ollama_engine.ml.metadata import Metadata
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.gguf.metadata import Metadata
+from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.gemma3.preprocess import Preprocessor
 from ollama_engine.models.gemma3.vision import VisionPart, read_options
 from ollama_engine.models.media_tokens import newline_runs, split_run, token_id
@@ -21,7 +21,7 @@ from ollama_engine.models.media_tokens import newline_runs, split_run, token_id
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from ollama_engine.ml.context import Context
+    from ollama_engine.ml.graph.context import Context
 
 BEGIN, END = "<start_of_image>", "<end_of_image>"
 AROUND = 2

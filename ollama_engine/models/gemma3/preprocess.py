@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ollama_engine.input import PreparedImage
-from ollama_engine.ml.metadata import Metadata
+from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.models.gemma3.vision import VisionOptions
 from ollama_engine.multimodal.image import on_white
 from ollama_engine.multimodal.pixels import normalized, unfold
@@ -28,7 +28,7 @@ class Preprocessor:
         self.mean, self.std = read_normalization(metadata, [0.5] * 3, [0.5] * 3)
 
     def prepare(self, image: Image) -> PreparedImage:
-        """A picture of any size, RGB or RGBA; what is transparent becomes white."""
+        """A picture of any size, RGB or RGBA; transparent pixels become white."""
         from PIL.Image import Resampling  # noqa: PLC0415 (text models work without Pillow)
 
         side = self.options.image_size

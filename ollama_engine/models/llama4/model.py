@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ollama_engine import nn
-from ollama_engine.ml.metadata import Metadata
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.gguf.metadata import Metadata
+from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.base import Multimodal
 from ollama_engine.models.llama4.multimodal import Llama4Multimodal
 from ollama_engine.models.llama4.text import Llama4Text

@@ -1,7 +1,7 @@
-"""What Llama 4 makes of images: arrays, tokens around tiles, embeddings.
+"""Llama 4's image input: arrays, tokens around tiles, embeddings.
 
-An image with several tiles is written row by row, each row of tiles with separators between them and another behind it,
-and then the whole picture behind "<|image|>"; an image of one tile is that last part alone. Source: transformers'
+An image with several tiles is written row by row, each row of tiles with separators between them and another behind it.
+Then comes the whole picture behind "<|image|>"; an image of one tile is that last part alone. Source: transformers'
 Llama4Processor.
 """
 
@@ -16,8 +16,8 @@ import numpy as np
 from ollama_engine import nn
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.input import Input, MediaItem, MediaTraits, PreparedImage
-from ollama_engine.ml.metadata import Metadata
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.gguf.metadata import Metadata
+from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.llama4.preprocess import Preprocessor
 from ollama_engine.models.llama4.vision import VisionPart, read_options
 from ollama_engine.models.media_tokens import token_id, token_named
@@ -25,11 +25,11 @@ from ollama_engine.models.media_tokens import token_id, token_named
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from ollama_engine.ml.context import Context
+    from ollama_engine.ml.graph.context import Context
 
 IMAGE = "<|image|>"
 ADAPTER = "v.vision_adapter.mlp.fc2.weight"
-"""Its width is in no key."""
+"""Tells the width of the adapter, which no key has."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ollama_engine.input import FloatArray, PreparedImage
-from ollama_engine.ml.metadata import Metadata
+from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.models.llama4.vision import VisionOptions
 from ollama_engine.multimodal.image import on_white
 from ollama_engine.multimodal.pixels import unfold
@@ -37,7 +37,7 @@ class Preprocessor:
         self._levels = normalized_levels(mean, std)
 
     def prepare(self, image: Image) -> PreparedImage:
-        """A picture of any size, RGB or RGBA; what is transparent becomes white."""
+        """A picture of any size, RGB or RGBA; transparent pixels become white."""
         from PIL.Image import Resampling  # noqa: PLC0415 (text models work without Pillow)
 
         image, side = on_white(image), self.options.image_size

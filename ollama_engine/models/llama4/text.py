@@ -14,8 +14,8 @@ from ollama_engine import nn
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.kvcache import LayerShape
 from ollama_engine.ml import ops
-from ollama_engine.ml.metadata import Metadata
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.gguf.metadata import Metadata
+from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.attention import LayerStep, SelfAttention
 from ollama_engine.models.decoder import Decoder, PreNormLayer
 from ollama_engine.models.options import Options, read_common, read_experts

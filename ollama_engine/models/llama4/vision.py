@@ -13,9 +13,9 @@ from ollama_engine import nn
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.input import FloatArray, Int32Array
 from ollama_engine.ml import ops
-from ollama_engine.ml.context import Context
-from ollama_engine.ml.metadata import Metadata
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.gguf.metadata import Metadata
+from ollama_engine.ml.graph.context import Context
+from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.nn import clip, vision
 
 TILES_AT_ONCE = 6
@@ -169,7 +169,7 @@ class Tower(nn.Module):
         return self.adapter.forward(join_squares(ops.cont(patches_only), o))
 
     def embed(self, patches: Tensor, o: VisionOptions) -> Tensor:
-        """What the first block reads, f32 [n_embd, n_places, tiles]: the class comes last."""
+        """Input of the first block, f32 [n_embd, n_places, tiles]: the class comes last."""
         x = vision.wide_product(self.patch_embedding.tensor, patches)
         last = clip.as_f32(self.class_embedding.tensor, x, o.n_embd, 1)
         x = ops.concat(x, ops.repeat(last, o.n_embd, 1, x.dim(2)), 1)

@@ -1,4 +1,4 @@
-"""What LLaVA makes of images: arrays, and embeddings in the place of tokens. Nothing stands around them."""
+"""LLaVA's image input: arrays, and embeddings in the place of tokens. Nothing stands around them."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 from ollama_engine import nn
 from ollama_engine.input import Input, MediaTraits, PreparedImage
-from ollama_engine.ml.metadata import Metadata
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.gguf.metadata import Metadata
+from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.llava.preprocess import Preprocessor
 from ollama_engine.models.llava.vision import VisionPart, read_options
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from ollama_engine.ml.context import Context
+    from ollama_engine.ml.graph.context import Context
 
 
 class LlavaMultimodal:

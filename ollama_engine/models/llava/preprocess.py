@@ -13,7 +13,7 @@ import numpy as np
 
 from ollama_engine.errors import ModelFormatError, UnsupportedModelError
 from ollama_engine.input import FloatArray, Int32Array, PreparedImage
-from ollama_engine.ml.metadata import Metadata
+from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.models.llava.vision import VisionOptions
 from ollama_engine.multimodal.image import on_white
 from ollama_engine.multimodal.pixels import CLIP_MEAN, CLIP_STD, normalized, unfold

@@ -1,4 +1,4 @@
-"""What Mistral 3 makes of images: arrays, tokens around them, embeddings.
+"""Mistral 3's image input: arrays, tokens around them, embeddings.
 
 An image is its rows of embeddings, each followed by "[IMG_BREAK]", the last one by "[IMG_END]" instead.
 """
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from ollama_engine import nn
 from ollama_engine.input import Input, MediaItem, MediaTraits, PreparedImage
-from ollama_engine.ml.metadata import Metadata
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.gguf.metadata import Metadata
+from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.media_tokens import token_id
 from ollama_engine.models.mistral3.preprocess import Preprocessor
 from ollama_engine.models.mistral3.vision import MERGER, VisionPart, read_options
@@ -18,7 +18,7 @@ from ollama_engine.models.mistral3.vision import MERGER, VisionPart, read_option
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from ollama_engine.ml.context import Context
+    from ollama_engine.ml.graph.context import Context
 
 IMAGE, BREAK, END = "[IMG]", "[IMG_BREAK]", "[IMG_END]"
 BREAK_COPY = "v.token_embd.img_break"

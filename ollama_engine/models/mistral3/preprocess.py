@@ -9,7 +9,7 @@ import numpy as np
 
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.input import FloatArray, PreparedImage
-from ollama_engine.ml.metadata import Metadata
+from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.models.mistral3.vision import VisionOptions
 from ollama_engine.multimodal.image import on_white
 from ollama_engine.multimodal.pixels import CLIP_MEAN, CLIP_STD, normalized, patches_of_blocks, unfold
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 LONGEST_EDGE = 1540
-"""Of the published processors, for files that do not say."""
+"""Pixels of the longest edge in the published processors, for files that do not say."""
 MOST_PIXELS = 1 << 14
-"""Of the longest edge: memory for a square of it is reserved."""
+"""Most pixels of the longest edge: memory for a square of it is reserved."""
 
 
 class Preprocessor:
@@ -38,7 +38,7 @@ class Preprocessor:
             )
 
     def prepare(self, image: Image) -> PreparedImage:
-        """A picture of any size, RGB or RGBA; what is transparent becomes white."""
+        """A picture of any size, RGB or RGBA; transparent pixels become white."""
         from PIL.Image import Resampling  # noqa: PLC0415 (text models work without Pillow)
 
         rows, columns = self.grid(image.height, image.width)

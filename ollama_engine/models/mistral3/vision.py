@@ -14,8 +14,8 @@ from ollama_engine import nn
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.input import FloatArray
 from ollama_engine.ml import ops
-from ollama_engine.ml.metadata import Metadata
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.gguf.metadata import Metadata
+from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.options import Options
 from ollama_engine.nn import vision
 
@@ -43,12 +43,12 @@ class VisionOptions(vision.TowerOptions):
 
     @property
     def column_step(self) -> float:
-        """What divides the frequencies of columns: rows and columns take turns in one falling series of them."""
+        """Divisor of the columns' frequencies: rows and columns take turns in one falling series of them."""
         return float(self.rope_base ** (2 / self.head_dim))
 
     @property
     def divisors(self) -> FloatArray:
-        """Of the angle of each pair, f32 [head_dim / 2]: first those of rows, then those of columns."""
+        """Divisors of each pair's angle, f32 [head_dim / 2]: first those of rows, then those of columns."""
         quarter = self.head_dim // 4
         return np.repeat(np.array([1, self.column_step], np.float32), quarter)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,9 +10,9 @@ import numpy as np
 
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.input import Input, MediaTraits, PreparedImage
-from ollama_engine.ml.context import Context
-from ollama_engine.ml.metadata import Metadata
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.gguf.metadata import Metadata
+from ollama_engine.ml.graph.context import Context
+from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.dialects import BOS
 from ollama_engine.models.mllama.options import VisionOptions, read_vision
 from ollama_engine.models.mllama.preprocess import prepare, preprocess
@@ -60,9 +60,16 @@ class MllamaImages:
 
     def largest_image(self) -> PreparedImage:
         """A picture with as many tiles as there can be, side by side."""
+        return self._row_of(self.vision.options.max_tiles)
+
+    def smaller_images(self) -> Iterator[PreparedImage]:
+        """Pictures with fewer tiles. The tower fills them up, and its padding attends apart."""
+        return map(self._row_of, range(1, self.vision.options.max_tiles))
+
+    def _row_of(self, n_tiles: int) -> PreparedImage:
         o: VisionOptions = self.vision.options
-        pixels = np.zeros((o.n_channels, o.tile_size, o.tile_size * o.max_tiles), dtype=np.float32)
-        return prepare(pixels, (1, o.max_tiles), o)
+        pixels = np.zeros((o.n_channels, o.tile_size, o.tile_size * n_tiles), dtype=np.float32)
+        return prepare(pixels, (1, n_tiles), o)
 
 
 class Mllama(MllamaText):

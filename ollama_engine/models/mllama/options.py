@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ollama_engine.errors import ModelFormatError
-from ollama_engine.ml.metadata import Metadata
+from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.models.options import MAX_LAYERS, Options, read_common
 from ollama_engine.multimodal.pixels import CLIP_MEAN, CLIP_STD
 from ollama_engine.nn.vision import TowerOptions, read_normalization, read_tower
@@ -60,7 +60,7 @@ class VisionOptions(TowerOptions):
     n_text: int
     """Length of a hidden state of the text part."""
     mean: tuple[float, ...]
-    """What pictures are normalized by, for red, green and blue."""
+    """Mean of the normalization of pictures, for red, green and blue."""
     std: tuple[float, ...]
 
     @property

@@ -28,7 +28,7 @@ def preprocess(image: Image, o: VisionOptions) -> PreparedImage:
 
 
 def prepare(pixels: FloatArray, grid: tuple[int, int], o: VisionOptions) -> PreparedImage:
-    """What the tower takes in of a canvas f32 [3, height, width] of `grid` (rows, columns) tiles."""
+    """The tower's input from a canvas f32 [3, height, width] of `grid` (rows, columns) tiles."""
     # The aspect ratio is (rows, columns): embeddings of tiles are stored in that order.
     ratio = np.array([1 + o.ratios.index(grid)], dtype=np.int32)
     n_rows = grid[0] * grid[1] * o.n_places

@@ -1,8 +1,8 @@
 """The text part of Llama 3.2 Vision: a Llama of which some layers attend to images instead of to earlier tokens.
 
-What a row sees is the cache's business. A row without an image takes nothing from a cross-attention layer, neither from
-its attention nor from its feed-forward block: so were the published weights trained (Meta's llama-models).
-transformers drops only the latter, and lets rows before the first image attend to all images.
+The cache decides which images a row sees. A row without an image takes nothing from a cross-attention layer, neither
+from its attention nor from its feed-forward block: so were the published weights trained (Meta's llama-models).
+Transformers drops only the latter, and lets rows before the first image attend to all images.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import cast
 from ollama_engine import nn
 from ollama_engine.kvcache import ImageView, LayerShape, LayerView
 from ollama_engine.ml import ops
-from ollama_engine.ml.metadata import Metadata
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.gguf.metadata import Metadata
+from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.attention import LayerStep, heads
 from ollama_engine.models.base import ModelInputs
 from ollama_engine.models.decoder import Decoder, PreNormLayer

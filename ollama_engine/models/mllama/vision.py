@@ -18,14 +18,14 @@ import numpy as np
 from ollama_engine import nn
 from ollama_engine.input import PreparedImage
 from ollama_engine.ml import ops
-from ollama_engine.ml.context import Context
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.graph.context import Context
+from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.attention import heads
 from ollama_engine.models.mllama.options import VisionOptions
 from ollama_engine.nn.vision import PatchEmbedding, full_attention, wide_product
 
 OUTER_EPS = 1e-5
-"""Of the norms before and behind the local layers, whatever the metadata say of those inside."""
+"""Epsilon of the norms before and behind the local layers, whatever the metadata say of those inside."""
 
 ROW_MULTIPLE = 8
 """Each tile is padded to a multiple of so many rows."""
@@ -85,11 +85,11 @@ class LocalLayer(nn.Module):
         return x + self.fed(self.mlp.forward(self.ffn_norm(x, o.norm_eps)))
 
     def attended(self, branch: Tensor) -> Tensor:
-        """What the attention adds."""
+        """The term that the attention adds to its input."""
         return branch
 
     def fed(self, branch: Tensor) -> Tensor:
-        """What the feed-forward block adds."""
+        """The term that the feed-forward block adds to its input."""
         return branch
 
 

@@ -1,7 +1,7 @@
-"""What Qwen2.5-VL makes of images: arrays, tokens around them, positions on several axes, embeddings.
+"""Qwen2.5-VL's image input: arrays, tokens around them, positions on several axes, embeddings.
 
 An image is "<|vision_start|>", its rows of embeddings, "<|vision_end|>". Its embeddings stand at positions of their
-own: time, row and column, counted from where the image begins. What follows continues behind the longer side.
+own: time, row and column, counted from where the image begins. The next positions continue behind the longer side.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from ollama_engine import nn
 from ollama_engine.input import Input, MediaItem, MediaTraits, PreparedImage
-from ollama_engine.ml.metadata import Metadata
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.gguf.metadata import Metadata
+from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.media_tokens import token_id
 from ollama_engine.models.qwen25vl.preprocess import Preprocessor
 from ollama_engine.models.qwen25vl.vision import Tower, read_options
@@ -20,7 +20,7 @@ from ollama_engine.models.qwen25vl.windows import Windows
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from ollama_engine.ml.context import Context
+    from ollama_engine.ml.graph.context import Context
 
 BEGIN, PAD, END = "<|vision_start|>", "<|image_pad|>", "<|vision_end|>"
 AXES = 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from ollama_engine.errors import ImageError, ModelFormatError
 from ollama_engine.input import FloatArray, PreparedImage
-from ollama_engine.ml.metadata import Metadata
+from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.models.qwen25vl.vision import VisionOptions
 from ollama_engine.models.qwen25vl.windows import Windows
 from ollama_engine.multimodal.image import on_white
@@ -18,6 +19,8 @@ from ollama_engine.nn.vision import read_normalization
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+log = logging.getLogger(__name__)
 
 MIN_PIXELS = 56 * 56
 MAX_PIXELS = 12_845_056
@@ -40,15 +43,21 @@ class Preprocessor:
                 f"{metadata.key('vision.min_pixels')} is {self.min_pixels} and vision.max_pixels {self.max_pixels}; "
                 f"expected 1 up to the latter, which is at least a block of {self.side**2} pixels"
             )
+        self._published = self.max_pixels
 
     def prepare(self, image: Image) -> PreparedImage:
-        """A picture, RGB or RGBA; what is transparent becomes white.
+        """A picture, RGB or RGBA; transparent pixels become white.
 
-        Raises ImageError where it is more than 200 times as long as wide.
+        Raises ImageError where it is more than 200 times as long as wide. One that the context shrinks is logged.
         """
         from PIL.Image import Resampling  # noqa: PLC0415 (text models work without Pillow)
 
         height, width = self.size(image.height, image.width)
+        if (height, width) != (full := self.size(image.height, image.width, self._published)):
+            log.warning(
+                "a picture of %dx%d pixels is shrunk to %dx%d, since it may take half of num_ctx; the model would take "
+                "it as %dx%d", image.width, image.height, width, height, full[1], full[0],
+            )  # fmt: skip
         resized = on_white(image).resize((width, height), Resampling.BICUBIC)
         patches = unfold(normalized(resized, self.mean, self.std), self.options.patch_size)
         return self._prepared(patches, height // self.side, width // self.side)
@@ -70,8 +79,10 @@ class Preprocessor:
         patches = np.zeros((n // rows * rows * o.merge**2, o.n_channels * o.patch_size**2), np.float32)
         return self._prepared(patches, rows, n // rows)
 
-    def size(self, height: int, width: int) -> tuple[int, int]:
+    def size(self, height: int, width: int, max_pixels: int | None = None) -> tuple[int, int]:
         """(height, width) to resize to: multiples of a block near the picture's own, within the limits of pixels.
+
+        `max_pixels`: the upper limit in place of that of the context.
 
         Source: `smart_resize` of transformers. Halves round to even, and a side below half a block gives 0, which the
         lower limit of pixels then mends.
@@ -82,9 +93,10 @@ class Preprocessor:
                 "wide: cut or resize it"
             )
         side, area = self.side, height * width
+        most = self.max_pixels if max_pixels is None else max_pixels
         to = [round(n / side) * side for n in (height, width)]
-        if to[0] * to[1] > self.max_pixels:
-            shrink = math.sqrt(area / self.max_pixels)
+        if to[0] * to[1] > most:
+            shrink = math.sqrt(area / most)
             to = [max(side, math.floor(n / shrink / side) * side) for n in (height, width)]
         elif to[0] * to[1] < self.min_pixels:
             grow = math.sqrt(self.min_pixels / area)

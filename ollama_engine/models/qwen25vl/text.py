@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 
 from ollama_engine import nn
 from ollama_engine.errors import ModelFormatError
-from ollama_engine.ml.metadata import Metadata
+from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.models.options import Options, read_common
 from ollama_engine.models.qwen2 import Qwen2
 

@@ -12,8 +12,8 @@ from typing import Any
 from ollama_engine import nn
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.ml import ops
-from ollama_engine.ml.metadata import Metadata
-from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.gguf.metadata import Metadata
+from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.qwen25vl.windows import WindowGroup
 from ollama_engine.nn import vision
 
@@ -168,7 +168,7 @@ class Merger(nn.Module):
 
 
 class PlainMerger(Merger):
-    """That of Qwen2-VL."""
+    """The merger of Qwen2-VL."""
 
     norm = nn.LayerNorm("ln_q", "n_embd")
 

@@ -2,7 +2,7 @@
 
 A block is a square of patches that becomes one row of embeddings; a window is a square of blocks, in which patches
 attend to each other. Windows at the right and bottom edge may be smaller. Here windows of one size are neighbours, so
-that each of at most four sizes is one product without a mask: which window comes first makes no difference to the
+that each of at most four sizes is one product without a mask. Which window comes first makes no difference to the
 result, because the order is undone behind the tower.
 """
 

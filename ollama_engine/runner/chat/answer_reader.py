@@ -28,7 +28,7 @@ class AnswerReader:
         self._called = False
 
     def read(self, chunk: Chunk) -> ChatChunk:
-        """What this chunk adds."""
+        """Parses a chunk of the answer: the content, reasoning and calls that it adds."""
         events = self._parser.feed(chunk.text)
         if chunk.finish_reason is not None:
             events = [*events, *self._parser.finish()]
@@ -43,6 +43,7 @@ class AnswerReader:
             usage=chunk.usage,
             prompt_logprobs=chunk.prompt_logprobs,
             reader=chunk.reader if self._has_value else None,
+            prompt_token_ids=chunk.prompt_token_ids,
         )
 
     def _finish_reason(self, chunk: Chunk) -> ChatFinishReason | None:

@@ -17,10 +17,10 @@ __all__ = ["ForcedCall", "naming_tools"]
 
 @dataclass(frozen=True, slots=True)
 class ForcedCall:
-    """What an answer has to be where a tool has to be called.
+    """The grammar of an answer that has to call a tool.
 
     Attributes:
-        grammar: of calls, as the dialect writes them.
+        grammar: the calls, as the dialect writes them.
         behind_reasoning: makes the grammar of calls alone, for behind reasoning that a budget bounds; None where the
             dialect does not tell them apart.
         tools: those that may be called, with their numbers in the caller's list.

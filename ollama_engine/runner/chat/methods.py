@@ -78,7 +78,7 @@ class ChatMethods:
             params: how tokens are chosen.
             options: see `ChatKeywords`.
 
-        What messages, tools and documents hold never becomes a control token, unless `trust_contents` says so.
+        Text of messages, tools and documents never becomes a control token, unless `trust_contents` says so.
 
         Raises ChatError for messages, tools or templates that cannot be read, and where the template refuses them; and
         as `generate` does.
@@ -127,8 +127,8 @@ class ChatMethods:
     ) -> AsyncChatStream:
         """`chat_stream` for asyncio: `async for chunk in engine.achat_stream(...)`, where an event loop runs.
 
-        A `format` that is new is compiled, and a long conversation or images are read, in a thread; what is wrong with
-        them comes with the first chunk then.
+        A `format` that is new is compiled, and a long conversation or images are read, in a thread; errors in them
+        raise with the first chunk then.
         """
         from ollama_engine.runner.chat.late_reader import LateReader  # noqa: PLC0415
         from ollama_engine.runner.chat.options import split_keywords  # noqa: PLC0415
@@ -157,7 +157,7 @@ class ChatMethods:
     ) -> list[Segment]:
         """The prompt of a conversation, in segments that `generate` and the others take.
 
-        What the template wrote is `Text` with `parse_special`, all else is without; their texts joined are the text of
+        The template's own text is `Text` with `parse_special`, all else is without; joined, they are the text of
         transformers' `apply_chat_template`. `add_generation_prompt` ends it with the beginning of an answer; not where
         `continue_final_message` is given. Raises as `chat` does.
         """
@@ -172,7 +172,7 @@ def _starter(
     submission: Submission, options: RequestOptions, channel: RequestChannel, preparing: Preparing, reader: LateReader,
     prepared: PreparedChat,
 ) -> tuple[Callable[[], None], bool]:  # fmt: skip
-    """What submits a chat when it is called, and whether that takes long. `reader` will read its answer."""
+    """A function that submits a chat, and whether calling it takes long. `reader` will read the answer."""
     from ollama_engine.runner.chat.forced_call import naming_tools  # noqa: PLC0415
 
     wanted = prepared.request_options(options)

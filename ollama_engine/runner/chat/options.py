@@ -64,7 +64,7 @@ class ChatKeywords(TemplateKeywords, RequestKeywords, total=False):
     Attributes:
         tool_choice: "auto" (default): the model may call tools. "required": it has to. A tool's name, or OpenAI's
             {"type": "function", "function": {"name": ...}}: it has to call that one. "none": tools are left out of the
-            prompt. What has to be called is forced by a grammar, and arguments follow the schemas.
+            prompt. A grammar forces the call, and arguments follow the schemas.
         parallel_tool_calls: whether several calls may come where one is forced (default True).
         dialect: how the model writes tool calls and reasoning, where its template does not tell.
         context: token ids that stand before the conversation: the prompt and answer of an earlier one (default none).
@@ -125,7 +125,7 @@ class ChatOptions:
 
     @classmethod
     def of(cls, keywords: Mapping[str, Any]) -> ChatOptions:
-        """From keyword arguments; an unknown one raises UnknownOptionError."""
+        """Options from keyword arguments; an unknown one raises UnknownOptionError."""
         known = [option.name for option in fields(cls)]
         for name in keywords:
             if name not in known:

@@ -45,7 +45,7 @@ TAIL = 400
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What a caller passed, checked and copied: a change that comes later changes no prompt."""
+    """A caller's messages and options, checked and copied: changing them later changes no prompt."""
 
     messages: Sequence[Message]
     tools: list[dict[str, Any]] | None
@@ -58,7 +58,7 @@ class Conversation:
         return len(self.messages) > AT_ONCE >> 6 or self._characters() > AT_ONCE
 
     def _characters(self) -> int:
-        """Of messages, tools and documents, approximately."""
+        """Approximate number of characters of messages, tools, documents and variables."""
         beside = [value for value in (self.tools, self.documents, self.variables) if value]
         return sum(map(_characters, self.messages)) + (len(repr(beside)) if beside else 0)
 
@@ -70,7 +70,7 @@ class PreparedChat:
     Attributes:
         segments: the prompt.
         params: how to sample, with the texts that end the assistant's turn.
-        forced: what forces a call, where one has to come.
+        forced: the grammar that forces a call, if one has to come.
         show_special: whether control tokens of the answer are part of its text, for the dialect to read.
     """
 
@@ -81,7 +81,7 @@ class PreparedChat:
     tools: tuple[ToolDefinition, ...]
     reasoning_open: bool
     thinking: tuple[str, str] | None
-    """What reasoning begins and ends with; None where the dialect knows none."""
+    """Markers at the beginning and end of reasoning; None where the dialect knows none."""
     may_reason: bool
     """Whether the answer may begin with reasoning: the prompt opened it, or a control token does."""
     forced: ForcedCall | None
@@ -109,7 +109,7 @@ class PreparedChat:
         return self.with_budget(replace(given, format=self.forced.behind_reasoning()))
 
     def reader(self) -> AnswerReader:
-        """For one answer."""
+        """A new parser of the answer."""
         parser = self.dialect.parser(tools=self.tools, reasoning_open=self.reasoning_open)
         return AnswerReader(parser, has_value=self.forced is None)
 
@@ -147,7 +147,7 @@ class ChatPreparation:
 
     @cached_property
     def templates(self) -> ModelTemplates:
-        """Those of the model's file, or of a family like it."""
+        """The chat templates of the model's file, or of a family like it."""
         sources, family = template_sources(self._loaded)
         if family is not None:
             log.warning(
@@ -207,7 +207,7 @@ class ChatPreparation:
         self, dialect: Dialect, template: MessageTemplate, tools: tuple[ToolDefinition, ...], options: ChatOptions, *,
         reasoning_open: bool,
     ) -> ForcedCall | None:  # fmt: skip
-        """What forces a call where one has to come. Raises ConfigError where the dialect has none to force."""
+        """The grammar that forces a call, if one has to come. Raises ConfigError where the dialect cannot force one."""
         if not options.forces_call:
             return None
         name = options.named_tool
@@ -261,7 +261,7 @@ class ChatPreparation:
         return marks.segments(text, trust_contents=options.trust_contents), template, text[-TAIL:]
 
     def _placeholder(self, template: MessageTemplate) -> str | None:
-        """What the template writes for an image part; None where it does not know the model's."""
+        """The template's text for an image part; None where the template does not know the model's placeholder."""
         images = self._loaded.images
         placeholder = None if images is None else images.multimodal.placeholder
         return placeholder if placeholder and writes_images(template, placeholder) else None
@@ -290,7 +290,7 @@ class ChatPreparation:
             )
 
     def _dialect_of(self, template: MessageTemplate, options: ChatOptions) -> Dialect:
-        """What the caller names, else detected once: that reads the vocabulary where the template says nothing."""
+        """The dialect that the caller names, else the detected one. Detection may read the vocabulary: it runs once."""
         if options.dialect:
             return named(options.dialect)
         found = self._dialects.get(template)
@@ -300,7 +300,7 @@ class ChatPreparation:
         return found
 
     def _thinking(self, dialect: Dialect, tail: str) -> tuple[str, str] | None:
-        """Of a dialect's markers those that the prompt ends with, or the vocabulary has, or the first ones."""
+        """The dialect's reasoning markers: those that end the prompt, else those in the vocabulary, else the first."""
         pairs = list(dialect.thinking)
         opened = [pair for pair in pairs if tail.rstrip().endswith(pair[0].rstrip())]
         known = [pair for pair in pairs if is_steering(self._loaded, pair[0])]

@@ -1,4 +1,4 @@
-"""What comes out of a conversation's request: chunks while it is written, and a result at the end."""
+"""Results of chat requests: chunks while the answer is written, and a result at the end."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ class ChatChunk:
 
     Attributes:
         content: text of the answer.
-        reasoning: what the model thinks before it answers.
+        reasoning: text of the model's reasoning before its answer.
         tool_events: tool calls, as they are written: a start, pieces of arguments, an end; or a malformed one.
-        tokens: sampled since the chunk before.
+        tokens: token ids sampled since the chunk before.
         logprobs: one entry for each of `tokens`, when asked for.
         finish_reason: "stop": the model ended, or a stop text appeared. "length": max_tokens or num_ctx is reached.
             "tool_calls": the model ended, and waits for results.
         usage: tokens counted and seconds taken.
-        prompt_logprobs: of the first chunk, see `Completion`.
-        reader: of the last chunk, reads the answer's value where a `format` was asked for; not for callers.
+        prompt_logprobs: in the first chunk; see `Completion`.
+        reader: in the last chunk, reads the answer's value where a `format` was asked for; not for callers.
+        prompt_token_ids: in the first chunk; see `Completion`.
     """
 
     content: str = ""
@@ -42,6 +43,7 @@ class ChatChunk:
     usage: Usage | None = None
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
     reader: ValueReader | None = field(default=None, repr=False, compare=False)
+    prompt_token_ids: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +51,15 @@ class ChatResult:
     """A whole answer.
 
     Attributes:
-        message: of the assistant; append it to the messages for the next turn.
+        message: the assistant's message; append it to the messages for the next turn.
         finish_reason: see `ChatChunk`.
         usage: tokens counted and seconds taken.
         tokens: all sampled tokens but the one that ended the answer.
         malformed_tool_calls: calls that cannot be read, with the reasons; their text is part of the content.
         logprobs: one entry for each of `tokens`, when `SamplingParams.logprobs` asked for them.
-        prompt_logprobs: of the tokens of the whole prompt, see `Completion`.
+        prompt_logprobs: those of the whole prompt's tokens; see `Completion`.
         reader: reads `parsed`; not for callers.
+        prompt_token_ids: those of the whole prompt; see `Completion`.
     """
 
     message: Message
@@ -67,6 +70,7 @@ class ChatResult:
     logprobs: tuple[TokenLogprobs, ...] | None = None
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
     reader: ValueReader | None = field(default=None, repr=False, compare=False)
+    prompt_token_ids: tuple[int, ...] | None = None
 
     @property
     def parsed(self) -> Any:
@@ -80,7 +84,7 @@ class ChatResult:
 
     @property
     def reasoning(self) -> str | None:
-        """What the model thought before it answered; None where it did not."""
+        """The model's reasoning before its answer; None without any."""
         return self.message.reasoning
 
     @property
@@ -112,4 +116,5 @@ def collect_chat(chunks: list[ChatChunk]) -> ChatResult:
         logprobs=tuple(entry for part in logprobs for entry in part) if logprobs else None,
         prompt_logprobs=chunks[0].prompt_logprobs,
         reader=last.reader,
+        prompt_token_ids=chunks[0].prompt_token_ids,
     )

@@ -25,7 +25,7 @@ from ollama_engine.runner.core.request_queue import RequestQueue
 from ollama_engine.runner.core.steered_rows import prepare_masks
 from ollama_engine.runner.core.step_media import NO_STEP_MEDIA, encode_next, step_media
 from ollama_engine.runner.core.step_output import StepOutput, outcome, step_outputs
-from ollama_engine.runner.load.executor import Executor
+from ollama_engine.runner.execute.executor import Executor
 from ollama_engine.runner.media.image_reader import ImageReader
 from ollama_engine.runner.observe.metrics import MetricsSnapshot
 from ollama_engine.runner.observe.monitor import Monitor, Record, report
@@ -33,8 +33,8 @@ from ollama_engine.runner.prefix.cache_manager import CacheManager
 from ollama_engine.runner.schedule.batching import Step, assemble, follow
 from ollama_engine.runner.schedule.pace import prompt_tokens_beside
 from ollama_engine.runner.schedule.queued import QueuedRequest
-from ollama_engine.runner.schedule.scheduler import Limits, Plan, SchedulerState, plan
-from ollama_engine.runner.schedule.sequence import Generation, Sequence
+from ollama_engine.runner.schedule.scheduler import BatchLimits, SchedulerState, StepPlan, plan
+from ollama_engine.runner.schedule.sequence import Generation, ScheduledRequest
 
 __all__ = ["EngineCore", "Task"]
 
@@ -205,7 +205,7 @@ class EngineCore:
             except Exception as error:
                 self.queue.end(generation, error)
         turns = self.queue.gap_turns()
-        if isinstance(turns, Sequence):
+        if isinstance(turns, ScheduledRequest):
             encode_next(turns, self.queue, self._steps, self.monitor)
         elif turns:
             for request, event in turns[0].batcher.run(turns):
@@ -302,13 +302,13 @@ class EngineCore:
             except Exception as error:
                 self.queue.end(sequence, error)
 
-    def _plan(self) -> Plan | None:
+    def _plan(self) -> StepPlan | None:
         self._propose()
         candidates = self.queue.candidates()
         if not candidates:
             return None
         answers = sum(candidate.decoding for candidate in candidates)
-        limits = Limits(
+        limits = BatchLimits(
             batch_size=self.executor.batch_size,
             max_outputs=self.executor.max_outputs,
             free_cells=self.cache_manager.room,

@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from ollama_engine.errors import ClosedError, ComputeError, DeviceLostError, EngineBusyError, NoMemoryError, Option
-from ollama_engine.ml.mapped_files import MappedFiles
+from ollama_engine.ml.gguf.mapped_files import MappedFiles
 from ollama_engine.runner.core.engine_core import EngineCore, Task
 from ollama_engine.runner.core.request_queue import SWEEP_SECONDS
 from ollama_engine.runner.observe.monitor import Monitor, report
@@ -45,8 +45,8 @@ Parcel = list[Work]
 class EngineThread:
     """Steps the core on a thread of its own while there is work, until closed; `on_exit` runs there, as the last thing.
 
-    It closes by itself when `owner` is collected. Objects are collected in any thread and at any point of it, so the
-    callbacks of weak references take no lock and run no Python code, in which an interrupt would be swallowed: the
+    It closes by itself when `owner` is collected. Objects are collected in any thread and at any point of it. So the
+    callbacks of weak references take no lock and run no Python code, in which an interrupt would be swallowed. The
     callback is `SimpleQueue.put`, which is reentrant.
     """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ollama_engine.errors import ImageError, Option
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.load.memory_plan import image_slots
-from ollama_engine.runner.schedule.inputs import Inputs
+from ollama_engine.runner.request.inputs import Inputs
 
 __all__ = ["check_image_runs"]
 

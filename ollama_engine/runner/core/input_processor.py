@@ -23,13 +23,13 @@ from ollama_engine.runner.core.image_runs import check_image_runs
 from ollama_engine.runner.core.text_runs import run_ids, text_runs
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.media.image_reader import PromptImageReader
-from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix
 from ollama_engine.runner.request.channel import RequestChannel
+from ollama_engine.runner.request.inputs import Inputs
 from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.runner.request.prompts import SEVERAL, Prompt, check_params, is_segments, prompt_ids
-from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.logits_processors import ProcessorChain
 from ollama_engine.runner.schedule.overflow import plan_truncation
+from ollama_engine.runner.schedule.pinned_prefix import PinnedPrefix
 from ollama_engine.runner.schedule.row_readers import AllRows, PromptLogprobs, RowReader
 from ollama_engine.runner.schedule.sequence import Generation, Scoring
 from ollama_engine.runner.schedule.steering import Constraint, Drafter
@@ -52,7 +52,7 @@ def prompt_inputs(
 ) -> Inputs:
     """The inputs of a prompt: text, token ids or segments. BOS comes first, unless the first segment is Tokens.
 
-    `several`: hint shown when several prompts are passed. What `checkpoint` raises ends the work.
+    `several`: hint shown when several prompts are passed. An exception of `checkpoint` ends the work.
 
     Raises ConfigError for another type; TokenizerError for text that the vocabulary cannot express and ids beyond it;
     ImageError for images that the model cannot take, and UnsupportedInputError for any image where it reads text only.
@@ -159,6 +159,7 @@ def new_generation(
     check_params(params)
     _check_prompt(inputs)
     n_prompt, keep = len(inputs), 0
+    ids = tuple(inputs.text_tokens()) if options.prompt_token_ids else None
     if options.on_overflow == "error":
         _check_room(n_prompt, loaded.num_ctx, params, in_session=pinned is not None)
     else:
@@ -193,6 +194,7 @@ def new_generation(
         constraint=constraint,
         processors=ProcessorChain(options.logits_processors, inputs.tokens) if options.logits_processors else None,
         drafter=drafter,
+        prompt_token_ids=ids,
     )
 
 

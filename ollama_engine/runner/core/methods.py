@@ -1,4 +1,4 @@
-"""GenerateMethods: what an Engine offers of answers and logits, for threads and for asyncio."""
+"""GenerateMethods: an Engine's methods for answers and logits, for threads and for asyncio."""
 
 from __future__ import annotations
 
@@ -65,14 +65,19 @@ class GenerateMethods:
         [img-1] the second; without a marker they stand before the text. Several prompts have a list of images each.
         Nothing is read as a marker where there are no images.
 
-        Keyword arguments: see `RequestKeywords`. Raises ContextOverflowError for a prompt that leaves no place for an
-        answer unless `on_overflow` says otherwise; TokenizerError for ids outside of the vocabulary and text that it
-        cannot express; ConfigError for a prompt without tokens (an empty text has one where the model adds BOS) or of
-        another type, and markers that do not match the images; UnsupportedInputError for images where the model reads
-        text only, ImageError for what is no image or one that the model cannot take; SamplingError when the model
-        computes NaN or every token is banned; EngineBusyError when too many requests wait; DeadlineError when `timeout`
-        is over; ClosedError when the Engine is closed, before or meanwhile. The first answer of several that fails ends
-        the call, and the others.
+        Keyword arguments: see `RequestKeywords`. The first answer of several that fails ends the call, and the others.
+
+        Raises:
+            ContextOverflowError: the prompt leaves no place for an answer, unless `on_overflow` says otherwise.
+            TokenizerError: ids outside of the vocabulary, or text that it cannot express.
+            ConfigError: a prompt without tokens (an empty text has one where the model adds BOS) or of another type;
+                markers that do not match the images.
+            UnsupportedInputError: images, where the model reads text only.
+            ImageError: something that is no image, or one that the model cannot take.
+            SamplingError: the model computes NaN, or every token is banned.
+            EngineBusyError: too many requests wait.
+            DeadlineError: `timeout` is over.
+            ClosedError: the Engine is closed, before or meanwhile.
         """
         prompt = with_images_each(prompt, images)
         if n is not None or best_of is not None or is_many(prompt):
@@ -87,8 +92,8 @@ class GenerateMethods:
     ) -> Stream:  # fmt: skip
         """The answer piece by piece; closing or dropping the iterator cancels the request at its next step.
 
-        The request starts with this call, not with the first `next`. Raises as `generate` does; what is wrong with
-        the prompt raises here.
+        The request starts with this call, not with the first `next`. Raises as `generate` does; errors in the prompt
+        raise here.
         """
         request = Request(self)
         stream = Stream(request)
@@ -107,14 +112,14 @@ class GenerateMethods:
     def fork(
         self, request: Request, params: SamplingParams | None = None, **options: Unpack[RequestKeywords]
     ) -> Request:
-        """A request that goes on from where another one is, which goes on too, or has ended.
+        """Forks a request: a new one continues from where it is, while it continues itself, or has ended.
 
-        Its prompt is that one's prompt and the tokens of all chunks that have been taken from it (`Request.tokens`).
-        What of them is in the cache is shared, not copied; the answer is the one that this prompt gets alone. Where
-        the first prompt is still to be computed, the fork waits for that. Parameters and options that are not given
-        are those of `request`, but for `prompt_logprobs`; `max_tokens` counts, a seed draws, and mirostat and
-        adaptive-p begin, from the beginning again. A format goes on in the middle of the answer; another one begins
-        with the fork, a given `reasoning_budget` counts from it. Raises as `submit`, ConfigError for another Engine's.
+        The fork's prompt is the prompt of `request` and the tokens of all chunks taken from it (`Request.tokens`).
+        Their cells in the cache are shared, not copied; the answer is the one that this prompt gets alone. Where the
+        first prompt is still to be computed, the fork waits for that. Parameters and options that are not given are
+        those of `request`, but for `prompt_logprobs`. `max_tokens`, the seed, mirostat and adaptive-p start again from
+        the beginning. A format goes on in the middle of the answer; another one begins with the fork, and a given
+        `reasoning_budget` counts from it. Raises as `submit`, and ConfigError for a request of another Engine.
         """
         check_forkable(request, self)
         return self._ready().fork(request, params, options)
@@ -153,8 +158,8 @@ class GenerateMethods:
     ) -> AsyncStream:  # fmt: skip
         """`stream` for asyncio; call it where an event loop runs.
 
-        Beside the loop, in a thread, a new `format` is compiled, and long texts and images are read; what is wrong with
-        them comes with the first chunk then.
+        Beside the loop, in a thread, a new `format` is compiled, and long texts and images are read; errors in them
+        raise with the first chunk then.
         """
         from ollama_engine.runner.request.astream import AsyncStream  # noqa: PLC0415 (see above)
 

@@ -12,13 +12,10 @@ from ollama_engine.runner.prefix.cache_manager import CacheManager
 from ollama_engine.runner.request.preparing import late
 from ollama_engine.runner.request.results import Result
 from ollama_engine.runner.schedule.queued import BatchedRequest, QueuedRequest
-from ollama_engine.runner.schedule.scheduler import Candidate, Plan, choose_victim
-from ollama_engine.runner.schedule.sequence import Sequence
+from ollama_engine.runner.schedule.scheduler import FAIR_EVERY, Candidate, StepPlan, choose_victim
+from ollama_engine.runner.schedule.sequence import ScheduledRequest
 
 __all__ = ["RequestQueue"]
-
-FAIR_EVERY = 9
-"""Every FAIR_EVERY-th turn ignores priorities, so that no request starves."""
 
 LOWEST = float("-inf")
 """Priority where nobody waits."""
@@ -39,7 +36,7 @@ class RequestQueue:
         self._parallel = parallel
         self._monitor = monitor
         self.waiting: list[QueuedRequest] = []
-        self.running: dict[int, Sequence] = {}
+        self.running: dict[int, ScheduledRequest] = {}
         self._arrivals = 0
         self._n_ended = 0
         """Number of sequences that have ended; a preempted sequence waits for it to grow."""
@@ -51,7 +48,7 @@ class RequestQueue:
         self._gaps = 0
         """Gaps between two steps for which requests waited."""
         self._gap_had_image = False
-        self._wanting: list[Sequence] = []
+        self._wanting: list[ScheduledRequest] = []
         """The sequences that waited for an image when the last step was planned."""
 
     def __iter__(self) -> Iterator[QueuedRequest]:
@@ -138,13 +135,13 @@ class RequestQueue:
             sequence.follows = None  # drop the reference: a chain of forks would never be freed
             self._monitor.started(sequence, now)
 
-    def _next(self) -> Sequence | None:
+    def _next(self) -> ScheduledRequest | None:
         """The next sequence to admit, or None."""
-        sequences = (request for request in self.waiting if isinstance(request, Sequence))
+        sequences = (request for request in self.waiting if isinstance(request, ScheduledRequest))
         ready = filter(self._admissible, sequences)
         return min(ready, key=_arrival, default=None) if _is_fair(self._admitted) else next(ready, None)
 
-    def _admissible(self, sequence: Sequence) -> bool:
+    def _admissible(self, sequence: ScheduledRequest) -> bool:
         """Whether a sequence may start: not while the prompt that it will share is being computed, and not after a
         preemption until another sequence has ended or there are enough cells.
         """
@@ -153,7 +150,7 @@ class RequestQueue:
         gave_way = bool(self.running) and sequence.preempted_at == self._n_ended
         return not gave_way or self._cache_manager.room >= sequence.known
 
-    def gap_turns(self) -> Sequence | list[BatchedRequest]:
+    def gap_turns(self) -> ScheduledRequest | list[BatchedRequest]:
         """Whose turn the gap between two steps is: a sequence that waits for an image, or requests for a batch.
 
         Requests for a batch come in order of turn, and have the same batcher. Often the list is empty. Where all who
@@ -176,7 +173,7 @@ class RequestQueue:
         self._gap_had_image = not self._gap_had_image if alternate else image_first > batch_first
         return self._image_turn(wanting) if self._gap_had_image else self._batch_turns(ready)
 
-    def _image_turn(self, wanting: list[Sequence]) -> Sequence:
+    def _image_turn(self, wanting: list[ScheduledRequest]) -> ScheduledRequest:
         self._images += 1
         turn = min(wanting, key=_arrival if _is_fair(self._images) else _image_order)
         turn.encoded_at = self._images
@@ -232,7 +229,7 @@ class RequestQueue:
         """Remove a request that has ended. `keep` leaves its inputs in the prefix cache for later requests."""
         request.mark_ended()
         now = self._monitor.clock()
-        if isinstance(request, Sequence):
+        if isinstance(request, ScheduledRequest):
             self._n_ended += 1
             self._cache_manager.leave(request, now, keep=keep)
         self._monitor.left(request, outcome, now)
@@ -252,7 +249,7 @@ class RequestQueue:
 
     # -- making room ---------------------------------------------------------------------------------------------------
 
-    def make_room(self, planned: Plan, *, computing: bool) -> bool:
+    def make_room(self, planned: StepPlan, *, computing: bool) -> bool:
         """Free cells: evict a cached sequence, else preempt one where no other can continue. False: wait instead."""
         if self._cache_manager.evict():
             self._monitor.evicted()
@@ -280,7 +277,7 @@ class RequestQueue:
             "the cache is full, and no cells can be evicted: sessions hold them", advice=["close some", larger]
         )
 
-    def preempt(self, sequence: Sequence) -> None:
+    def preempt(self, sequence: ScheduledRequest) -> None:
         """Take the cells of a running sequence. It waits again, and is computed again later."""
         self._cache_manager.leave(sequence, self._monitor.clock(), keep=False)
         del self.running[sequence.key]
@@ -304,11 +301,11 @@ def _turn(request: QueuedRequest) -> tuple[int, int]:
     return (-request.options.priority, request.key)
 
 
-def _wants(sequence: Sequence) -> bool:
+def _wants(sequence: ScheduledRequest) -> bool:
     return not sequence.channel.unwanted and sequence.unready_image is not None
 
 
-def _image_order(sequence: Sequence) -> tuple[int, int, int]:
+def _image_order(sequence: ScheduledRequest) -> tuple[int, int, int]:
     """Sort key: by priority, then by the turn in which an image was encoded for it last, oldest first."""
     return (-sequence.options.priority, sequence.encoded_at, sequence.key)
 

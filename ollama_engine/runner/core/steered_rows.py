@@ -1,5 +1,10 @@
-"""Sampling for generations that are steered: by a token mask for each row, by logits processors, by drafts, which make
-several rows in a step.
+"""Sampling for generations that are steered: by a constraint's token masks, by logits processors, or by drafts.
+
+A draft is verified by drawing: the row behind a draft token is valid only if the row before drew that token.
+
+    input           last token    draft[0]         draft[1]
+    row of logits   row           row + 1          row + 2          n_rows = 3
+    token drawn     = draft[0]    not draft[1]     none: invalid    n_drawn = 2; draft[1] is taken back
 """
 
 from __future__ import annotations
@@ -11,7 +16,7 @@ from ollama_engine.runner.request.results import FinishReason
 from ollama_engine.runner.schedule.batching import Step
 from ollama_engine.runner.schedule.row_readers import is_sound
 from ollama_engine.runner.schedule.sequence import Generation
-from ollama_engine.runner.schedule.steering import Constraint, MaskMaker, TokenMask
+from ollama_engine.runner.schedule.steering import Constraint, MaskSource, TokenMask
 from ollama_engine.sample import Sampler, TokenLogprobs, sample_rows
 
 __all__ = ["SteeredRows", "draw_steered", "prepare_masks", "sample_all"]
@@ -136,7 +141,7 @@ class SteeredRows:
 
 def prepare_masks(step: Step) -> None:
     """Make the token masks for the rows of a step, while the device computes it."""
-    wanted: dict[MaskMaker, list[Constraint]] = {}
+    wanted: dict[MaskSource, list[Constraint]] = {}
     for entry in step.entries:
         sequence = entry.sequence
         if not isinstance(sequence, Generation) or not entry.outputs or not entry.alive:

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from ollama_engine.input import BatchMedia, FloatArray
 from ollama_engine.runner.core.request_queue import RequestQueue
-from ollama_engine.runner.load.executor import NO_MEDIA, Executor
-from ollama_engine.runner.load.graph import MediaRows
+from ollama_engine.runner.execute.executor import NO_MEDIA, Executor
+from ollama_engine.runner.execute.graph import MediaRows
 from ollama_engine.runner.observe.monitor import Monitor
 from ollama_engine.runner.schedule.batching import Step
-from ollama_engine.runner.schedule.sequence import Sequence
+from ollama_engine.runner.schedule.sequence import ScheduledRequest
 
 __all__ = ["NO_STEP_MEDIA", "StepMedia", "encode_next", "step_media"]
 
@@ -42,7 +42,7 @@ def step_media(step: Step, executor: Executor, monitor: Monitor) -> StepMedia:
     return StepMedia(rows, tuple(failures))
 
 
-def encode_next(sequence: Sequence, queue: RequestQueue, number: int, monitor: Monitor) -> None:
+def encode_next(sequence: ScheduledRequest, queue: RequestQueue, number: int, monitor: Monitor) -> None:
     """Encode the image that a sequence waits for. Where that fails, its request ends."""
     begin, item = monitor.clock(), sequence.unready_image
     assert item is not None, "a sequence that has a turn waits for an image"
@@ -54,7 +54,7 @@ def encode_next(sequence: Sequence, queue: RequestQueue, number: int, monitor: M
         monitor.encoded(number, begin)
 
 
-def _is_last(part: BatchMedia, sequence: Sequence) -> bool:
+def _is_last(part: BatchMedia, sequence: ScheduledRequest) -> bool:
     """Whether nothing more of images is read for a sequence behind this part."""
     last = sequence.inputs.media[-1]
     return part.item is last.item and part.offset + part.n == last.offset + last.end - last.begin

@@ -11,7 +11,7 @@ from ollama_engine.runner.request.channel import Event
 from ollama_engine.runner.request.results import Chunk, FinishReason, Result, ValueReader
 from ollama_engine.runner.schedule.batching import Step, StepEntry
 from ollama_engine.runner.schedule.row_readers import is_sound
-from ollama_engine.runner.schedule.sequence import Generation, Scoring, Sequence
+from ollama_engine.runner.schedule.sequence import Generation, ScheduledRequest, Scoring
 from ollama_engine.sample import TokenLogprobs
 
 __all__ = ["StepOutput", "outcome", "step_outputs"]
@@ -19,9 +19,9 @@ __all__ = ["StepOutput", "outcome", "step_outputs"]
 
 @dataclass(slots=True, eq=False)
 class StepOutput:
-    """What one step gives to one sequence: tokens, an error, or its end."""
+    """One step's output for one sequence: tokens, an error, or its end."""
 
-    sequence: Sequence
+    sequence: ScheduledRequest
     tokens: tuple[int, ...] = ()
     """Sampled tokens: several where a draft was right, none where the sequence ended without a token."""
     logprobs: tuple[TokenLogprobs, ...] | None = None
@@ -89,7 +89,7 @@ def _read(entry: StepEntry, step: Step, at: int, logits: FloatArray) -> StepOutp
     return StepOutput(sequence, reason="stop", sound=sequence.row_reader.sound)
 
 
-def _ended(sequence: Sequence, reason: FinishReason, logits: FloatArray) -> StepOutput:
+def _ended(sequence: ScheduledRequest, reason: FinishReason, logits: FloatArray) -> StepOutput:
     sequence.epoch += 1
     return StepOutput(sequence, reason=reason, sound=is_sound(logits))
 
@@ -139,6 +139,8 @@ def outcome(output: StepOutput, now: float) -> tuple[Event, Outcome | None]:
             return output.error, "error"
         if isinstance(sequence, Generation):
             chunk = _chunk(sequence, output, now)
+            if sequence.prompt_token_ids is not None:
+                chunk.prompt_token_ids, sequence.prompt_token_ids = sequence.prompt_token_ids, None
             return chunk, chunk.finish_reason
         assert isinstance(sequence, Scoring), "the only other kind"
         return Result(sequence.row_reader.result()), output.reason
@@ -167,7 +169,7 @@ def _chunk(generation: Generation, output: StepOutput, now: float) -> Chunk:
 
 
 def _reader(generation: Generation, reason: FinishReason | None) -> ValueReader | None:
-    """What reads the value of an answer that has ended, where a format was asked for."""
+    """Reads the value of an answer that has ended; None before that, and without a format."""
     if reason is None or generation.constraint is None:
         return None
     cut = None

@@ -16,10 +16,10 @@ from ollama_engine.runner.core.fork_options import NOTHING_YET, Answered, fork_o
 from ollama_engine.runner.core.input_processor import new_generation, new_scoring, prompt_inputs, refuse_media
 from ollama_engine.runner.core.reasoning import budgeted_reasoning
 from ollama_engine.runner.load.loading import Loaded
-from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix
 from ollama_engine.runner.request.answer_count import AnswerCount
 from ollama_engine.runner.request.channel import Event, RequestChannel, arun_or_cancel, result_of, run_or_cancel
 from ollama_engine.runner.request.group import Numbered, RequestGroup
+from ollama_engine.runner.request.inputs import Inputs
 from ollama_engine.runner.request.options import RequestKeywords, RequestOptions
 from ollama_engine.runner.request.preparing import Preparing
 from ollama_engine.runner.request.prompts import (
@@ -36,7 +36,7 @@ from ollama_engine.runner.request.prompts import (
 from ollama_engine.runner.request.reasoning import ReasoningBudget
 from ollama_engine.runner.request.request import Request
 from ollama_engine.runner.request.results import Completion
-from ollama_engine.runner.schedule.inputs import Inputs
+from ollama_engine.runner.schedule.pinned_prefix import PinnedPrefix
 from ollama_engine.runner.schedule.sequence import Generation
 from ollama_engine.runner.schedule.steering import Constraint
 from ollama_engine.sample import SamplingParams
@@ -88,9 +88,9 @@ class Submission:
         self, prompt: Prompt, params: SamplingParams, options: RequestOptions, channel: RequestChannel,
         preparing: Preparing, *, show_special: bool = False,
     ) -> Callable[[], Generation]:  # fmt: skip
-        """What `start`s one request when it is called, in a thread where `takes_long` says so.
+        """A function that `start`s one request; call it in a thread where `takes_long` says so.
 
-        Long texts and images are read then; what is wrong with another prompt raises here.
+        Long texts and images are read by that call; errors in any other prompt raise here.
         """
         start = partial(self.start, preparing=preparing, show_special=show_special)
         if not _takes_long_to_read(prompt):
@@ -122,7 +122,7 @@ class Submission:
         return made
 
     def _constraint(self, options: RequestOptions, answered: Answered) -> Constraint | None:
-        """What an answer must obey, of which `answered` has come."""
+        """The constraint of an answer, of which `answered` has come."""
         budget, form = options.reasoning_budget, options.format
         if budget is None:
             return None if form is None else self._compiler().constraint(form, answered.tokens)

@@ -8,8 +8,8 @@ from queue import SimpleQueue
 from typing import Generic, TypeVar
 
 from ollama_engine.runner.core.engine_core import EngineCore
-from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix
-from ollama_engine.runner.schedule.sequence import Sequence
+from ollama_engine.runner.schedule.pinned_prefix import PinnedPrefix
+from ollama_engine.runner.schedule.sequence import ScheduledRequest
 
 __all__ = ["End", "EngineTask", "Release", "Update"]
 
@@ -42,7 +42,7 @@ class EngineTask(Generic[Result]):
         self._errors.put(error)
 
     def result(self) -> Result:
-        """What `work` returned. Raises what it raised, or ClosedError."""
+        """Waits for the result of `work`. Raises its exception, or ClosedError."""
         error = self._errors.get()
         if error is not None:
             raise error
@@ -66,7 +66,7 @@ class Update:
 class End(EngineTask[None]):
     """Cancels a request that was submitted before, and waits until it is gone."""
 
-    def __init__(self, sequence: Sequence) -> None:
+    def __init__(self, sequence: ScheduledRequest) -> None:
         super().__init__(lambda core: None)
         self._sequence = sequence
         sequence.channel.cancelled = True

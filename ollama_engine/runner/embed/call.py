@@ -24,10 +24,10 @@ __all__ = ["EmbeddingCall", "Tokenize"]
 Value = TypeVar("Value")
 
 Tokenize = Callable[[Checkpoint], Iterator[TokenizedText]]
-"""Tokenizes the texts of a call, one after the other. What the checkpoint raises ends that."""
+"""Tokenizes the texts of a call, one after the other. An exception of the checkpoint ends that."""
 
 PIECES = (1, 16)
-"""Batches that the first piece of a call holds, and the others at most: it begins soon, and does not hand in often."""
+"""Sizes in batches: a call's first piece, which starts soon; and the largest later one, so that few are handed in."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,7 @@ class EmbeddingCall(Generic[Value]):
     """Its value is what the caller gets."""
     options: RequestOptions
     name: str | None
-    """What the caller calls the texts; None for a single one."""
+    """The caller's name for the texts, for errors; None for a single one."""
     short: bool
     """Whether the texts may be tokenized on an event loop."""
     thread: EngineThread

@@ -12,12 +12,12 @@ import numpy as np
 
 from ollama_engine.config import Pooling
 from ollama_engine.errors import ComputeError
-from ollama_engine.ml.context import Context
+from ollama_engine.ml.graph.context import Context
 from ollama_engine.models import TextEncoder
 from ollama_engine.runner.embed.layout import batch_of, places
 from ollama_engine.runner.embed.pooling import FloatArray, pool_all
 from ollama_engine.runner.embed.request import TokenizedText
-from ollama_engine.runner.load.executor import Executor
+from ollama_engine.runner.execute.executor import Executor
 from ollama_engine.runner.load.loading import Loaded
 
 __all__ = ["Embedder"]
@@ -55,7 +55,7 @@ class Embedder:
         return [vector if np.isfinite(vector).all() else _unsound() for vector in vectors]
 
     def _vectors(self, executor: Executor, texts: Sequence[TokenizedText]) -> list[FloatArray]:
-        """What the texts are pooled to, before a classification head."""
+        """The pooled vectors of the texts, before a classification head."""
         poolings = [self._head_pooling if text.pooling == "rank" else text.pooling for text in texts]
         where = places([len(text.tokens) for text in texts], executor.batch_size)
         batch = batch_of(texts, poolings, where)

@@ -49,9 +49,9 @@ class ImageMethods:
             priority: higher is served first; no call starves.
             timeout: seconds after which the call ends with DeadlineError. None: never.
 
-        Raises ImageError for what is no image; UnsupportedModelError for a model that gives no vectors of images;
-        ConfigError for options out of range; ComputeError when the model computes NaN; EngineBusyError when too many
-        calls wait; DeadlineError when `timeout` is over; ClosedError when the Engine is closed.
+        Raises ImageError for what is no image, UnsupportedModelError for a model that gives no vectors of images, and
+        ConfigError for options out of range. Raises ComputeError when the model computes NaN, EngineBusyError when too
+        many calls wait, DeadlineError when `timeout` is over, and ClosedError when the Engine is closed.
         """
         vectors = self._image_vectors()
         call, listed = self._image_call(vectors, images, RequestOptions(priority=priority, timeout=timeout), normalize)

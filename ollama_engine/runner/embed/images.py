@@ -101,7 +101,7 @@ class ImageCall:
     thread: EngineThread
     batcher: ImageBatcher
     name: str | None = None
-    """What the caller calls the images, for errors; None for a single one."""
+    """The caller's name for the images, for errors; None for a single one."""
 
     def wait(self) -> list[FloatArray]:
         """The rows of each image, for a thread."""

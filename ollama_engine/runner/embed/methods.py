@@ -58,7 +58,7 @@ class EmbedMethods:
         without media.
 
         Args:
-            texts: what to embed. Some models want a text to begin with its purpose ("query: "): see their description.
+            texts: texts to embed. Some models want them to begin with their purpose ("query: "): see their description.
             normalize: whether vectors get length 1, so that their products are cosines.
             dimensions: how many numbers of each vector to keep, before it is normalized; for models that were trained
                 for shortened vectors (Matryoshka).
@@ -70,9 +70,9 @@ class EmbedMethods:
             timeout: seconds after which the call ends with DeadlineError. None: never.
 
         Raises ContextOverflowError; TokenizerError for ids outside of the vocabulary and text that it cannot express;
-        ConfigError for options out of range, a text without tokens, and a model that only ranks; ComputeError when
-        the model computes NaN; EngineBusyError when too many calls wait; DeadlineError when `timeout` is over;
-        ClosedError when the Engine is closed.
+        ConfigError for options out of range, a text without tokens, and a model that only ranks. Raises ComputeError
+        when the model computes NaN, EngineBusyError when too many calls wait, DeadlineError when `timeout` is over,
+        and ClosedError when the Engine is closed.
         """
         many, listed = _listed(texts)
         pending = self._embedding().embed(

@@ -37,7 +37,7 @@ class Embedding:
     Attributes:
         vector: float32 [dim]; with pooling "none" [n_tokens, dim], one for each token.
         prompt_tokens: tokens of the text, special ones included.
-        dropped_tokens: of these, left out at the end because they were more than num_ctx.
+        dropped_tokens: tokens of these cut from the end, because the text had more than num_ctx.
     """
 
     vector: FloatArray

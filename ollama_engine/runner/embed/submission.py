@@ -8,7 +8,7 @@ from typing import get_args
 
 from ollama_engine.config import Pooling
 from ollama_engine.errors import ConfigError, Option, UnsupportedModelError
-from ollama_engine.ml.metadata import Metadata
+from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.models import Embeds, TextEncoder, known_values
 from ollama_engine.runner.core.engine_thread import EngineThread
 from ollama_engine.runner.embed.batcher import TextBatcher

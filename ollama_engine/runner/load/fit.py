@@ -1,4 +1,4 @@
-"""What of a model goes on which device: sizes of the model, free memory of the devices, and the caller's options."""
+"""Fits a model to the devices: from its sizes, their free memory and the caller's options to a placement."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 from ollama_engine.config import EngineConfig
 from ollama_engine.errors import NoMemoryError, Option
-from ollama_engine.ml.backend import supports_flash_attention
-from ollama_engine.ml.device_info import Device
-from ollama_engine.ml.gguf import GGUFFile
-from ollama_engine.ml.placement_plan import Placement, PlacementOptions, PlacementPlan, PlannedDevice, Room
-from ollama_engine.ml.placement_planner import plan_placement
+from ollama_engine.ml.device.device_info import Device
+from ollama_engine.ml.device.placement_plan import Placement, PlacementOptions, PlacementPlan, PlannedDevice, Room
+from ollama_engine.ml.device.placement_planner import plan_placement
+from ollama_engine.ml.gguf.gguf_file import GGUFFile
+from ollama_engine.ml.graph.backend import supports_flash_attention
 from ollama_engine.models import Model
 from ollama_engine.runner.load.sizes import declared, model_sizes
 
 if TYPE_CHECKING:
-    from ollama_engine.ml.memory import MemoryReport
+    from ollama_engine.ml.device.memory import MemoryReport
 
 __all__ = ["DeviceChoice", "fit", "refuse_overfull"]
 
@@ -111,8 +111,8 @@ def refuse_overfull(plan: PlacementPlan, *, mmap: bool) -> None:
 
 
 def _planned(plan: PlacementPlan, mmap: bool) -> MemoryReport:
-    """What each device was to hold; the CPU comes last, and reads its weights from the file with `mmap`."""
-    from ollama_engine.ml.memory import DeviceMemory, MemoryReport  # noqa: PLC0415 (not needed where all fits)
+    """The planned memory of each device; the CPU comes last, and reads its weights from the file with `mmap`."""
+    from ollama_engine.ml.device.memory import DeviceMemory, MemoryReport  # noqa: PLC0415 (not needed where all fits)
 
     devices = [
         DeviceMemory(device=device.name, cache=device.cache, graph=device.graph,

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 from ollama_engine.config import EngineConfig
 from ollama_engine.errors import ConfigError, ModelFormatError, NoMemoryError, Option
 from ollama_engine.kvcache import Cache, CacheConfig, CompositeCache, LayerShape, make_cache, make_null_cache
-from ollama_engine.ml.backend import Backend
-from ollama_engine.ml.gguf import IMAGE_PARTS, GGUFFile
-from ollama_engine.ml.placement import BackendParams
-from ollama_engine.ml.weight_plan import OUTPUT, TIED
-from ollama_engine.ml.weights import Weights
+from ollama_engine.ml.device.placement import BackendParams
+from ollama_engine.ml.gguf.gguf_file import IMAGE_PARTS, GGUFFile
+from ollama_engine.ml.graph.backend import Backend
+from ollama_engine.ml.weights.kernel_choice import BY_TABLE, KernelChoice
+from ollama_engine.ml.weights.weight_plan import OUTPUT, TIED
+from ollama_engine.ml.weights.weights import Weights
 from ollama_engine.models import (
     Embeds,
     EmbedsImages,
@@ -31,9 +32,9 @@ from ollama_engine.models import (
     model_class,
     ties_output,
 )
-from ollama_engine.runner.load.best_logits import BestLogits, make_best_logits
+from ollama_engine.runner.execute.best_logits import BestLogits, make_best_logits
+from ollama_engine.runner.execute.executor import Executor
 from ollama_engine.runner.load.errors import does_not_fit, naming
-from ollama_engine.runner.load.executor import Executor
 from ollama_engine.runner.load.fit import DeviceChoice
 from ollama_engine.runner.load.memory_plan import (
     RESUME_TOKENS,
@@ -55,8 +56,8 @@ from ollama_engine.sample import BreakerFinder
 from ollama_engine.tokenizer import Tokenizer, from_metadata
 
 if TYPE_CHECKING:
-    from ollama_engine.ml.memory import MemoryReport
-    from ollama_engine.ml.placement_plan import PlacementPlan
+    from ollama_engine.ml.device.memory import MemoryReport
+    from ollama_engine.ml.device.placement_plan import PlacementPlan
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +90,7 @@ class Loaded:
     image_vectors: ImageVectors | None = None
     """Computes vectors of images; None for a model that gives none."""
     placement: PlacementPlan | None = None
-    """What was planned for GPUs; None where there is none."""
+    """The plan of which layer goes on which device; None without a GPU."""
 
     @property
     def num_ctx(self) -> int:
@@ -98,7 +99,7 @@ class Loaded:
 
     @property
     def image_reader(self) -> ImageReader | None:
-        """What reads images, of prompts or alone; None where nothing does."""
+        """The reader of images, of prompts or alone; None for models that read none."""
         return self.images if self.image_vectors is None else self.image_vectors.reader
 
     def memory(self) -> MemoryReport:
@@ -122,6 +123,7 @@ def load(
     *,
     logit_rows: int = LOGIT_ROWS,
     projector: str | os.PathLike[str] | None = None,
+    kernels: KernelChoice = BY_TABLE,
 ) -> Loaded:
     """Load a model from a path, or from its open file, which is closed with it or when this fails.
 
@@ -129,6 +131,7 @@ def load(
     that reads images, where that is a file of its own.
 
     A step computes up to `logit_rows` rows of logits, or one for each of `config.parallel` sequences if that is more.
+    `kernels`: which the CPU uses; `GGML` compares ours with ggml's.
 
     Raises OSError, ModelFormatError, UnsupportedModelError, ConfigError, NoMemoryError with the report.
     """
@@ -136,35 +139,39 @@ def load(
     _check_progress(progress)
     with naming(path), contextlib.ExitStack() as undo:
         gguf = opened(source, path, projector, undo)
-        loaded = _load_fitting(path, gguf, config, progress, logit_rows)
+        loaded = _load_fitting(path, gguf, config, progress, logit_rows, kernels)
         undo.pop_all()
     return loaded
 
 
 def _load_fitting(
-    path: str, gguf: GGUFFile, config: EngineConfig, progress: Progress | None, logit_rows: int
+    path: str, gguf: GGUFFile, config: EngineConfig, progress: Progress | None, logit_rows: int, kernels: KernelChoice
 ) -> Loaded:
     """Load by a plan. Where a GPU grants less than was planned, once more by a plan that leaves more free there."""
     for tight in range(TIGHTEST):
         choice = DeviceChoice(gguf, config, tight=tight)
         try:
-            return _load_planned(path, gguf, config, progress, logit_rows, choice)
+            return _load_planned(path, gguf, config, progress, logit_rows, choice, kernels)
         except NoMemoryError as error:
             if not choice.can_shrink:
                 raise
             log.warning("the model did not fit as planned, less of it goes on GPUs: %s", error)
-    return _load_planned(path, gguf, config, progress, logit_rows, DeviceChoice(gguf, config, tight=TIGHTEST))
+    choice = DeviceChoice(gguf, config, tight=TIGHTEST)
+    return _load_planned(path, gguf, config, progress, logit_rows, choice, kernels)
 
 
 def _load_planned(
-    path: str, gguf: GGUFFile, config: EngineConfig, progress: Progress | None, logit_rows: int, choice: DeviceChoice
-) -> Loaded:
+    path: str, gguf: GGUFFile, config: EngineConfig, progress: Progress | None, logit_rows: int, choice: DeviceChoice,
+    kernels: KernelChoice,
+) -> Loaded:  # fmt: skip
     metadata = known_metadata(gguf)
     factory = model_class(metadata.architecture)
     tokenizer = from_metadata(gguf.metadata)
     with contextlib.ExitStack() as undo:
         try:
-            backend = undo.enter_context(Backend(backend_params(config), max_nodes=max_nodes(gguf), choose=choice))
+            backend = undo.enter_context(
+                Backend(backend_params(config), max_nodes=max_nodes(gguf), choose=choice, kernels=kernels)
+            )
         except NoMemoryError as error:
             raise does_not_fit(path, error, error.report) from error
         weights = undo.enter_context(Weights(backend, gguf, choice.placement, tied=ties_output(factory)))

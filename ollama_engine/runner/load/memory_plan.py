@@ -10,17 +10,17 @@ from ollama_engine.kvcache import LayerShape
 from ollama_engine.kvcache.config import HISTORY_PADDING
 from ollama_engine.kvcache.mask import index_bytes, mask_bytes
 from ollama_engine.kvcache.paged import MOST_LISTS
-from ollama_engine.ml.backend import Backend
-from ollama_engine.ml.hostmem import available_bytes
-from ollama_engine.ml.types import block_of
-from ollama_engine.ml.weights import Weights
+from ollama_engine.ml.device.hostmem import available_bytes
+from ollama_engine.ml.device.memory import DeviceMemory, MemoryReport
+from ollama_engine.ml.graph.backend import Backend
+from ollama_engine.ml.graph.types import block_of
+from ollama_engine.ml.weights.weights import Weights
 from ollama_engine.models import Model
 from ollama_engine.runner.load.errors import SMALLER
 from ollama_engine.runner.load.vision import traits_of
 
 if TYPE_CHECKING:
-    from ollama_engine.ml.memory import MemoryReport
-    from ollama_engine.ml.placement_plan import PlacementPlan
+    from ollama_engine.ml.device.placement_plan import PlacementPlan
 
 __all__ = [
     "RESUME_TOKENS",
@@ -125,8 +125,6 @@ def refuse_cache_if_too_large(backend: Backend, planned: dict[str, int], masks: 
 def memory_report(
     backend: Backend, weights: Weights, cache: dict[str, int], masks: int, placement: PlacementPlan | None = None
 ) -> MemoryReport:
-    from ollama_engine.ml.memory import DeviceMemory, MemoryReport  # noqa: PLC0415 (only for reports)
-
     plan, graph = weights.planned(), backend.graph_bytes()
     devices = tuple(
         DeviceMemory(

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ollama_engine.config import EngineConfig
-from ollama_engine.ml.device import devices as all_devices
-from ollama_engine.ml.device_info import Device
+from ollama_engine.ml.device.device import devices as all_devices
+from ollama_engine.ml.device.device_info import Device
 
 if TYPE_CHECKING:
-    from ollama_engine.ml.memory import MemoryReport
+    from ollama_engine.ml.device.memory import MemoryReport
     from ollama_engine.runner.load.loading import Loaded
     from ollama_engine.runner.load.model_info import ModelInfo
 
@@ -19,7 +19,7 @@ __all__ = ["FactMethods"]
 
 
 class FactMethods:
-    """What was loaded, and what it takes; an Engine has all of this."""
+    """Facts about the loaded model, and the memory it takes; an Engine has all of this."""
 
     if TYPE_CHECKING:
 
@@ -28,7 +28,7 @@ class FactMethods:
 
     @property
     def info(self) -> ModelInfo:
-        """What the model file says of itself."""
+        """Facts that the model file states about itself."""
         from ollama_engine.runner.load.model_info import model_info  # noqa: PLC0415 (nothing but this needs it)
 
         return model_info(self._open())

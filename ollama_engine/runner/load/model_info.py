@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ollama_engine.config import Pooling
-from ollama_engine.ml.metadata import MetadataValue
+from ollama_engine.ml.gguf.metadata import MetadataValue
 from ollama_engine.models import Embeds, known_values
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.load.pooling_type import model_pooling
@@ -22,13 +22,13 @@ class ModelInfo:
     """Facts about a loaded model: from its file, and decided while loading.
 
     Attributes:
-        path: of the file, or of the part that was named.
-        architecture: which of the registered models it is.
-        name: the model's own, None where the file has none.
+        path: path of the file, or of the part that was named.
+        architecture: name of the registered architecture.
+        name: the model's own name, None where the file has none.
         n_vocab: length of a row of logits.
         n_embd: length of an embedding; None for a model that gives none.
-        pooling: how `Engine.embed` makes one of a text unless told otherwise; None for a
-            model that only ranks, or whose file names a way that is unknown.
+        pooling: default pooling of `Engine.embed`; None for a model that only ranks, or whose file names a pooling that
+            is unknown.
         generates: whether it answers prompts; False for models that give vectors or scores only.
         reads_images: whether prompts may have images.
         context_length: tokens that the model was trained for.

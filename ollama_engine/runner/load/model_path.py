@@ -1,4 +1,4 @@
-"""What callers pass as the path of a model's file."""
+"""Paths of model files, as callers pass them."""
 
 from __future__ import annotations
 

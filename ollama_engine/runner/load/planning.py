@@ -9,12 +9,12 @@ from dataclasses import replace
 
 from ollama_engine.config import EngineConfig
 from ollama_engine.errors import ConfigError, Option
-from ollama_engine.ml.backend import Backend
-from ollama_engine.ml.device_info import Device
-from ollama_engine.ml.gguf import GGUFFile
-from ollama_engine.ml.memory import DeviceMemory, MemoryReport
-from ollama_engine.ml.placement_plan import PlacementPlan
-from ollama_engine.ml.weight_plan import plan_weights
+from ollama_engine.ml.device.device_info import Device
+from ollama_engine.ml.device.memory import DeviceMemory, MemoryReport
+from ollama_engine.ml.device.placement_plan import PlacementPlan
+from ollama_engine.ml.gguf.gguf_file import GGUFFile
+from ollama_engine.ml.graph.backend import Backend
+from ollama_engine.ml.weights.weight_plan import plan_weights
 from ollama_engine.models import model_class, ties_output
 from ollama_engine.runner.load.errors import naming
 from ollama_engine.runner.load.fit import fit

@@ -6,7 +6,7 @@ from typing import cast, get_args
 
 from ollama_engine.config import OneVector, Pooling
 from ollama_engine.errors import ModelFormatError, UnsupportedModelError
-from ollama_engine.ml.metadata import Metadata
+from ollama_engine.ml.gguf.metadata import Metadata
 
 __all__ = ["default_pooling", "model_pooling", "read_pooling"]
 

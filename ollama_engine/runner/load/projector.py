@@ -8,8 +8,8 @@ from collections.abc import MutableMapping
 from typing import cast
 
 from ollama_engine.errors import ConfigError, ModelFormatError, Option
-from ollama_engine.ml.gguf import IMAGE_PARTS, GGUFFile, TensorInfo
-from ollama_engine.ml.metadata import Metadata, MetadataValue
+from ollama_engine.ml.gguf.gguf_file import IMAGE_PARTS, GGUFFile, TensorInfo
+from ollama_engine.ml.gguf.metadata import Metadata, MetadataValue
 from ollama_engine.models import known_values
 from ollama_engine.models.projectors import Projector, find_projector
 

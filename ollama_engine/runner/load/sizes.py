@@ -7,12 +7,12 @@ from contextlib import contextmanager, suppress
 
 from ollama_engine.config import EngineConfig
 from ollama_engine.errors import ShapeError
-from ollama_engine.ml.backend import MAX_NODES_LIMIT, Backend
-from ollama_engine.ml.gguf import IMAGE_PARTS, GGUFFile
-from ollama_engine.ml.placement import BackendParams
-from ollama_engine.ml.placement_plan import LayerSizes, ModelSizes
-from ollama_engine.ml.weight_plan import OUTPUT, TIED, block_of_tensor, is_expert, is_output
-from ollama_engine.ml.weights import Weights
+from ollama_engine.ml.device.placement import BackendParams
+from ollama_engine.ml.device.placement_plan import LayerSizes, ModelSizes
+from ollama_engine.ml.gguf.gguf_file import IMAGE_PARTS, GGUFFile
+from ollama_engine.ml.graph.backend import MAX_NODES_LIMIT, Backend
+from ollama_engine.ml.weights.weight_plan import OUTPUT, TIED, block_of_tensor, is_expert, is_output
+from ollama_engine.ml.weights.weights import Weights
 from ollama_engine.models import EmbedsImages, Model, TextEncoder, known_names, model_class, ties_output
 from ollama_engine.runner.load.memory_plan import batch_size_of, cells_of, layer_cache, num_ctx_of, plan_masks
 from ollama_engine.runner.load.projector import known_metadata

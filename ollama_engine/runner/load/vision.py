@@ -1,13 +1,13 @@
-"""What a model with a vision tower needs from loading."""
+"""Loading of vision towers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from ollama_engine.input import MediaTraits
-from ollama_engine.ml.backend import Backend
+from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.models import Embeds, EmbedsImages, Model, Multimodal, ReadsMedia
-from ollama_engine.runner.load.executor import Executor
+from ollama_engine.runner.execute.executor import Executor
 from ollama_engine.runner.media.encoder import ImageEncoder
 from ollama_engine.runner.media.encoder_cache import EncoderCache
 from ollama_engine.runner.media.image_reader import ImageReader, PromptImageReader

@@ -8,10 +8,9 @@ import numpy as np
 
 from ollama_engine.errors import ComputeError, ModelFormatError, NoMemoryError
 from ollama_engine.input import FloatArray, PreparedImage
-from ollama_engine.ml.backend import Backend
-from ollama_engine.ml.context import Context
-from ollama_engine.ml.tensor import Tensor
-from ollama_engine.models import ImageTower
+from ollama_engine.ml.graph.backend import Backend
+from ollama_engine.ml.graph.context import Context
+from ollama_engine.models import ImageTower, VariesGraphs
 
 __all__ = ["ImageEncoder"]
 
@@ -30,12 +29,23 @@ class ImageEncoder:
         self._moved = moved
 
     def reserve(self) -> None:
-        """Take the memory for the largest image now.
+        """Take the memory for the largest image now, and for smaller ones with other graphs.
 
         Raises NoMemoryError, and ModelFormatError where the embeddings are not as wide as those of tokens.
         """
+        try:
+            self._reserve_for(self._tower.largest_image())
+            if isinstance(self._tower, VariesGraphs):
+                for image in self._tower.smaller_images():
+                    self._reserve_for(image)
+        except NoMemoryError:
+            raise
+        except MemoryError as error:  # numpy's
+            raise NoMemoryError(f"the largest image that the file allows does not fit into memory: {error}") from error
+
+    def _reserve_for(self, image: PreparedImage) -> None:
         with Context(self._backend) as ctx:
-            out = self._largest(ctx)
+            out = self._tower.encode_multimodal(ctx, image)
             if out.dim(0) != self._n_embd:
                 raise ModelFormatError(
                     f"the part that reads images makes embeddings of {out.dim(0)} numbers, and the text model takes "
@@ -43,14 +53,6 @@ class ImageEncoder:
                 )
             ctx.forward(out)
             ctx.reserve()
-
-    def _largest(self, ctx: Context) -> Tensor:
-        try:
-            return self._tower.encode_multimodal(ctx, self._tower.largest_image())
-        except NoMemoryError:
-            raise
-        except MemoryError as error:  # numpy's
-            raise NoMemoryError(f"the largest image that the file allows does not fit into memory: {error}") from error
 
     def encode(self, image: PreparedImage) -> FloatArray:
         """Embeddings float32 [rows, n_embd]. Raises what the model raises, ComputeError for NaN, NoMemoryError."""

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, get_args
 
 from ollama_engine.runner.schedule.queued import Kind
 
-__all__ = ["Cells", "Histogram", "Metrics", "MetricsSnapshot", "Outcome", "Rate"]
+__all__ = ["CellCounts", "Histogram", "Metrics", "MetricsSnapshot", "Outcome", "Rate"]
 
 Outcome = Literal["stop", "length", "cancelled", "deadline", "rejected", "error"]
 """How a request ended. A `rejected` request never started; one that missed its `deadline` may have."""
@@ -56,7 +56,7 @@ class Histogram:
         return self.maximum
 
 
-class Cells(NamedTuple):
+class CellCounts(NamedTuple):
     """How many cells of the cache are in use; one cell holds one token."""
 
     used: int = 0
@@ -103,9 +103,9 @@ class MetricsSnapshot:
     # -- memory --
     device_bytes: Mapping[str, Mapping[str, int]] = field(default_factory=lambda: MappingProxyType({}))
     """Bytes that the engine takes on each device now: {"CPU": {"weights": .., "cache": .., "graph": ..}}. "weights"
-    include those in the mapped file. What is free there, `Engine.devices` says."""
+    include those in the mapped file. `Engine.devices` tells the free memory there."""
     # -- cache --
-    cells: Cells = field(default_factory=Cells)
+    cells: CellCounts = field(default_factory=CellCounts)
     evictions: int = 0
     shifts: int = 0
     # -- steps --
@@ -173,7 +173,7 @@ class Metrics:
         self._built = self._reused = 0
         # -- gauges --
         self._queued = self._running = 0
-        self._cells = Cells()
+        self._cells = CellCounts()
         self._image_bytes = 0
         self._threads = 0
         # -- times --
@@ -200,7 +200,7 @@ class Metrics:
             else:
                 self._built += 1
 
-    def gauges(self, *, queued: int, running: int, cells: Cells, image_bytes: int = 0, threads: int = 0) -> None:
+    def gauges(self, *, queued: int, running: int, cells: CellCounts, image_bytes: int = 0, threads: int = 0) -> None:
         """Set the gauges: the values of this moment, where counters only grow."""
         with self._lock:
             self._queued, self._running, self._cells = queued, running, cells

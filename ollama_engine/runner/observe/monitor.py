@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ollama_engine.errors import ClosedError, DeadlineError, TokenizerError
 from ollama_engine.input import Int32Array
 from ollama_engine.kvcache import CellUsage
-from ollama_engine.runner.observe.metrics import Cells, Metrics, MetricsSnapshot, Outcome
+from ollama_engine.runner.observe.metrics import CellCounts, Metrics, MetricsSnapshot, Outcome
 from ollama_engine.runner.observe.trace import Phase, PhaseSpan, StepRecord, Trace
 from ollama_engine.runner.schedule.batching import Step
 from ollama_engine.runner.schedule.queued import Kind, QueuedRequest, State
@@ -34,9 +34,9 @@ class SlotInfo:
     state: State
     """"batches": some of its texts are in batches, or have been."""
     prompt_tokens: int
-    """Of its texts, those that were cut into tokens until now."""
+    """Prompt tokens; of a call with texts, those tokenized until now."""
     computed_tokens: int
-    """Of prompt and answer, those whose keys and values are in the cache or under way; of texts, those embedded."""
+    """Tokens of prompt and answer whose keys and values are in the cache or under way; of texts, those embedded."""
     cached_tokens: int
     """Prompt tokens that were reused."""
     completion_tokens: int
@@ -45,7 +45,7 @@ class SlotInfo:
     seconds: float
     """Seconds since it was submitted."""
     sequence: int | None
-    """Its cache sequence; None while it waits, and for embeddings."""
+    """The request's cache sequence; None while it waits, and for embeddings."""
 
 
 def slot_info(request: QueuedRequest, now: float) -> SlotInfo:
@@ -159,7 +159,7 @@ class Monitor:
         self, usage: CellUsage, waiting: int, running: int, image_bytes: int = 0, threads: int = 0
     ) -> MetricsSnapshot:
         """All metrics now, with current gauges."""
-        cells = Cells(usage.used, usage.free, usage.shared)
+        cells = CellCounts(usage.used, usage.free, usage.shared)
         self.metrics.gauges(queued=waiting, running=running, cells=cells, image_bytes=image_bytes, threads=threads)
         return self.metrics.snapshot(self.clock())
 

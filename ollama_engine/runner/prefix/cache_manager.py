@@ -1,5 +1,12 @@
-"""CacheManager: gives requests their cache sequences and cells. Prefix cache and cells change only here, and always
-together.
+"""CacheManager: gives requests their cache sequences and cells.
+
+A slot is the number of a cache sequence. It indexes two things, which change only here, and always together:
+
+    slot                    0          1        2
+    PrefixCache: history    a b c d    a b x    free     inputs at positions 0, 1, 2, ...: who may reuse which prefix
+    Cache: cells            0 1 2 3    0 1 4             rows of their keys and values; 0 and 1 are shared, not copied
+
+A request without `cache` has cells, and no history that others could reuse.
 """
 
 from __future__ import annotations
@@ -10,13 +17,13 @@ from collections.abc import Collection
 from ollama_engine.errors import ContextOverflowError
 from ollama_engine.input import Int32Array
 from ollama_engine.kvcache import MAX_SEQUENCES, Cache, Saveable
-from ollama_engine.runner.load.executor import Executor
-from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix, Saved
+from ollama_engine.runner.execute.executor import Executor
 from ollama_engine.runner.prefix.prefix_cache import PrefixCache
+from ollama_engine.runner.request.inputs import Inputs, spans_between
 from ollama_engine.runner.schedule.batching import Step
-from ollama_engine.runner.schedule.inputs import Inputs, spans_between
 from ollama_engine.runner.schedule.overflow import plan_eviction, plan_shift
-from ollama_engine.runner.schedule.sequence import Generation, Sequence
+from ollama_engine.runner.schedule.pinned_prefix import PinnedPrefix, Saved
+from ollama_engine.runner.schedule.sequence import Generation, ScheduledRequest
 
 __all__ = ["CacheManager"]
 
@@ -56,7 +63,7 @@ class CacheManager:
 
     # -- coming and going ----------------------------------------------------------------------------------------------
 
-    def begin(self, sequence: Sequence, now: float) -> bool:
+    def begin(self, sequence: ScheduledRequest, now: float) -> bool:
         """Give a request a cache sequence that shares its longest cached prefix; False when all are in use."""
         pinned = sequence.pinned
         if pinned is not None and pinned.slot is not None and self.prefix_cache.state(pinned.slot) == "finished":
@@ -77,7 +84,7 @@ class CacheManager:
             self._pin(start.sequence, pinned)
         return True
 
-    def _resume(self, sequence: Sequence, slot: int, now: float) -> None:
+    def _resume(self, sequence: ScheduledRequest, slot: int, now: float) -> None:
         """Continue a session with its own sequence, unless another one holds a longer prefix of its inputs."""
         limit = sequence.inputs.most_reusable(sequence.rows_from)
         length = self.prefix_cache.common(slot, sequence.inputs, limit, self._resumable)
@@ -100,7 +107,7 @@ class CacheManager:
         # Not a shorter length: a window that lacks tokens for this position lacks them for earlier ones, too.
         return length if self.cache.can_resume(sequence, length) else 0
 
-    def leave(self, sequence: Sequence, now: float, *, keep: bool) -> None:
+    def leave(self, sequence: ScheduledRequest, now: float, *, keep: bool) -> None:
         """Take a request's sequence back. `keep` leaves it in the prefix cache for later requests."""
         slot, sequence.slot = sequence.slot, None
         if slot is None:
@@ -220,12 +227,12 @@ class CacheManager:
                 self.cache.remove(entry.slot, int(step.batch.positions[row]))
             row += entry.n
 
-    def take_back(self, sequence: Sequence) -> None:
+    def take_back(self, sequence: ScheduledRequest) -> None:
         """Remove wrong draft tokens from the cache: everything behind the sequence's submitted inputs."""
         if sequence.slot is not None:
             self._cut(sequence.slot, sequence.submitted)
 
-    def clean(self, sequences: list[Sequence]) -> None:
+    def clean(self, sequences: list[ScheduledRequest]) -> None:
         """Remove sequences with NaN from the cache, before another step reads those cells: a mask does not hide NaN."""
         for sequence in sequences:
             if sequence.slot is not None:

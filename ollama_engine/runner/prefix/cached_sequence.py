@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from ollama_engine.runner.schedule.inputs import Inputs, MediaIdentity, common_media
+from ollama_engine.runner.request.inputs import Inputs, MediaIdentity, common_media
 
 __all__ = ["CachedSequence", "State"]
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from ollama_engine.input import Int32Array
 from ollama_engine.runner.prefix.cached_sequence import CachedSequence, State
-from ollama_engine.runner.schedule.inputs import Inputs, floor_cut
+from ollama_engine.runner.request.inputs import Inputs, floor_cut
 
 __all__ = ["Prefix", "PrefixCache", "Resumable", "Start", "Taken"]
 
@@ -153,7 +153,7 @@ class PrefixCache:
         return sorted(self._evictable, key=lambda sequence: (self._sequences[sequence].used_at, sequence))
 
     def surplus(self) -> list[int]:
-        """Those of them that are more than are kept: the caller gives them up. Changes nothing."""
+        """The evictable sequences beyond those to keep, for the caller to evict. Changes nothing."""
         n = len(self._evictable) - self._kept
         return self.evict_candidates()[:n] if n > 0 else []
 

@@ -26,7 +26,7 @@ class AnswerCount:
 
     @classmethod
     def of(cls, n: int | None, best_of: int | None, params: SamplingParams) -> AnswerCount:
-        """From a caller's options. Raises ConfigError for numbers out of range, and candidates that are all alike."""
+        """Counts for `n` and `best_of`. Raises ConfigError for numbers out of range, and for candidates all alike."""
         returned = 1 if n is None else whole("n", n, 1, _MOST)
         if best_of is None:
             return cls(returned, returned)
@@ -54,7 +54,7 @@ class AnswerCount:
             yield params if i == 0 else replace(params, seed=seed, prompt_logprobs=None)
 
     def chosen(self, completions: list[Completion], params: SamplingParams) -> list[Completion]:
-        """What the caller gets of `made` completions of each prompt in turn; `params` are the caller's."""
+        """Selects the completions to return from `made` of each prompt in turn; `params` are the caller's."""
         if self.made == 1:
             return completions
         found: list[Completion] = []
@@ -63,7 +63,7 @@ class AnswerCount:
         return found
 
     def _best(self, candidates: list[Completion], params: SamplingParams) -> list[Completion]:
-        """Of the candidates for one prompt, the best first; equal ones stay in their order."""
+        """The candidates of one prompt to return, the best first; equal ones stay in their order."""
         of_prompt = candidates[0].prompt_logprobs
         if self.made == self.returned:
             return [replace(candidate, prompt_logprobs=of_prompt) for candidate in candidates]

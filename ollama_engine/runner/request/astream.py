@@ -54,7 +54,7 @@ class AsyncStream(AsyncIterator[Chunk]):
     """The chunks of one request, as they come: `async for`. For the event loop that was running when it was made.
 
     `aclose`, leaving `async with`, or dropping the iterator cancels the request at its next step; so does cancelling
-    the task that waits for a chunk. `anext` raises what ended the request early.
+    the task that waits for a chunk. `anext` raises the error that ended the request early.
     """
 
     def __init__(self, engine: object) -> None:
@@ -126,7 +126,7 @@ class AsyncStream(AsyncIterator[Chunk]):
         self._mailbox.arrived.set()  # others that wait for a chunk
 
     async def completion(self) -> Completion:
-        """All that is left to come, as one completion."""
+        """The rest of the answer, as one completion."""
         async with self:
             chunks = [chunk async for chunk in self]
         if not chunks or chunks[-1].finish_reason is None:

@@ -1,4 +1,4 @@
-"""RequestChannel: what a caller and the engine share of one request. What interrupts the caller cancels it.
+"""RequestChannel: what a caller and the engine share of one request. Interrupting the caller cancels it.
 
 The engine sends events into a mailbox and never waits for who takes them. The caller cancels by setting a flag.
 """
@@ -30,7 +30,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Event = Chunk | Result | BaseException
-"""What a mailbox receives: chunks, of which the last has a finish reason; or one result; or what ended it early."""
+"""An event of a request: a chunk, of which the last has a finish reason; the one result; or the error that ended it."""
 
 
 class Mailbox(Protocol):

@@ -37,7 +37,7 @@ class RequestGroup:
         self._chunks: list[list[Chunk]] = []
 
     def channel(self) -> RequestChannel:
-        """Of one more request, to be handed in."""
+        """Adds a channel, for one more request to be handed in."""
         made = RequestChannel(_Member(len(self._chunks), self._put), self.call)
         made.watch(self)
         self._chunks.append([])

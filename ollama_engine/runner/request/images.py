@@ -18,7 +18,7 @@ from ollama_engine.segments import ImageSource, Media, Segment, Text
 __all__ = ["with_images", "with_images_each"]
 
 MOST = 1 << 30
-"""What stands for every greater number in a marker: Python reads no number of more than 4300 digits."""
+"""Stands for every greater number in a marker: Python reads no number of more than 4300 digits."""
 MARKER = re.compile(r"\[img(?:-([0-9]+))?\]")
 IMAGES = Option("images")
 

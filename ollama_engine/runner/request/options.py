@@ -40,27 +40,28 @@ class RequestKeywords(TypedDict, total=False):
     """Keyword arguments that every way to ask for an answer takes.
 
     Attributes:
-        on_overflow: what happens when num_ctx tokens are reached. "error" (default): a longer prompt raises
+        on_overflow: policy when num_ctx tokens are reached. "error" (default): a longer prompt raises
             ContextOverflowError, and one as long that is to have an answer; an answer ends with finish_reason "length".
-            "truncate": a prompt that does not fit so keeps its first `num_keep` tokens and the newest of the rest, and
-            leaves room for max_tokens, up to half of the context (a quarter without max_tokens); the answer ends as
-            before. "shift": a longer prompt is cut to num_ctx, and the answer goes on: the oldest half of what is not
-            kept leaves the context, as often as needed. `Usage` says how many tokens were dropped.
+            "truncate": a prompt that does not fit so keeps its first `num_keep` tokens and the newest of the rest. It
+            leaves room for max_tokens, up to half of the context (a quarter without max_tokens). The answer ends as
+            before. "shift": a longer prompt is cut to num_ctx, and the answer goes on: the oldest half of the tokens
+            not kept leaves the context, as often as needed. `Usage` says how many tokens were dropped.
         num_keep: tokens at the beginning of the prompt that are never dropped (default 0).
         priority: higher is served first (default 0); nobody starves.
         timeout: seconds from submission after which the request ends with DeadlineError (default None: never).
         cache: whether the request may reuse what earlier ones computed and leave its own for later ones (default True).
         cache_salt: requests share prefixes with those of the same salt only, for instance one for each user, so that
             nobody can tell by the time an answer takes what others have asked (default None: one for all).
-        format: what form the answer has: "json" for any JSON object, a JSON schema (a dict, or its text), a pydantic
+        format: the answer's form: "json" for any JSON object, a JSON schema (a dict, or its text), a pydantic
             model, dataclass, TypedDict or other type, or one of Regex, Choice, Lark and GBNF (default None: any).
-            `Completion.parsed` has its value. GrammarError says what of it cannot be compiled.
+            `Completion.parsed` has its value. A GrammarError names the part that cannot be compiled.
         logits_processors: functions that change the logits before a token is chosen (default none). Each is called with
             the token ids of prompt and answer so far (int32 [n], read-only) and the logits of the next token (float32
             [n_vocab]), which it changes in place, returning None, or replaces by what it returns. They are called in
             their order before penalties and all other sampling; a constraint's mask is applied to what they leave, and
             log-probabilities stay those of the model. The engine's thread calls them between two steps, so all requests
-            wait for a slow one. What one raises ends its request with a SamplingError, of which it is the cause.
+            wait for a slow one. An exception of one ends its request with a SamplingError, whose cause it is.
+        prompt_token_ids: whether the answer says which tokens its prompt has, see `Completion` (default False).
         reasoning_budget: tokens that a model may reason for before it is made to answer (default None: any number). A
             number stands for reasoning between the markers of the chat's dialect, or <think> and </think> elsewhere; a
             `ReasoningBudget` names others.
@@ -72,6 +73,7 @@ class RequestKeywords(TypedDict, total=False):
     timeout: float | None
     cache: bool
     cache_salt: str | None
+    prompt_token_ids: bool
     logits_processors: Sequence[LogitsProcessor]
     reasoning_budget: int | ReasoningBudget | None
     format: Format | None
@@ -102,6 +104,7 @@ class RequestOptions:
     cache_salt: str | None = field(
         default=None, metadata={"help": "share what is computed with requests of the same salt only"}
     )
+    prompt_token_ids: bool = field(default=False, metadata={PYTHON_ONLY: True})
     logits_processors: Sequence[LogitsProcessor] = field(default=(), metadata={PYTHON_ONLY: True})
     reasoning_budget: int | ReasoningBudget | None = field(
         default=None, metadata={"help": "tokens that the model may reason for before it is made to answer [>= 0]"}
@@ -123,13 +126,15 @@ class RequestOptions:
             raise ConfigError(Option("cache"), f" is True or False, got {self.cache!r}")
         if self.cache_salt is not None and not isinstance(self.cache_salt, str):
             raise ConfigError(Option("cache_salt"), f" is a str or None, got {self.cache_salt!r}")
+        if not isinstance(self.prompt_token_ids, bool):
+            raise ConfigError(Option("prompt_token_ids"), f" is True or False, got {self.prompt_token_ids!r}")
         object.__setattr__(self, "logits_processors", _processors(self.logits_processors))
         if self.reasoning_budget is not None and not isinstance(self.reasoning_budget, ReasoningBudget):
             ReasoningBudget(self.reasoning_budget)  # raises
 
     @classmethod
     def of(cls, options: RequestKeywords) -> RequestOptions:
-        """From keyword arguments; an unknown one raises UnknownOptionError, which is a TypeError."""
+        """Options from keyword arguments; an unknown one raises UnknownOptionError, which is a TypeError."""
         return cls().replaced(options)
 
     def replaced(self, options: RequestKeywords) -> RequestOptions:

@@ -45,7 +45,7 @@ def prompt_ids(
 ) -> list[int]:  # fmt: skip
     """The token ids of a text, or those given. Raises ConfigError for another type, TokenizerError for text beyond it.
 
-    `several`: hint shown when several prompts are passed. What `checkpoint` raises ends the work.
+    `several`: hint shown when several prompts are passed. An exception of `checkpoint` ends the work.
     """
     if isinstance(prompt, str):
         return tokenizer.encode(prompt, add_special=add_special, checkpoint=checkpoint)

@@ -19,10 +19,10 @@ class ReasoningBudget:
     """At most `tokens` tokens of reasoning; then `message` and `closes` are put into the answer, which goes on.
 
     Attributes:
-        tokens: that the model may reason for; 0 ends the reasoning as soon as it begins.
-        opens: what an answer with reasoning begins with; another answer is left alone. None: the prompt has opened it.
-        closes: what ends the reasoning, whoever writes it.
-        message: what the model is made to say before `closes` when its budget ends.
+        tokens: most tokens of reasoning; 0 ends the reasoning as soon as it begins.
+        opens: text that begins an answer with reasoning; another answer is left alone. None: the prompt has opened it.
+        closes: text that ends the reasoning, whoever writes it.
+        message: text that is put in before `closes` when the budget ends.
 
     Raises ConfigError for values of another type or out of range.
     """

@@ -7,15 +7,14 @@ import threading
 import time
 from collections.abc import Iterator
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ollama_engine.errors import ClosedError, DeadlineError
 from ollama_engine.runner.request.channel import Event, RequestChannel, is_last, run_or_cancel
 from ollama_engine.runner.request.results import Chunk, Completion, collect
 
 if TYPE_CHECKING:
-    from ollama_engine.runner.schedule.inputs import Inputs
-    from ollama_engine.runner.schedule.sequence import Generation
+    from ollama_engine.runner.request.inputs import Inputs
 
 __all__ = ["Request"]
 
@@ -79,8 +78,8 @@ class Request(Iterator[Chunk]):
         self._pid = os.getpid()
         self.inputs = inputs
         """The prompt, as it was given; not for callers."""
-        self.generation: Generation | None = None
-        """What the engine does for it; not for callers."""
+        self.generation: Any = None
+        """The engine's side of the request, a Generation (runner/schedule/sequence.py); not for callers."""
 
     @property
     def prompt(self) -> tuple[int, ...]:
@@ -125,8 +124,8 @@ class Request(Iterator[Chunk]):
     def result(self, timeout: float | None = None) -> Completion:
         """The whole completion, chunks that were taken before included; waits for its end.
 
-        Raises what ended the request early, and DeadlineError (a TimeoutError) when it takes longer than `timeout`
-        seconds; the request goes on then.
+        Raises the error that ended the request early, and DeadlineError (a TimeoutError) when it takes longer than
+        `timeout` seconds; the request goes on then.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while self._take(deadline) is not None:

@@ -1,4 +1,4 @@
-"""What comes out of requests: chunks and completions of answers, one result of everything else."""
+"""Results of requests: chunks and completions of answers, one result of everything else."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ FinishReason = Literal["stop", "length"]
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a request took. Seconds are wall-clock time, to the microsecond.
+    """Tokens and times of a request. Seconds are wall-clock time, to the microsecond.
 
     Attributes:
-        prompt_tokens: of the prompt as it was given, dropped ones included.
+        prompt_tokens: tokens of the prompt as it was given, dropped ones included.
         completion_tokens: sampled tokens, without the one that ended the generation.
-        cached_tokens: prompt tokens whose keys and values were there already.
-        queue_seconds: waiting for the engine.
-        prompt_seconds: from the start of the prompt to the first sampled token.
-        completion_seconds: from the first sampled token to the end.
-        dropped_prompt_tokens: left out of a prompt longer than num_ctx (`on_overflow` "truncate" and "shift").
-        shifted_tokens: of prompt and answer, dropped from the context while the answer went on (`on_overflow` "shift").
+        cached_tokens: prompt tokens whose keys and values were in the cache already.
+        queue_seconds: time in the queue, waiting for the engine.
+        prompt_seconds: time from the start of the prompt to the first sampled token.
+        completion_seconds: time from the first sampled token to the end.
+        dropped_prompt_tokens: tokens cut from a prompt longer than num_ctx (`on_overflow` "truncate" and "shift").
+        shifted_tokens: tokens of prompt and answer dropped from the context during the answer (`on_overflow` "shift").
         preemptions: how often the request gave up its cells to an older one and was computed again.
-        discarded_tokens: sampled for candidates of `best_of` that are not returned; counted in the best one's usage.
-        prepare_seconds: before it waited for the engine: a chat's template, tokens and images, in the caller's thread.
+        discarded_tokens: tokens sampled for candidates of `best_of` not returned; counted in the best one's usage.
+        prepare_seconds: time before the queue: a chat's template, tokens and images, in the caller's thread.
     """
 
     prompt_tokens: int
@@ -68,14 +68,15 @@ class Chunk:
     """One piece of a streamed completion. The last has `finish_reason` and `usage`.
 
     Attributes:
-        text: what can be shown now. It may come later than its tokens: characters and stop texts that are not complete
-            yet are held back.
-        tokens: sampled since the chunk before.
+        text: the text that can be shown now. It may come later than its tokens: characters and stop texts that are not
+            complete yet are held back.
+        tokens: token ids sampled since the chunk before.
         logprobs: one entry for each of `tokens`, when asked for.
         finish_reason: "stop": the model ended, or a stop text appeared. "length": max_tokens or num_ctx is reached.
         usage: tokens counted and seconds taken.
-        prompt_logprobs: of the first chunk, see `Completion`.
-        reader: of the last chunk, reads the answer's value where a `format` was asked for; not for callers.
+        prompt_logprobs: in the first chunk; see `Completion`.
+        reader: in the last chunk, reads the answer's value where a `format` was asked for; not for callers.
+        prompt_token_ids: in the first chunk; see `Completion`.
     """
 
     text: str
@@ -85,6 +86,7 @@ class Chunk:
     usage: Usage | None = None
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
     reader: ValueReader | None = field(default=None, repr=False, compare=False)
+    prompt_token_ids: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +94,19 @@ class Completion:
     """A whole answer.
 
     Attributes:
-        text: without control tokens, and cut before the stop text that ended it.
+        text: the answer without control tokens, cut before the stop text that ended it.
         tokens: all sampled tokens but the one that ended the generation; those of a stop text are included.
         finish_reason: "stop": the model ended, or a stop text appeared. "length": max_tokens or num_ctx is reached.
         usage: tokens counted and seconds taken.
         logprobs: one entry for each of `tokens`, when `SamplingParams.logprobs` asked for them.
-        prompt_logprobs: one entry for each token of the prompt (what `on_overflow` has left of it), when
+        prompt_logprobs: one entry for each token of the prompt (as far as `on_overflow` has kept it), when
             `SamplingParams.prompt_logprobs` asked for them. The first is None, for it follows nothing; so are those of
             images.
         cumulative_logprob: the sum of the log-probabilities of `tokens`, where they were asked for or `best_of` needed
             them. The token that ended the generation does not count.
         reader: reads `parsed`; not for callers.
+        prompt_token_ids: those of the prompt as it was given, without its images, when the option of that name
+            asked for them.
     """
 
     text: str
@@ -113,6 +117,7 @@ class Completion:
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
     cumulative_logprob: float | None = None
     reader: ValueReader | None = field(default=None, repr=False, compare=False)
+    prompt_token_ids: tuple[int, ...] | None = None
 
     @property
     def parsed(self) -> Any:
@@ -126,7 +131,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """All that comes out of a request that has no chunks: logits, or embeddings."""
+    """The result of a request that has no chunks: logits, or embeddings."""
 
     value: object
 
@@ -143,6 +148,7 @@ def merged(chunks: Sequence[Chunk]) -> Chunk:
         last.usage,
         first.prompt_logprobs,
         last.reader,
+        first.prompt_token_ids,
     )
 
 
@@ -162,4 +168,5 @@ def collect(chunks: list[Chunk]) -> Completion:
         prompt_logprobs=chunks[0].prompt_logprobs,
         cumulative_logprob=None if logprobs is None else math.fsum(entry.logprob for entry in logprobs),
         reader=last.reader,
+        prompt_token_ids=chunks[0].prompt_token_ids,
     )

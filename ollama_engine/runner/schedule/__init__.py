@@ -1,1 +1,1 @@
-"""Who computes what in the next step, in plain values: sequences, inputs, scheduler, batches, text."""
+"""Scheduling, in plain values: which sequence computes which inputs in the next step; batches, text."""

@@ -1,4 +1,15 @@
-"""Makes a batch from a plan: assigns inputs to rows, and logits to sequences. Numbers only."""
+"""Makes a batch from a plan: one row for each input, the rows of a sequence side by side. Numbers only.
+
+    entries      A decodes   B: end of a prompt    C decodes, one draft token
+    row          0           1    2    3           4    5
+    positions    7           0    1    2           9    10
+    sequences    2           0    0    0           5    5      the entry's slot: its cache sequence
+    outputs      0                     3           4    5      rows with logits: the last ones of each entry
+    needed       40                    40          0    0      best logits to fetch, one number for each output; 0: all
+
+Row j of the logits belongs to row `outputs[j]` of the batch. A part that does not end its prompt has no output, unless
+a row reader wants some.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +20,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ollama_engine.input import Batch, BatchMedia, Int32Array, MediaTraits
-from ollama_engine.runner.schedule.inputs import spans_between
+from ollama_engine.runner.request.inputs import spans_between
 from ollama_engine.runner.schedule.scheduler import Scheduled
-from ollama_engine.runner.schedule.sequence import Generation, Sequence
+from ollama_engine.runner.schedule.sequence import Generation, ScheduledRequest
 
 __all__ = ["TEXT_ONLY", "Step", "StepEntry", "assemble", "best_needed", "follow"]
 
@@ -21,7 +32,7 @@ TEXT_ONLY = MediaTraits()
 class StepEntry(NamedTuple):
     """One sequence's part of a step. Its positions are in the batch."""
 
-    sequence: Sequence
+    sequence: ScheduledRequest
     epoch: int
     """The sequence's epoch when the step was planned."""
     slot: int
@@ -73,7 +84,7 @@ class Step:
             row += entry.n
         return tokens
 
-    def sequence_at(self, row: int) -> Sequence:
+    def sequence_at(self, row: int) -> ScheduledRequest:
         """The sequence whose input is this row of the batch. Raises IndexError beyond the last row."""
         for entry in self.entries:
             if row < entry.n:
@@ -98,7 +109,10 @@ class Step:
 
 
 def assemble(
-    number: int, scheduled: tuple[Scheduled, ...], sequences: Mapping[int, Sequence], traits: MediaTraits = TEXT_ONLY
+    number: int,
+    scheduled: tuple[Scheduled, ...],
+    sequences: Mapping[int, ScheduledRequest],
+    traits: MediaTraits = TEXT_ONLY,
 ) -> Step:
     """The step for a plan, whose sequences are all running. Its tokens are read at launch, see `Step.tokens`."""
     chosen = [sequences[run.key] for run in scheduled]
@@ -159,7 +173,7 @@ def _axes(entries: tuple[StepEntry, ...], begins: list[int], axes: int) -> Int32
     return np.concatenate([entry.sequence.inputs.axis_positions(at, entry.n, axes) for entry, at in runs], axis=1)
 
 
-def _entry(run: Scheduled, sequence: Sequence) -> StepEntry:
+def _entry(run: Scheduled, sequence: ScheduledRequest) -> StepEntry:
     assert sequence.slot is not None
     decoding = sequence.decoding
     drawn = run.outputs if decoding else int(sequence.answers and sequence.submitted + run.n == sequence.n_inputs)
@@ -183,7 +197,7 @@ def _needed(entries: tuple[StepEntry, ...]) -> tuple[int, ...]:
     return tuple(needed)
 
 
-def best_needed(sequence: Sequence) -> int:
+def best_needed(sequence: ScheduledRequest) -> int:
     """How many of the best logits of a row are enough to draw a token of this sequence; 0: all of them.
 
     Masks, processors and log-probabilities are about all tokens.

@@ -11,7 +11,7 @@ import numpy as np
 
 from ollama_engine.runner.request.results import ValueReader
 from ollama_engine.runner.schedule.marker_finder import LeadingMarker, MarkerFinder
-from ollama_engine.runner.schedule.steering import Constraint, MaskMaker, TokenMask
+from ollama_engine.runner.schedule.steering import Constraint, MaskSource, TokenMask
 
 __all__ = ["BudgetedReasoning"]
 
@@ -32,10 +32,10 @@ class _Phase(Enum):
 class _AnswerMaskMaker:
     """Has `maker` make the masks of several answers; equal for all answers that have the same one."""
 
-    maker: MaskMaker
+    maker: MaskSource
 
     def make(self, constraints: Sequence[Any], /) -> None:
-        """See `MaskMaker`; these are BudgetedReasoning."""
+        """See `MaskSource`; these are BudgetedReasoning."""
         self.maker.make([constraint.answer for constraint in constraints])
 
 
@@ -65,7 +65,7 @@ class BudgetedReasoning:
         budget: tokens of reasoning, without those that open and close it.
         opening: tokens that an answer with reasoning may begin with; empty where the prompt ends with them.
         closing: tokens that are forced when the budget is used up.
-        finder: of what ends the reasoning, whoever writes it.
+        finder: finds the end of the reasoning, whoever writes it.
         n_vocab: tokens that a mask tells of.
         ends: tokens that end an answer.
         decode: the text of the answer's tokens.
@@ -191,7 +191,7 @@ class BudgetedReasoning:
         return self.answer.forced if self._phase is _Phase.ANSWER and self.answer is not None else ()
 
     @property
-    def maker(self) -> MaskMaker | None:
+    def maker(self) -> MaskSource | None:
         """See `Constraint`."""
         maker = self.answer.maker if self._answers and self.answer is not None else None
         return None if maker is None else _AnswerMaskMaker(maker)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from ollama_engine.errors import ContextOverflowError, Option
-from ollama_engine.runner.schedule.inputs import Group, ceil_cut, floor_cut
+from ollama_engine.runner.request.inputs import Group, ceil_cut, floor_cut
 
 __all__ = ["Shift", "Truncation", "plan_eviction", "plan_shift", "plan_truncation"]
 

@@ -43,9 +43,9 @@ class QueuedRequest:
     channel: RequestChannel
     options: RequestOptions = field(default_factory=RequestOptions)
     submitted_at: float = 0.0
-    """When its caller called."""
+    """Time of its caller's call."""
     prepare_seconds: float = 0.0
-    """From the call until the engine could have it."""
+    """Seconds from the call until the request was ready for the engine."""
     # -- place --
     call: int = 0
     """The call that submitted it; one call may submit many requests."""
@@ -53,7 +53,7 @@ class QueuedRequest:
     """Number in the order of arrival."""
     # -- progress --
     started_at: float = 0.0
-    """When it was first served; 0 before."""
+    """Time when it was first served; 0 before."""
     ended: bool = False
 
     @property

@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from ollama_engine.input import FloatArray
-from ollama_engine.runner.schedule.inputs import Inputs
+from ollama_engine.runner.request.inputs import Inputs
 from ollama_engine.sample import Sampler, TokenLogprobs
 
 __all__ = ["AllRows", "PromptLogprobs", "RowReader", "is_sound"]
@@ -33,7 +33,7 @@ class RowReader(Protocol):
         """
 
     def result(self) -> object:
-        """What came of all rows."""
+        """The result, after all rows."""
 
 
 class AllRows:

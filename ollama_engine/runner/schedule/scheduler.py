@@ -24,12 +24,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ollama_engine.runner.schedule.inputs import Group, ceil_cut, floor_cut
+from ollama_engine.runner.request.inputs import Group, ceil_cut, floor_cut
 
-__all__ = ["Candidate", "Limits", "Plan", "Scheduled", "SchedulerState", "choose_victim", "plan"]
+__all__ = ["FAIR_EVERY", "BatchLimits", "Candidate", "Scheduled", "SchedulerState", "StepPlan", "choose_victim", "plan"]
 
-FAIR_EVERY = 8
-"""One in this many steps ignores priorities."""
+FAIR_EVERY = 9
+"""One in this many steps, and one in this many gaps between steps, ignores priorities: no request starves.
+
+Odd: of two requests that take turns, an even one would find the same one each time.
+"""
 
 
 class Candidate(NamedTuple):
@@ -43,12 +46,12 @@ class Candidate(NamedTuple):
     decoding: bool = False
     """Whether these are the last known tokens and a draft; any number from the first on may be served."""
     rows_from: int | None = None
-    """Of a prompt, the first input whose logits are wanted, and those of all behind it; None: the last one's only."""
+    """First input of a prompt whose logits are wanted, with those of all behind it; None: the last one's only."""
     priority: int = 0
     groups: Sequence[Group] = ()
     """Groups among its inputs, as indices like `begin` and `end`."""
     certain: int = 1
-    """Of a decoding sequence, how many of these are no guesses; those behind the last of them are its draft."""
+    """Number of a decoding sequence's inputs that are no guesses; those behind the last of them are its draft."""
 
     @property
     def without_rows(self) -> int:
@@ -62,7 +65,7 @@ class Candidate(NamedTuple):
         return max(0, n - self.without_rows)
 
 
-class Limits(NamedTuple):
+class BatchLimits(NamedTuple):
     """Limits of one step: tokens, rows of logits, and cells."""
 
     batch_size: int
@@ -99,8 +102,8 @@ class SchedulerState(NamedTuple):
     """Steps since the last one that ignored priorities."""
 
 
-class Plan(NamedTuple):
-    """What one step computes, and the scheduler's state after it."""
+class StepPlan(NamedTuple):
+    """The inputs that one step computes, and the scheduler's state after it."""
 
     scheduled: tuple[Scheduled, ...]
     """Decoding sequences first, then prompts; each key once."""
@@ -115,7 +118,7 @@ class Plan(NamedTuple):
 _START = SchedulerState()
 
 
-def plan(candidates: Iterable[Candidate], limits: Limits, state: SchedulerState = _START) -> Plan:
+def plan(candidates: Iterable[Candidate], limits: BatchLimits, state: SchedulerState = _START) -> StepPlan:
     """The next step. The order of `candidates` does not matter.
 
     Raises ValueError for limits out of range, a candidate without pending inputs, a repeated key, and a group that no
@@ -138,7 +141,7 @@ def plan(candidates: Iterable[Candidate], limits: Limits, state: SchedulerState 
     served = {piece.key for piece in step.scheduled}
     waiting = [candidate.key for candidate in line if candidate.key not in served]
     after = (*waiting, *(candidate.key for candidate in line if candidate.key in served))
-    return Plan(
+    return StepPlan(
         tuple(step.scheduled),
         SchedulerState(after, owed, 0 if fair else state.since_fair + 1),
         tuple(step.starved),
@@ -160,7 +163,7 @@ def _seniority(candidate: Candidate) -> tuple[int, int]:
     return (-candidate.priority, candidate.key)
 
 
-def _check(limits: Limits) -> None:
+def _check(limits: BatchLimits) -> None:
     prompt_tokens = 1 if limits.prompt_tokens is None else limits.prompt_tokens
     if min(limits.batch_size, limits.max_outputs, prompt_tokens) < 1 or min(limits.free_cells, limits.headroom) < 0:
         raise ValueError(f"tokens and rows are at least 1, cells and headroom at least 0; got {limits}")
@@ -184,7 +187,7 @@ class _Demand(NamedTuple):
     rows: int = 0
 
 
-def _least(candidate: Candidate, limits: Limits) -> _Demand:
+def _least(candidate: Candidate, limits: BatchLimits) -> _Demand:
     """Tokens and rows of a prompt's smallest next part: one input, or one group."""
     n = ceil_cut(candidate.begin + 1, candidate.groups) - candidate.begin
     rows = candidate.outputs(n)
@@ -196,7 +199,7 @@ def _least(candidate: Candidate, limits: Limits) -> _Demand:
     return _Demand(n, rows)
 
 
-def _set_aside(prompts: Sequence[Candidate], n_decoding: int, limits: Limits, state: SchedulerState) -> _Demand:
+def _set_aside(prompts: Sequence[Candidate], n_decoding: int, limits: BatchLimits, state: SchedulerState) -> _Demand:
     """Room that decoding sequences must leave for the owed prompt, if there are also cells for it."""
     if not prompts or prompts[0].key != state.owed:
         return _Demand()
@@ -218,7 +221,7 @@ def _shares(prompts: Sequence[Candidate], spare: int) -> dict[int, int]:
 class _PlanBuilder:
     """A step that is being filled. Its counts are the room that is left."""
 
-    limits: Limits
+    limits: BatchLimits
     room: int
     rows: int
     cells: int
@@ -243,7 +246,7 @@ class _PlanBuilder:
         self.cells -= len(decoding) + (self.limits.headroom if decoding else 0)
 
     def add_drafts(self, decoding: Sequence[Candidate]) -> None:
-        """What those that decode have beside one token, as far as prompts leave room, rows and cells.
+        """Adds the drafts of decoding sequences, as far as prompts leave room, rows and cells.
 
         Missing cells count as `short`: a draft is worth more than a finished sequence that might be reused.
         """

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from ollama_engine.input import FloatArray, Int32Array, MediaItem
+from ollama_engine.runner.request.inputs import Inputs
 from ollama_engine.runner.request.results import Usage
-from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.logits_processors import ProcessorChain
 from ollama_engine.runner.schedule.queued import Kind, Progress, QueuedRequest, State
 from ollama_engine.runner.schedule.row_readers import PromptLogprobs, RowReader
@@ -30,16 +30,16 @@ from ollama_engine.runner.schedule.text_emitter import TextEmitter
 from ollama_engine.sample import Sampler, SamplingParams, TokenLogprobs
 
 if TYPE_CHECKING:
-    from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix
+    from ollama_engine.runner.schedule.pinned_prefix import PinnedPrefix
 
-__all__ = ["MAX_DRAFT", "Generation", "Scoring", "Sequence"]
+__all__ = ["MAX_DRAFT", "Generation", "ScheduledRequest", "Scoring"]
 
 MAX_DRAFT = 63
 """Most tokens of a draft: with the last token these are 64 rows, the most for paged attention."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Sequence(QueuedRequest):
+class ScheduledRequest(QueuedRequest):
     """A request that is computed in a cache sequence."""
 
     answers: ClassVar[bool] = False
@@ -49,7 +49,7 @@ class Sequence(QueuedRequest):
     """The inputs computed as a prompt: the prompt, and after a preemption also the answer so far."""
     num_ctx: int
     row_reader: RowReader | None = None
-    """What is kept of the prompt's logits; the last row of an answer's prompt is drawn from, besides."""
+    """Keeps logits of the prompt; the last row of an answer's prompt is drawn from, besides."""
     pinned: PinnedPrefix | None = None
     """The prefix pinned by its session, if any: the request uses that cache sequence."""
     # -- place --
@@ -67,7 +67,7 @@ class Sequence(QueuedRequest):
     preemptions: int = 0
     preempted_at: int = -1
     """Number of requests that had ended at its preemption."""
-    follows: Sequence | None = None
+    follows: ScheduledRequest | None = None
     """The request whose prompt it will share: it waits until that prompt is computed."""
     cached: int | None = None
     """Inputs reused when it first began."""
@@ -204,7 +204,7 @@ class Sequence(QueuedRequest):
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Generation(Sequence):
+class Generation(ScheduledRequest):
     """A request for an answer."""
 
     kind: ClassVar[Kind] = "generation"
@@ -226,6 +226,7 @@ class Generation(Sequence):
     constraint: Constraint | None = None
     processors: ProcessorChain | None = None
     drafter: Drafter | None = None
+    prompt_token_ids: tuple[int, ...] | None = None  # before truncation, for the first chunk, where asked for
 
     @property
     def goes_on(self) -> bool:
@@ -248,7 +249,7 @@ class Generation(Sequence):
 
     def progress(self) -> Progress:
         """See `QueuedRequest`; the prompt counts before truncation."""
-        return Sequence.progress(self)._replace(prompt_tokens=self.n_prompt, completion_tokens=self.n_generated)
+        return ScheduledRequest.progress(self)._replace(prompt_tokens=self.n_prompt, completion_tokens=self.n_generated)
 
     def at_limit(self, n_generated: int, n_inputs: int) -> bool:
         """Whether an answer of `n_generated` tokens is complete, with `n_inputs` inputs in the context."""
@@ -322,7 +323,7 @@ def _token(guess: object, n_vocab: int) -> int:
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Scoring(Sequence):
+class Scoring(ScheduledRequest):
     """A request for what its row reader makes of a prompt's logits."""
 
     kind: ClassVar[Kind] = "scoring"
@@ -335,7 +336,7 @@ class Scoring(Sequence):
 
     @property
     def leaves_history(self) -> bool:
-        """See `Sequence`."""
+        """See `ScheduledRequest`."""
         return self.kept and self.options.cache
 
     @property

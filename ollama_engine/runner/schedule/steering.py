@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ollama_engine.runner.request.results import ValueReader
 
-__all__ = ["Constraint", "Drafter", "MaskMaker", "TokenMask"]
+__all__ = ["Constraint", "Drafter", "MaskSource", "TokenMask"]
 
 TokenMask = npt.NDArray[np.uint32]
 """[ceil(n_vocab / 32)], a bitmap: token i may come where bit i % 32 of word i // 32 is set."""
@@ -37,14 +37,14 @@ class Constraint(Protocol):
         """Tokens that come next whatever the model computes: their masks allow nothing else."""
 
     @property
-    def maker(self) -> MaskMaker | None:
-        """What makes the next mask while the device computes; None: `mask` does when it is asked."""
+    def maker(self) -> MaskSource | None:
+        """Makes the next mask while the device computes; None: `mask` makes it when it is asked."""
 
     def reader(self, cut: str | None) -> ValueReader | None:
-        """What reads a value from the answer, which has ended, or was cut off for this reason."""
+        """A reader of the answer's value; the answer has ended, or was cut off for this reason."""
 
 
-class MaskMaker(Protocol):
+class MaskSource(Protocol):
     """Makes the next masks of several constraints, side by side. It raises nothing: `Constraint.mask` does."""
 
     def make(self, constraints: Sequence[Any], /) -> None:

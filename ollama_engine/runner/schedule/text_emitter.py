@@ -21,7 +21,7 @@ class StreamingDetokenizer(Protocol):
         """The text that this token completes."""
 
     def flush(self) -> str:
-        """What is still held back, made printable."""
+        """The text still held back, made printable."""
 
 
 class TextEmitter:

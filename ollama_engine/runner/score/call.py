@@ -8,10 +8,10 @@ from ollama_engine.errors import ContextOverflowError, Option, TokenizerError
 from ollama_engine.runner.core.input_processor import new_scoring, refuse_encoder
 from ollama_engine.runner.core.submission import Submission
 from ollama_engine.runner.request.channel import CancelFlag, Mailbox, RequestChannel
+from ollama_engine.runner.request.inputs import Inputs
 from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.runner.request.preparing import Preparing
 from ollama_engine.runner.request.prompts import Prompt, about_one
-from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.sequence import Scoring
 from ollama_engine.runner.score.path_reader import PathReader
 from ollama_engine.runner.score.paths import Tokens, plan_paths
@@ -85,7 +85,7 @@ class ScoreCall:
         return self._inputs.with_tokens(tokens[:-1])
 
     def scores(self) -> list[Score]:
-        """Of the continuations in their order, when all events have come."""
+        """Scores of the continuations in their order, when all events have come."""
         return [self._score(tokens) for tokens in self._continuations]
 
     def _score(self, tokens: Tokens) -> Score:

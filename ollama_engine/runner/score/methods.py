@@ -51,18 +51,18 @@ class ScoreMethods:
 
         Args:
             prompt: text, token ids, or segments, as `generate` takes it.
-            continuations: texts, or lists of token ids that are scored as they are. Of a text the tokens are those of
-                prompt + continuation behind those of the prompt, and white space at the end of a prompt counts as the
+            continuations: texts, or lists of token ids that are scored as they are. The tokens of a text are those of
+                prompt + continuation behind those of the prompt. White space at the end of a prompt counts as the
                 continuation's ("A:" + " yes" has better tokens than "A: " + "yes"); see `docs/scoring.md`.
             images: as in `generate`.
             priority: higher is served first; nobody starves.
             timeout: seconds from the call after which it ends with DeadlineError. None: never.
             cache_salt: see `RequestKeywords`.
 
-        Raises ContextOverflowError where prompt and continuation have more than num_ctx tokens; TokenizerError for ids
-        outside of the vocabulary and text that it cannot express; ConfigError for a prompt or continuation without
-        tokens, options out of range, and a model that only reads; SamplingError when the model computes NaN;
-        EngineBusyError, DeadlineError and ClosedError as `generate` does.
+        Raises ContextOverflowError where prompt and continuation have more than num_ctx tokens, and TokenizerError for
+        ids outside of the vocabulary and text that it cannot express. Raises ConfigError for a prompt or continuation
+        without tokens, options out of range, and a model that only reads. Raises SamplingError when the model computes
+        NaN; EngineBusyError, DeadlineError and ClosedError as `generate` does.
         """
         options = RequestOptions(priority=priority, timeout=timeout, cache_salt=cache_salt)
         call, listed = self._scoring(with_images(prompt, images), continuations, options)

@@ -38,7 +38,7 @@ class Path:
 
 
 class Paths(NamedTuple):
-    """What to compute for some continuations, and where each finds its rows."""
+    """The paths to compute for some continuations, and where each finds its rows."""
 
     paths: list[Path]
     nodes: dict[Tokens, list[Node]]

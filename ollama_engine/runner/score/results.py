@@ -13,9 +13,9 @@ class Score:
     """Natural log-probabilities of one continuation, from the softmax of the model's logits as they come.
 
     Attributes:
-        logprob: of the whole continuation: the sum of `logprobs`.
-        tokens: what was scored.
-        logprobs: of each of `tokens`, after the prompt and the tokens before it.
+        logprob: log-probability of the whole continuation: the sum of `logprobs`.
+        tokens: token ids that were scored.
+        logprobs: log-probability of each of `tokens`, after the prompt and the tokens before it.
         is_greedy: whether each token is the most probable one in its place, as temperature 0 chooses it: the model
             would write this continuation.
     """

@@ -17,8 +17,8 @@ from typing import cast
 from ollama_engine.errors import ConfigError
 from ollama_engine.runner.core.input_processor import prompt_inputs
 from ollama_engine.runner.load.loading import Loaded
+from ollama_engine.runner.request.inputs import Inputs
 from ollama_engine.runner.request.prompts import Prompt, about_one, is_segments, prompt_ids
-from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.segments import Segment, Text
 from ollama_engine.tokenizer import Checkpoint, Tokenizer
 
@@ -44,8 +44,8 @@ def tokenize_pair(
 ) -> Pair:  # fmt: skip
     """Inputs and tokens. `name`: what the caller calls the list of continuations, None where one was given.
 
-    What `checkpoint` raises ends the work. Raises ConfigError for a prompt or a continuation without tokens, and other
-    errors as `prompt_inputs` does.
+    An exception of `checkpoint` ends the work. Raises ConfigError for a prompt or a continuation without tokens, and
+    other errors as `prompt_inputs` does.
     """
     are_texts = [isinstance(continuation, str) for continuation in continuations]
     head, moved = _without_space(prompt) if all(are_texts) else (prompt, "")

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ollama_engine.errors import ConfigError, Option
+from ollama_engine.runner.request.inputs import Inputs
 from ollama_engine.runner.request.options import RequestKeywords
-from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.sequence import Generation
 
-__all__ = ["Answer", "refuse_answer_options"]
+__all__ = ["SessionAnswer", "refuse_answer_options"]
 
 
 @dataclass(slots=True)
-class Answer:
+class SessionAnswer:
     """A request whose tokens the session has not taken over yet."""
 
     generation: Generation

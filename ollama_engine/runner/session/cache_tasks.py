@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from ollama_engine.input import FloatArray, MediaItem
 from ollama_engine.runner.core.engine_core import EngineCore
-from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix, Saved
-from ollama_engine.runner.schedule.inputs import Inputs
+from ollama_engine.runner.request.inputs import Inputs
+from ollama_engine.runner.schedule.pinned_prefix import PinnedPrefix, Saved
 
 __all__ = ["copy_out", "encode", "fork_into", "put_back", "trim_to"]
 

@@ -33,8 +33,8 @@ from ollama_engine.input import FloatArray, Int32Array
 from ollama_engine.kvcache import SavedRows
 from ollama_engine.new_file import write_new_file
 from ollama_engine.runner.load.loading import Loaded
-from ollama_engine.runner.prefix.pinned_prefix import Saved
-from ollama_engine.runner.schedule.inputs import Group, Inputs, floor_cut
+from ollama_engine.runner.request.inputs import Group, Inputs, floor_cut
+from ollama_engine.runner.schedule.pinned_prefix import Saved
 from ollama_engine.runner.session.media_record import (
     MediaRecord,
     header_fields,
@@ -91,7 +91,7 @@ class _Header:
     length: int
     exact: int | None
     cells: tuple[int, ...]
-    """Of each kind of layers."""
+    """Number of cells, for each kind of layers."""
     namespace: str
     groups: tuple[Group, ...]
     media: tuple[MediaRecord, ...]

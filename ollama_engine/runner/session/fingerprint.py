@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ollama_engine.ml.gguf import GGUFFile, TensorInfo
-from ollama_engine.ml.metadata import MetadataValue
+from ollama_engine.ml.gguf.gguf_file import GGUFFile, TensorInfo
+from ollama_engine.ml.gguf.metadata import MetadataValue
 
 __all__ = ["fingerprint"]
 

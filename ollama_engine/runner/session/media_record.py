@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ollama_engine.input import FloatArray, Int32Array, MediaItem
-from ollama_engine.runner.schedule.inputs import MediaSpan
+from ollama_engine.runner.request.inputs import MediaSpan
 
 __all__ = ["MediaRecord", "header_fields", "media_pieces", "media_records", "parse_media", "restored_span"]
 
@@ -22,7 +22,7 @@ _MOST_AXES = 8
 
 @dataclass(frozen=True, slots=True)
 class MediaRecord:
-    """What the header says of one span. `hash` is hexadecimal; embeddings are [rows, width]."""
+    """The header's record of one span. `hash` is hexadecimal; embeddings are [rows, width]."""
 
     begin: int
     end: int
@@ -64,7 +64,7 @@ def _record(span: MediaSpan, rows: FloatArray) -> MediaRecord:
 
 
 def media_pieces(media: Sequence[MediaSpan], embeddings: Sequence[FloatArray]) -> Iterator[bytes]:
-    """What follows the header: for each span positions i32 [axes, n_inputs], then embeddings f32, little-endian."""
+    """The bytes behind the header: for each span positions i32 [axes, n_inputs], then embeddings f32, little-endian."""
     for span, rows in zip(media, embeddings, strict=True):
         if span.item.positions is not None:
             yield span.item.positions.astype("<i4").tobytes()

@@ -6,7 +6,7 @@ import os
 
 from ollama_engine.errors import ContextOverflowError, Option, SessionFormatError
 from ollama_engine.runner.core.submission import Submission
-from ollama_engine.runner.schedule.inputs import Inputs
+from ollama_engine.runner.request.inputs import Inputs
 from ollama_engine.runner.session.file import read_session
 from ollama_engine.runner.session.identity import ModelIdentity
 from ollama_engine.runner.session.session import Session

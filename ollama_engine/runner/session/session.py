@@ -15,18 +15,18 @@ from ollama_engine.not_copied import NotCopied
 from ollama_engine.runner.core.engine_core import EngineCore
 from ollama_engine.runner.core.submission import Submission
 from ollama_engine.runner.core.tasks import End, EngineTask, Release
-from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix
 from ollama_engine.runner.request.astream import AsyncStream
 from ollama_engine.runner.request.channel import CancelFlag, RequestChannel, arun_or_cancel, run_or_cancel
 from ollama_engine.runner.request.images import with_images
+from ollama_engine.runner.request.inputs import Inputs, ceil_cut, floor_cut
 from ollama_engine.runner.request.options import RequestKeywords, RequestOptions, whole
 from ollama_engine.runner.request.preparing import Preparing
 from ollama_engine.runner.request.prompts import Images, Prompt, check_params, has_media, is_long
 from ollama_engine.runner.request.request import Request
 from ollama_engine.runner.request.results import Completion
 from ollama_engine.runner.request.stream import Stream
-from ollama_engine.runner.schedule.inputs import Inputs, ceil_cut, floor_cut
-from ollama_engine.runner.session.answer import Answer, refuse_answer_options
+from ollama_engine.runner.schedule.pinned_prefix import PinnedPrefix
+from ollama_engine.runner.session.answer import SessionAnswer, refuse_answer_options
 from ollama_engine.runner.session.cache_tasks import copy_out, encode, fork_into, put_back, trim_to
 from ollama_engine.runner.session.file import SessionFile, layout_of, write_session
 from ollama_engine.runner.session.identity import ModelIdentity
@@ -47,11 +47,11 @@ ONE_BY_ONE = "a session takes texts one by one"
 
 
 class Session(NotCopied):
-    """Tokens whose keys and values stay in the cache until the session is closed: only what is new is computed.
+    """Tokens whose keys and values stay in the cache until the session is closed: only new tokens are computed.
 
     A session does one thing at a time: another thread's call meanwhile, or one while a stream is open, raises
     EngineBusyError. All methods raise ClosedError when the session or its Engine is closed. Dropping a session closes
-    it; what it held can be reused by others until its cells are needed.
+    it; its prefix can be reused by other requests until its cells are needed.
 
     Open sessions take cells from the Engine's pool of num_ctx * parallel. A request that finds no room because of them
     raises ContextOverflowError.
@@ -63,7 +63,7 @@ class Session(NotCopied):
         self._identity = identity
         self._pinned = PinnedPrefix()
         self._inputs = Inputs.text([])
-        self._answer: Answer | None = None
+        self._answer: SessionAnswer | None = None
         # Each call takes a lock object of its own: `with` releases it wherever a signal handler raises.
         self._turn = Lock()
         self._choosing = RLock()
@@ -208,7 +208,7 @@ class Session(NotCopied):
     def _start(
         self, inputs: Inputs, params: SamplingParams, keywords: RequestKeywords, channel: RequestChannel,
         preparing: Preparing | None = None,
-    ) -> Answer:  # fmt: skip
+    ) -> SessionAnswer:  # fmt: skip
         options = RequestOptions.of(keywords)
         if not options.cache:
             raise ConfigError("a session lives in the cache: it takes no cache=False")
@@ -217,7 +217,7 @@ class Session(NotCopied):
             raise ConfigError("the session holds no tokens; append some first")
         made = self._submission.make(inputs, params, options, channel, pinned=self._pinned, preparing=preparing)
         # Before it is submitted: an interrupt must not leave a request that the session does not know.
-        self._answer = answer = Answer(made, self._inputs)
+        self._answer = answer = SessionAnswer(made, self._inputs)
         self._submission.thread.submit(made)
         return answer
 

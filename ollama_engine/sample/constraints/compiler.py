@@ -1,4 +1,4 @@
-"""GrammarCompiler: from a format to a constraint; what was compiled is kept for requests that ask for the same."""
+"""GrammarCompiler: from a format to a constraint; compiled grammars are kept for requests that ask for the same."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ollama_engine.sample.constraints.answer import Reading
 from ollama_engine.sample.constraints.locate import located
 from ollama_engine.sample.constraints.matcher import GrammarConstraint, MaskMaker, told
 from ollama_engine.sample.constraints.source import Source, format_key, read_format, schema_grammar
-from ollama_engine.sample.constraints.vocabulary import TextTokenizer, Vocabulary, make_vocabulary
+from ollama_engine.sample.constraints.vocabulary import ConstraintVocabulary, TextTokenizer, make_vocabulary
 from ollama_engine.sample.constraints.writable import check_writable
 
 if TYPE_CHECKING:
@@ -25,14 +25,14 @@ __all__ = ["GrammarCompiler", "compile_source"]
 MOST_ENTRIES = 256
 """Grammars that are kept compiled."""
 MOST_CHARACTERS = 4 << 20
-"""Of their texts together. What is compiled takes some ten times as many bytes."""
+"""Characters of their texts together. Compiled grammars take some ten times as many bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Tools:
-    """What grammars of one vocabulary share."""
+    """Objects that grammars of one vocabulary share."""
 
-    vocabulary: Vocabulary
+    vocabulary: ConstraintVocabulary
     maker: MaskMaker
 
 
@@ -75,8 +75,8 @@ class GrammarCompiler:
         with self._choosing:
             return key in self._compiled
 
-    def _find(self, given: object, vocabulary: Vocabulary) -> _Compiled:
-        """What a format is compiled to, now or earlier."""
+    def _find(self, given: object, vocabulary: ConstraintVocabulary) -> _Compiled:
+        """The compiled grammar of a format, made now or earlier."""
         key = format_key(given)
         with self._choosing:
             found = self._compiled.get(key)
@@ -120,7 +120,7 @@ def compile_source(source: Source, tokenizer: LLTokenizer) -> LLMatcher:
 
 
 def _refusal(tokenizer: LLTokenizer, schema: Mapping[str, Any]) -> str:
-    """What the compiler says against a schema; "" for nothing."""
+    """The compiler's error message about a schema; "" for none."""
     from llguidance import LLMatcher  # noqa: PLC0415
 
     matcher = LLMatcher(tokenizer, schema_grammar(schema), log_level=0)

@@ -1,4 +1,4 @@
-"""What callers may ask of an answer's form with the option `format`, as small classes: Regex, Choice, Lark, GBNF."""
+"""Values of the option `format`, which constrains an answer's form: Regex, Choice, Lark, GBNF."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FORMATS = (
     '"json", a JSON schema (a dict, or its text), a pydantic model, dataclass, TypedDict or other type, '
     "or one of Regex, Choice, Lark and GBNF"
 )
-"""What a format may be, for messages."""
+"""List of the formats, for messages."""
 
 
 def _check_text(kind: str, value: object) -> None:
@@ -88,4 +88,4 @@ class GBNF:
 
 
 Format: TypeAlias = str | Mapping[str, Any] | type | Regex | Choice | Lark | GBNF
-"""What the option `format` takes; types are those that pydantic makes a schema of."""
+"""A value of the option `format`; types are those that pydantic makes a schema of."""

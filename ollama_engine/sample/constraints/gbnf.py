@@ -11,7 +11,17 @@ from typing import NamedTuple, TypeAlias
 
 from ollama_engine.errors import GrammarError
 
-__all__ = ["ANY", "Alternatives", "Characters", "Expression", "Reference", "Repeat", "Sequence", "Token", "read_rules"]
+__all__ = [
+    "ANY",
+    "Alternatives",
+    "Characters",
+    "Concatenation",
+    "Expression",
+    "GrammarToken",
+    "Reference",
+    "Repeat",
+    "read_rules",
+]
 
 MOST_REPEATS = 2000
 MAX_DEPTH = 100
@@ -30,13 +40,13 @@ class Reference(NamedTuple):
     rule: str
 
 
-class Token(NamedTuple):
+class GrammarToken(NamedTuple):
     """A control token, as Lark writes it: `<name>` or `<[id]>`."""
 
     name: str
 
 
-class Sequence(NamedTuple):
+class Concatenation(NamedTuple):
     """One after the other; nothing where there are none."""
 
     parts: tuple[Expression, ...]
@@ -56,7 +66,7 @@ class Repeat(NamedTuple):
     high: int | None
 
 
-Expression: TypeAlias = "Characters | Reference | Token | Sequence | Alternatives | Repeat"
+Expression: TypeAlias = "Characters | Reference | GrammarToken | Concatenation | Alternatives | Repeat"
 
 LAST = 0x10FFFF
 ANY = Characters(((0, 0xD7FF), (0xE000, LAST)))
@@ -175,7 +185,7 @@ class _Reader:
                 self._skip_newlines()
             part = self._part()
             if part is None:
-                return parts[0] if len(parts) == 1 else Sequence(tuple(parts))
+                return parts[0] if len(parts) == 1 else Concatenation(tuple(parts))
             parts.append(self._repeated(part))
 
     def _part(self) -> Expression | None:
@@ -194,13 +204,13 @@ class _Reader:
     def _characters(self, piece: _Piece) -> Expression:
         if piece.kind == "text":
             codes = self._codes(piece.text[1:-1], piece.at)
-            return Sequence(tuple(Characters(((code, code),)) for code, _ in codes))
+            return Concatenation(tuple(Characters(((code, code),)) for code, _ in codes))
         return self._set(piece) if piece.kind == "set" else ANY
 
-    def _token(self, piece: _Piece) -> Token:
+    def _token(self, piece: _Piece) -> GrammarToken:
         if piece.text.startswith("!"):
             raise self._error("any token but one is not supported", piece.at)
-        return Token(piece.text)
+        return GrammarToken(piece.text)
 
     def _group(self, piece: _Piece) -> Expression:
         self._depth += 1

@@ -1,10 +1,10 @@
 """From GBNF to Lark as llguidance reads it.
 
 The two differ in what a terminal is: GBNF goes character by character, while llguidance's lexer takes the longest match
-of a terminal, which may read past the place where a rule would go on. So
-- a grammar without recursion becomes one regular expression, which is exact;
-- in others, each largest part without recursion becomes a terminal, unless the lexer might read on where it should
-  not (`regular.is_cut_short`, for each two terminals and what may follow); such a part is written by characters.
+of a terminal, which may read past the place where a rule would go on. So:
+- A grammar without recursion becomes one regular expression, which is exact.
+- In others, each largest part without recursion becomes a terminal. Where the lexer might read on where it should not
+  (`regular.is_cut_short`, for each two terminals and what may follow), the part is written by characters instead.
 """
 
 from __future__ import annotations

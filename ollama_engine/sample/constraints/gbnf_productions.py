@@ -9,18 +9,18 @@ from ollama_engine.errors import GrammarError
 from ollama_engine.sample.constraints.gbnf import (
     Alternatives,
     Characters,
+    Concatenation,
     Expression,
+    GrammarToken,
     Reference,
     Repeat,
-    Sequence,
-    Token,
 )
 from ollama_engine.sample.constraints.regular import EMPTY, Regular, alt, cat, rep
 
 __all__ = ["Builder", "Choices", "Symbol", "walk"]
 
 MOST_NODES = 20_000
-"""Of expressions with all rules written in: some grammars double with each rule."""
+"""Most nodes of expressions with all rules written in: some grammars double with each rule."""
 
 Symbol = tuple[str, str]
 """("rule", its name), ("terminal", its name) or ("token", as Lark writes it)."""
@@ -30,7 +30,7 @@ Choices = list[list[Symbol]]
 def walk(e: Expression) -> Iterable[Expression]:
     """An expression and all in it."""
     yield e
-    inner = e.parts if isinstance(e, Sequence) else e.choices if isinstance(e, Alternatives) else ()
+    inner = e.parts if isinstance(e, Concatenation) else e.choices if isinstance(e, Alternatives) else ()
     for each in (e.inner,) if isinstance(e, Repeat) else inner:
         yield from walk(each)
 
@@ -81,15 +81,15 @@ class Builder:
             return self._terminal(whole)
         if isinstance(e, Reference):
             return [self._rule(e.rule)]
-        if isinstance(e, Token):
+        if isinstance(e, GrammarToken):
             return [("token", e.name)]
         if isinstance(e, Repeat):
             return self._repeated(lambda: self._symbols(e.inner), e.low, e.high)
-        if isinstance(e, Sequence):
+        if isinstance(e, Concatenation):
             return self._joined(e)
         return self._fresh(self._choices(e))
 
-    def _joined(self, e: Sequence) -> list[Symbol]:
+    def _joined(self, e: Concatenation) -> list[Symbol]:
         """The symbols of a sequence; neighbours without recursion are one terminal."""
         found: list[Symbol] = []
         together: Regular = EMPTY
@@ -134,16 +134,16 @@ class Builder:
             return ("set", sum(1 << i for i, atom in enumerate(self._atoms) if _is_among(atom, e)))
         if isinstance(e, Reference):
             return None if e.rule in self._recursive else self._regular(self._rules[e.rule])
-        if isinstance(e, Token):
+        if isinstance(e, GrammarToken):
             return None
         if isinstance(e, Repeat):
             inner = self._regular(e.inner)
             return None if inner is None else rep(inner, e.low, e.high)
         return self._regular_list(e)
 
-    def _regular_list(self, e: Sequence | Alternatives) -> Regular | None:
+    def _regular_list(self, e: Concatenation | Alternatives) -> Regular | None:
         found: list[Regular] = []
-        for part in e.parts if isinstance(e, Sequence) else e.choices:
+        for part in e.parts if isinstance(e, Concatenation) else e.choices:
             each = self._regular(part)
             if each is None:
                 return None

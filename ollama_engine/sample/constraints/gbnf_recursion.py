@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ollama_engine.errors import GrammarError
-from ollama_engine.sample.constraints.gbnf import Alternatives, Expression, Reference, Repeat, Sequence
+from ollama_engine.sample.constraints.gbnf import Alternatives, Concatenation, Expression, Reference, Repeat
 
 __all__ = ["refuse_left_recursion"]
 
@@ -46,7 +46,7 @@ def _may_be_empty(e: Expression, empty: set[str]) -> bool:
         return e.rule in empty
     if isinstance(e, Alternatives):
         return any(_may_be_empty(choice, empty) for choice in e.choices)
-    if isinstance(e, Sequence):
+    if isinstance(e, Concatenation):
         return all(_may_be_empty(part, empty) for part in e.parts)
     return isinstance(e, Repeat) and (e.low == 0 or _may_be_empty(e.inner, empty))
 
@@ -60,7 +60,7 @@ def _beginnings(e: Expression, empty: set[str]) -> Iterator[str]:
             yield from _beginnings(choice, empty)
     elif isinstance(e, Repeat):
         yield from _beginnings(e.inner, empty)
-    elif isinstance(e, Sequence):
+    elif isinstance(e, Concatenation):
         for part in e.parts:
             yield from _beginnings(part, empty)
             if not _may_be_empty(part, empty):

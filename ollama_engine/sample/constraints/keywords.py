@@ -42,6 +42,6 @@ _DATE = rf"(?:{_YEAR}-(?:{_THIRTY_ONE}|{_THIRTY}|02-(?:0[1-9]|1[0-9]|2[0-8]))|{_
 _TIME = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,9})?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
 
 OTHER_FORMATS = frozenset({"duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"})
-"""Those that llguidance knows and has right."""
+"""Formats that llguidance knows and has right."""
 FORMATS = {"date": f"^{_DATE}$", "time": f"^{_TIME}$", "date-time": f"^{_DATE}T{_TIME}$"}
 """RFC 3339 with leap years, and without leap seconds: llguidance's own allow 29 February in every year."""

@@ -18,7 +18,7 @@ LONGEST = 300
 """Characters of the compiler's message: some quote a regular expression of pages."""
 
 Refusal = Callable[[Mapping[str, Any]], str]
-"""What is wrong with a schema; "" for nothing."""
+"""schema -> the compiler's error message; "" for none."""
 
 
 def located(schema: Mapping[str, Any], refusal: Refusal) -> GrammarError:

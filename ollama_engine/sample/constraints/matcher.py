@@ -117,7 +117,7 @@ class GrammarConstraint:
             raise GrammarError(f"the grammar cannot go on: {said}")
 
     def reader(self, cut: str | None) -> Reading:
-        """What reads the value of the answer, which has ended, or was cut off for this reason."""
+        """A reader of the answer's value; the answer has ended, or was cut off for this reason."""
         return replace(self._reading, cut=cut)
 
     # -- ahead of time -------------------------------------------------------------------------------------------------
@@ -143,11 +143,11 @@ class MaskMaker:
 
     def __init__(self, n_words: int, executor: LLExecutor) -> None:
         self.n_words = n_words
-        """Of a mask, as the matchers of this vocabulary write it."""
+        """32-bit words of a mask, as the matchers of this vocabulary write it."""
         self._executor = executor
 
     def make(self, constraints: Sequence[GrammarConstraint]) -> None:
-        """Make those that are missing. What is wrong with one is told when its mask is asked for."""
+        """Make those that are missing. An error of one is raised when its mask is asked for."""
         wanted = [constraint for constraint in constraints if constraint.wants_mask]
         if len(wanted) > 1:
             # Anew each time: a mask is kept until its row is sampled, which may be some steps later.

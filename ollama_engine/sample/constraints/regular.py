@@ -84,7 +84,7 @@ def _union(sets: Any) -> int:
 
 
 def _derivative(e: Regular, atom: int) -> Regular:
-    """What may follow this atom."""
+    """Brzozowski derivative: the language of the rests behind this atom."""
     if e[0] == "set":
         return EMPTY if e[1] >> atom & 1 else NOTHING
     if e[0] == "cat":

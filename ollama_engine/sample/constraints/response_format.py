@@ -12,7 +12,7 @@ __all__ = ["ANY_OBJECT", "unwrapped"]
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 
 AROUND = frozenset({"type", "name", "description", "strict", "schema"})
-"""What may stand beside a schema. An answer always follows all of its schema, so `strict` changes nothing."""
+"""Keys allowed beside a schema. An answer always follows all of its schema, so `strict` changes nothing."""
 
 
 def unwrapped(given: Mapping[str, Any]) -> Mapping[str, Any]:

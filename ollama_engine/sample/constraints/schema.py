@@ -1,7 +1,7 @@
 """A JSON schema as the grammar's compiler takes it: every keyword is enforced or refused, none is left aside.
 
-What llguidance would leave aside is refused here, with its place: keywords that it does not know, options in the schema
-that loosen it. What it takes more loosely than the specification is written more strictly, or refused.
+Constraints that llguidance would ignore are refused here, with their place: keywords that it does not know, options in
+the schema that loosen it. Those that it reads too loosely are written more strictly, or refused.
 
 An object that lists `properties` and says nothing of others has no others, as in llama.cpp and xgrammar: a model has
 no end of ideas for more. Several schemas that hold for one object (allOf, or a $ref with neighbours) are left open.
@@ -45,7 +45,7 @@ def fault(what: str, pointer: str, keyword: str | None = None) -> GrammarError:
 
 
 def checked_schema(schema: Mapping[str, Any]) -> Schema:
-    """The schema to compile. Raises GrammarError for what of it cannot be enforced."""
+    """The schema to compile. Raises GrammarError for parts that cannot be enforced."""
     return _Check(schema).rewritten()
 
 
@@ -170,7 +170,7 @@ class _Check:
         raise fault("is supported with a pattern or an enum alone, and without `properties`", pointer, "propertyNames")
 
     def _resolve(self, schema: Any) -> Any:
-        """What a schema refers to, where it does nothing else."""
+        """Follows the `$ref` of a schema that has nothing else."""
         seen = 0
         while isinstance(schema, Mapping) and set(schema) - ANNOTATIONS == {"$ref"} and seen < MAX_DEPTH:
             reference = schema["$ref"]

@@ -33,7 +33,7 @@ class Source(NamedTuple):
     """A grammar before it is compiled."""
 
     text: str
-    """What the matcher is made of."""
+    """The grammar's text, which the matcher is made of."""
     read: Callable[[str], object]
     """A whole answer's value."""
     schema: Mapping[str, Any] | None = None
@@ -41,7 +41,7 @@ class Source(NamedTuple):
 
 
 def format_key(given: object) -> Hashable:
-    """What equal formats have in common: a schema's text, in its order; a type; or the format itself.
+    """Cache key of a format: a schema's text, in its order; a type; or the format itself.
 
     Raises ConfigError for a dict that JSON cannot write.
     """
@@ -119,7 +119,7 @@ def schema_grammar(schema: Mapping[str, Any]) -> str:
 def lark_with_schemas(grammar: str) -> str:
     """A Lark grammar whose `%json` schemas are checked, and compiled with the options of others.
 
-    Raises GrammarError for what of them cannot be enforced.
+    Raises GrammarError for parts that cannot be enforced.
     """
     pieces, at = [], 0
     for found in _JSON.finditer(grammar):

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
-__all__ = ["TextTokenizer", "Vocabulary", "make_vocabulary"]
+__all__ = ["ConstraintVocabulary", "TextTokenizer", "make_vocabulary"]
 
 REMEMBERED = 4096
 """Forced texts whose tokens are kept: names of properties come again with every object."""
 
 
 class TextTokenizer(Protocol):
-    """What is asked of the model's tokenizer."""
+    """The methods of the model's tokenizer that are called here."""
 
     @property
     def n_vocab(self) -> int:
@@ -30,7 +30,7 @@ class TextTokenizer(Protocol):
         """All ids that end a generation."""
 
     def token_bytes(self, token_id: int, *, skip_special: bool = True) -> bytes:
-        """What the token adds to the output."""
+        """The bytes of the token in the output."""
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True, continues: bool = False) -> str:
         """The text of ids."""
@@ -102,7 +102,7 @@ class _Wrapper:
         return ids
 
 
-class Vocabulary(NamedTuple):
+class ConstraintVocabulary(NamedTuple):
     """A vocabulary as the matcher reads it."""
 
     tokenizer: LLTokenizer
@@ -110,7 +110,7 @@ class Vocabulary(NamedTuple):
     """Whether there are tokens for all bytes of a text."""
 
 
-def make_vocabulary(tokenizer: TextTokenizer, n_vocab: int) -> Vocabulary:
+def make_vocabulary(tokenizer: TextTokenizer, n_vocab: int) -> ConstraintVocabulary:
     """llguidance's view of the first `n_vocab` tokens.
 
     A vocabulary without a token that ends an answer gets one that cannot come: the answer ends where its grammar does.
@@ -120,4 +120,4 @@ def make_vocabulary(tokenizer: TextTokenizer, n_vocab: int) -> Vocabulary:
     ends = sorted(i for i in tokenizer.eog_ids if i < n_vocab) or [n_vocab]
     wrapper = _Wrapper(tokenizer, n_vocab, ends)
     made = LLTokenizer(cast(Any, wrapper), n_vocab=len(wrapper.tokens), eos_token=ends)
-    return Vocabulary(made, wrapper.writes)
+    return ConstraintVocabulary(made, wrapper.writes)

@@ -1,4 +1,4 @@
-"""What of a JSON schema the vocabulary cannot write: some vocabularies have no tokens for rare bytes.
+"""Refuses JSON schemas with texts that the vocabulary cannot write: some have no tokens for rare bytes.
 
 An answer that begins such a text could not go on, so a schema with one is refused before anything is computed.
 """

@@ -15,9 +15,9 @@ from ollama_engine.server.anthropic.assembly import MessageAssembly
 from ollama_engine.server.anthropic.conversation import chat_options, engine_messages, thinking_ways
 from ollama_engine.server.anthropic.schemas import CountRequest, MessagesRequest
 from ollama_engine.server.model_access import leased
+from ollama_engine.server.requests.stored_defaults import conversation, sampling_params
+from ollama_engine.server.requests.thinking import chat_thinking
 from ollama_engine.server.served import ServedModel
-from ollama_engine.server.stored_defaults import conversation, sampling_params
-from ollama_engine.server.thinking import chat_thinking
 
 if TYPE_CHECKING:
     from ollama_engine.runner.chat.results import ChatChunk

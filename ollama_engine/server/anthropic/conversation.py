@@ -7,7 +7,7 @@ from typing import Any
 
 from ollama_engine.server.anthropic.schemas import CountRequest, InputMessage, Tool
 from ollama_engine.server.errors import ApiError
-from ollama_engine.server.thinking import NO_REASONING, REASONING, Ways, ways_of_effort
+from ollama_engine.server.requests.thinking import NO_REASONING, REASONING, Ways, ways_of_effort
 
 __all__ = ["chat_options", "engine_messages", "thinking_ways"]
 

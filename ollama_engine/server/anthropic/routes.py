@@ -12,7 +12,7 @@ from ollama_engine.server.anthropic.answering import count_tokens, message, mess
 from ollama_engine.server.anthropic.errors import error_body
 from ollama_engine.server.anthropic.schemas import CountRequest, MessagesRequest
 from ollama_engine.server.errors import status_of
-from ollama_engine.server.request_log import note
+from ollama_engine.server.requests.unused_fields import note_body
 from ollama_engine.server.service import Service, service_of
 from ollama_engine.server.streaming import streamed, while_connected
 
@@ -26,7 +26,7 @@ TheService = Annotated[Service, Depends(service_of)]
 @router.post("")
 async def create_message(body: MessagesRequest, request: Request, service: TheService) -> Response:
     """The assistant's next message."""
-    note(request, model=body.model)
+    note_body(request, body, body.model)
     if body.stream:
         return await streamed(message_events(service, body), sse.MEDIA_TYPE, last_words)
     found = await while_connected(request, message(service, body))

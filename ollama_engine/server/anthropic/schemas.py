@@ -1,4 +1,4 @@
-"""Bodies of Anthropic's requests. Fields that are not named here are taken too."""
+"""Bodies of Anthropic's requests. Fields that are not named here are taken too, and do nothing: the log names them."""
 
 from __future__ import annotations
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from ollama_engine.engine import Engine
 from ollama_engine.errors import ConfigError, LoadError, UnsupportedModelError
-from ollama_engine.ml.memory import MemoryReport
+from ollama_engine.ml.device.memory import MemoryReport
 from ollama_engine.server.isolation.codec import encode
 from ollama_engine.server.local_model import LocalModel
-from ollama_engine.server.scheduler.facts import facts_of
+from ollama_engine.server.model_manager.facts import facts_of
 from ollama_engine.server.served import ServedModel
 from ollama_engine.store.stored_model import StoredModel
 

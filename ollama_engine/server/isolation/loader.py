@@ -10,19 +10,20 @@ from ollama_engine.server.isolation.codec import decode
 from ollama_engine.server.isolation.hosted_model import FLASH_ATTENTION, Operation, Status
 from ollama_engine.server.isolation.model_process import ModelProcess
 from ollama_engine.server.isolation.remote_model import RemoteModel, request
-from ollama_engine.server.scheduler.facts import with_template
-from ollama_engine.server.scheduler.loader import (
+from ollama_engine.server.model_manager.facts import with_template
+from ollama_engine.server.model_manager.loader import (
     LOOK_SECONDS,
     LoadedEngine,
     LoadProgress,
     engine_options,
+    log_changed,
     measure,
     refuse_adapters,
 )
 
 if TYPE_CHECKING:
-    from ollama_engine.server.scheduler.planner import Bytes, Need
-    from ollama_engine.server.scheduler.runner_options import RunnerOptions
+    from ollama_engine.server.model_manager.planner import Bytes, Need
+    from ollama_engine.server.model_manager.runner_options import RunnerOptions
     from ollama_engine.server.settings import ServerSettings
     from ollama_engine.store.stored_model import StoredModel
 
@@ -46,7 +47,9 @@ class ProcessLoader:
 
     async def load(self, stored: StoredModel, options: RunnerOptions, progress: LoadProgress) -> LoadedEngine:
         refuse_adapters(stored)
-        asked = load_request(stored, await asyncio.to_thread(engine_options, stored, options, self._settings))
+        chosen = await asyncio.to_thread(engine_options, stored, options, self._settings)
+        log_changed(stored, options, chosen)
+        asked = load_request(stored, chosen)
         process = ModelProcess(stored.model_path, stored.name)
         try:
             await process.started()

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import httpx
 
+from ollama_engine.child_process import how_it_ended
 from ollama_engine.errors import ModelProcessError
-from ollama_engine.server.isolation.parent import how_it_ended
 
 __all__ = ["ModelProcess"]
 

@@ -18,8 +18,8 @@ def _classes() -> Mapping[str, type]:
     from ollama_engine.chat import events, messages  # noqa: PLC0415
     from ollama_engine.chat.go_template import GoTemplate  # noqa: PLC0415
     from ollama_engine.errors import Option  # noqa: PLC0415
-    from ollama_engine.ml.memory import DeviceMemory, MemoryReport  # noqa: PLC0415
-    from ollama_engine.ml.placement_plan import PlacementPlan, PlannedDevice  # noqa: PLC0415
+    from ollama_engine.ml.device.memory import DeviceMemory, MemoryReport  # noqa: PLC0415
+    from ollama_engine.ml.device.placement_plan import PlacementPlan, PlannedDevice  # noqa: PLC0415
     from ollama_engine.runner.chat.results import ChatChunk  # noqa: PLC0415
     from ollama_engine.runner.embed.results import Embedding  # noqa: PLC0415
     from ollama_engine.runner.observe.monitor import SlotInfo  # noqa: PLC0415

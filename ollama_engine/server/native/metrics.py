@@ -8,7 +8,7 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from ollama_engine.server.scheduling import LoadedModel
+from ollama_engine.server.managing import LoadedModel
 
 __all__ = ["ModelsCollector"]
 

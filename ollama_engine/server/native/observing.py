@@ -29,7 +29,7 @@ async def health(service: TheService) -> dict[str, Any]:
     """Whether the server answers; while models are loaded, how far they are (0 to 1)."""
     loading = [
         {"model": row.stored.name, "progress": row.done / max(1, row.total), "seconds": round(row.seconds, 3)}
-        for row in service.scheduler.loading()
+        for row in service.manager.loading()
     ]
     return {"status": "ok", **({"loading": loading} if loading else {})}
 
@@ -37,7 +37,7 @@ async def health(service: TheService) -> dict[str, Any]:
 @router.get("/metrics")
 async def metrics(service: TheService) -> Response:
     """Counters and gauges of all models that are loaded, in Prometheus' text format."""
-    rows = service.scheduler.loaded()
+    rows = service.manager.loaded()
     found = await asyncio.gather(*(row.model.metrics() for row in rows), return_exceptions=True)
     registry = CollectorRegistry()
     registry.register(
@@ -80,7 +80,7 @@ async def trace(service: TheService, model: str | None = None) -> Response:
 
 def _loaded(service: Service, name: str | None) -> list[ServedModel]:
     """The loaded models, or that of a name. Raises ModelNotFoundError; ApiError where it is not loaded."""
-    models = [row.model for row in service.scheduler.loaded()]
+    models = [row.model for row in service.manager.loaded()]
     if name is None:
         return models
     digest = service.library.find(name).digest

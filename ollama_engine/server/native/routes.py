@@ -16,9 +16,9 @@ from ollama_engine.server.model_access import leased, named_or_only
 from ollama_engine.server.native.observing import router as observing
 from ollama_engine.server.native.ranking import ranking
 from ollama_engine.server.native.schemas import DetokenizeRequest, RankRequest, TemplateRequest, TokenizeRequest
-from ollama_engine.server.openai.messages import as_dicts, engine_messages, engine_tools
+from ollama_engine.server.requests.messages import as_dicts, engine_messages, engine_tools
+from ollama_engine.server.requests.stored_defaults import conversation
 from ollama_engine.server.service import Service, service_of
-from ollama_engine.server.stored_defaults import conversation
 from ollama_engine.server.streaming import while_connected
 
 __all__ = ["router"]

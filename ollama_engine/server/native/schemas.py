@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from ollama_engine.server.openai.schemas import ChatMessage
+from ollama_engine.server.requests.schemas import ChatMessage, Schema
 
 __all__ = ["DetokenizeRequest", "RankRequest", "TemplateRequest", "TokenizeRequest"]
 
 MODEL = "which model; the one that is loaded where this is left out"
 
 
-class Schema(BaseModel):
-    """A JSON object whose fields have the types they say, and that may have others."""
-
-    model_config = ConfigDict(extra="allow", strict=True)
+class NativeRequest(Schema):
+    """A body that may name a model."""
 
     model: str | None = Field(None, description=MODEL)
 
 
-class TokenizeRequest(Schema):
+class TokenizeRequest(NativeRequest):
     """POST /tokenize."""
 
     content: str
@@ -30,13 +28,13 @@ class TokenizeRequest(Schema):
     with_pieces: bool = Field(False, description="give the text of each token too")
 
 
-class DetokenizeRequest(Schema):
+class DetokenizeRequest(NativeRequest):
     """POST /detokenize."""
 
     tokens: list[Annotated[int, Field(ge=0, le=2**31 - 1)]]
 
 
-class TemplateRequest(Schema):
+class TemplateRequest(NativeRequest):
     """POST /apply-template."""
 
     messages: list[ChatMessage]
@@ -45,7 +43,7 @@ class TemplateRequest(Schema):
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="variables of the chat template")
 
 
-class RankRequest(Schema):
+class RankRequest(NativeRequest):
     """POST /rerank, as llama.cpp's server and Jina have it."""
 
     query: str

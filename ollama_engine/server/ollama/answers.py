@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ollama_engine.chat.go_template import GoTemplate
@@ -13,21 +14,26 @@ from ollama_engine.errors import ChatError
 from ollama_engine.server.durations import keep_alive, nanoseconds, timestamp
 from ollama_engine.server.errors import ApiError
 from ollama_engine.server.ollama.ndjson import Line
-from ollama_engine.server.ollama.options import ModelOptions, read_options
+from ollama_engine.server.request_log import note, note_names
+from ollama_engine.server.requests.options import ModelOptions, read_options
+from ollama_engine.server.requests.thinking import NO_REASONING, chat_thinking
+from ollama_engine.server.requests.unused_fields import unused_fields
 from ollama_engine.store.showing import model_capabilities, short_facts
 
 if TYPE_CHECKING:
+    from fastapi import Request
+
     from ollama_engine.runner.chat.results import ChatChunk
     from ollama_engine.runner.request.results import Usage
     from ollama_engine.sample import SamplingParams, TokenLogprobs
     from ollama_engine.segments import Segment
+    from ollama_engine.server.managing import ModelLease
     from ollama_engine.server.ollama.schemas import ModelRequest, TextRequest
-    from ollama_engine.server.scheduling import ModelLease
     from ollama_engine.server.served import ServedModel
     from ollama_engine.server.service import Service
     from ollama_engine.store.stored_model import StoredModel
 
-__all__ = ["Asked", "PieceCounter", "asked_for", "chat_chunks", "debug_line", "end_of", "head_of", "joined_field",
+__all__ = ["OllamaCall", "PieceCounter", "asked_for", "chat_chunks", "debug_line", "end_of", "head_of", "joined_field",
            "joined_list", "load_only", "logprob_entries", "request_options", "sampling", "template_options",
            "text_asked_for"]  # fmt: skip
 
@@ -37,7 +43,7 @@ REPEATS = 30
 
 
 @dataclass(frozen=True)
-class Asked:
+class OllamaCall:
     """A request's model and options.
 
     Attributes:
@@ -46,6 +52,7 @@ class Asked:
         options: of the Modelfile and the request.
         keep_alive: seconds; see `KeepAlive`.
         started: when the request came, in seconds of `time.perf_counter`.
+        note: has the request's line in the log say more, see `request_log.note`.
     """
 
     name: str
@@ -53,37 +60,40 @@ class Asked:
     options: ModelOptions
     keep_alive: float | None
     started: float
+    note: Callable[..., None]
 
 
-def asked_for(service: Service, request: ModelRequest) -> Asked:
+def asked_for(service: Service, body: ModelRequest, request: Request) -> OllamaCall:
     """Raises ApiError and ModelNotFoundError."""
     started = time.perf_counter()
-    if not request.model.strip():
+    note(request, model=body.model)
+    if not body.model.strip():
         raise ApiError(400, "model is required")
-    stored = service.library.find(request.model)
-    options = read_options(stored.parameters, request.options)
-    return Asked(request.model, stored, options, keep_alive(request.keep_alive), started)
+    stored = service.library.find(body.model)
+    options = read_options(stored.parameters, body.options)
+    note_names(request, ignored=[*unused_fields(body), *options.ignored], clamped=options.clamped)
+    return OllamaCall(body.model, stored, options, keep_alive(body.keep_alive), started, partial(note, request))
 
 
-def text_asked_for(service: Service, request: TextRequest, verb: str) -> Asked:
+def text_asked_for(service: Service, body: TextRequest, verb: str, request: Request) -> OllamaCall:
     """`asked_for`, for a model that can answer. Raises ApiError as well where it cannot, or not reason."""
-    asked = asked_for(service, request)
+    asked = asked_for(service, body, request)
     facts = short_facts(asked.stored)
     known = {"completion", "thinking"} if facts is None else model_capabilities(asked.stored, facts)
     if "completion" not in known:
         raise ApiError(400, f'"{asked.name}" does not support {verb}')
-    if request.top_logprobs is not None and not 0 <= request.top_logprobs <= MOST_TOP_LOGPROBS:
+    if body.top_logprobs is not None and not 0 <= body.top_logprobs <= MOST_TOP_LOGPROBS:
         raise ApiError(400, f"top_logprobs must be between 0 and {MOST_TOP_LOGPROBS}")
     return asked
 
 
-def sampling(asked: Asked, request: TextRequest, model: ServedModel) -> SamplingParams:
+def sampling(asked: OllamaCall, request: TextRequest, model: ServedModel) -> SamplingParams:
     """How tokens are chosen. Raises ConfigError."""
     top = request.top_logprobs or 0
     return asked.options.params(model.facts.num_ctx, top if request.logprobs else None)
 
 
-def request_options(asked: Asked, request: TextRequest, model: ServedModel) -> dict[str, Any]:
+def request_options(asked: OllamaCall, request: TextRequest, model: ServedModel) -> dict[str, Any]:
     """The engine's options of a request: the form of the answer, and what happens where the context is full."""
     options: dict[str, Any] = {"format": request.format} if request.format else {}
     if request.shift is not False:
@@ -92,6 +102,8 @@ def request_options(asked: Asked, request: TextRequest, model: ServedModel) -> d
         options["on_overflow"] = "truncate"
     if "on_overflow" in options:
         options["num_keep"] = min(asked.options.num_keep, model.facts.num_ctx // 2)
+        if options["num_keep"] < asked.options.num_keep:
+            asked.note(num_keep=options["num_keep"])
     return options
 
 
@@ -102,39 +114,35 @@ def template_options(think: object, template: str = "", **others: Any) -> dict[s
     return {name: value for name, value in given.items() if value is not None}
 
 
-async def load_only(service: Service, asked: Asked, line: Line) -> AsyncGenerator[Line, None]:
+async def load_only(service: Service, asked: OllamaCall, line: Line) -> AsyncGenerator[Line, None]:
     """What a request without a prompt does: load the model, or unload it where it is kept for no time."""
     if asked.keep_alive == 0:
-        await service.scheduler.unload(asked.stored)
+        await service.manager.unload(asked.stored)
         yield {**line, "done": True, "done_reason": "unload"}
         return
-    async with service.scheduler.lease(asked.stored, asked.options.runner, asked.keep_alive):
+    async with service.manager.lease(asked.stored, asked.options.runner, asked.keep_alive):
         yield {**line, "done": True, "done_reason": "load"}
 
 
 async def chat_chunks(
-    asked: Asked, model: ServedModel, messages: Sequence[object], params: SamplingParams, options: Mapping[str, Any]
-) -> AsyncGenerator[ChatChunk, None]:
+    asked: OllamaCall, model: ServedModel, messages: Sequence[object], params: SamplingParams,
+    options: Mapping[str, Any],
+) -> AsyncGenerator[ChatChunk, None]:  # fmt: skip
     """The chunks of a chat. Raises ApiError where the model cannot reason and is told to; as `ServedModel.chat`."""
+    think = options.get("think")
+    ways = NO_REASONING if think is False else (think,)
+    rest = {name: value for name, value in options.items() if name != "think"}
     try:
-        async with aclosing(model.chat(messages, params, **options)) as stream:
-            yield await anext(stream)
+        async with aclosing(chat_thinking(model, messages, params, ways, rest)) as stream:
             async for chunk in stream:
                 yield chunk
-            return
     except ChatError as error:
         if error.option != "think":
             raise
-        if options["think"] is not False:
-            raise ApiError(400, f'"{asked.name}" does not support thinking') from None
-    # It always reasons, which comes apart from the answer.
-    rest = {name: value for name, value in options.items() if name != "think"}
-    async with aclosing(model.chat(messages, params, **rest)) as stream:
-        async for chunk in stream:
-            yield chunk
+        raise ApiError(400, f'"{asked.name}" does not support thinking') from None
 
 
-def debug_line(asked: Asked, segments: Sequence[Segment]) -> Line:
+def debug_line(asked: OllamaCall, segments: Sequence[Segment]) -> Line:
     """What `_debug_render_only` asks for."""
     texts = [getattr(part, "text", None) for part in segments]
     numbers = iter(range(len(texts)))
@@ -175,12 +183,12 @@ def logprob_entry(token: bytes, logprob: float) -> Line:
     return {"token": token.decode("utf-8", "replace"), "logprob": max(logprob, -1e38), "bytes": list(token)}
 
 
-def head_of(asked: Asked) -> Line:
+def head_of(asked: OllamaCall) -> Line:
     """The fields that every line begins with."""
     return {"model": asked.name, "created_at": timestamp()}
 
 
-def end_of(asked: Asked, lease: ModelLease, reason: str, usage: Usage | None, n_tokens: int) -> Line:
+def end_of(asked: OllamaCall, lease: ModelLease, reason: str, usage: Usage | None, n_tokens: int) -> Line:
     """The fields of a last line. Without usage, the answer was broken off behind `n_tokens`."""
     total = time.perf_counter() - asked.started
     end: Line = {
@@ -191,6 +199,8 @@ def end_of(asked: Asked, lease: ModelLease, reason: str, usage: Usage | None, n_
     }
     if usage is None:
         return end | {"eval_count": n_tokens}
+    if usage.dropped_prompt_tokens or usage.shifted_tokens:
+        asked.note(dropped_tokens=usage.dropped_prompt_tokens + usage.shifted_tokens)
     return end | {
         "prompt_eval_count": usage.prompt_tokens - usage.dropped_prompt_tokens,
         "prompt_eval_duration": nanoseconds(usage.prompt_seconds),

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from ollama_engine.chat.events import ToolCallEnd
 from ollama_engine.server.ollama.answers import (
-    Asked,
+    OllamaCall,
     PieceCounter,
     chat_chunks,
     debug_line,
@@ -26,17 +26,18 @@ from ollama_engine.server.ollama.answers import (
     template_options,
     text_asked_for,
 )
+from ollama_engine.server.ollama.messages import as_message
 from ollama_engine.server.ollama.ndjson import Line, respond
-from ollama_engine.server.ollama.prompts import as_message, conversation, fitting, rendered
 from ollama_engine.server.ollama.schemas import ChatRequest
-from ollama_engine.server.request_log import note
+from ollama_engine.server.requests.prompts import fitting, rendered
+from ollama_engine.server.requests.stored_defaults import conversation
 from ollama_engine.server.service import Service, service_of
 
 if TYPE_CHECKING:
     from ollama_engine.runner.chat.results import ChatChunk
     from ollama_engine.sample import TokenLogprobs
-    from ollama_engine.server.ollama.prompts import Message
-    from ollama_engine.server.scheduling import ModelLease
+    from ollama_engine.server.managing import ModelLease
+    from ollama_engine.server.requests.prompts import Message
 
 __all__ = ["router"]
 
@@ -46,23 +47,26 @@ router = APIRouter(tags=["ollama"])
 @router.post("/api/chat")
 async def chat(body: ChatRequest, request: Request, service: Annotated[Service, Depends(service_of)]) -> Response:
     """The assistant's answer to a conversation; without messages, the model is loaded (or unloaded)."""
-    note(request, model=body.model)
-    asked = text_asked_for(service, body, "chat")
+    asked = text_asked_for(service, body, "chat", request)
     if body.messages:
-        lines = chat_lines(service, asked, body, conversation(asked.stored, list(map(as_message, body.messages))))
+        messages = conversation(asked.stored, list(map(as_message, body.messages)), instead=["system"])
+        lines = chat_lines(service, asked, body, messages)
     else:
         lines = load_only(service, asked, {**head_of(asked), "message": {"role": "assistant", "content": ""}})
     return await respond(request, lines, joined_chat, stream=body.stream is not False)
 
 
 async def chat_lines(
-    service: Service, asked: Asked, body: ChatRequest, messages: list[Message]
+    service: Service, asked: OllamaCall, body: ChatRequest, messages: list[Message]
 ) -> AsyncGenerator[Line, None]:
     """The lines of an answer. Raises as the engine does."""
     templating = template_options(body.think, tools=body.tools or None)
-    async with service.scheduler.lease(asked.stored, asked.options.runner, asked.keep_alive) as lease:
+    async with service.manager.lease(asked.stored, asked.options.runner, asked.keep_alive) as lease:
         model = lease.model
-        messages = await fitting(model, messages, cut=body.truncate is not False, **templating)
+        kept = await fitting(model, messages, cut=body.truncate is not False, **templating)
+        if len(kept) < len(messages):
+            asked.note(dropped_messages=len(messages) - len(kept))
+        messages = kept
         if body.debug_render_only:
             yield debug_line(asked, await rendered(model, messages, **templating))
             return
@@ -82,7 +86,7 @@ async def chat_lines(
 class ChatLines:
     """Makes lines of chunks. Log-probabilities of text that is held back wait for it."""
 
-    def __init__(self, asked: Asked, lease: ModelLease) -> None:
+    def __init__(self, asked: OllamaCall, lease: ModelLease) -> None:
         self._asked = asked
         self._lease = lease
         self._pieces = PieceCounter()

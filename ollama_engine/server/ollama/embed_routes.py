@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import JSONResponse, Response
 
 from ollama_engine.server.durations import nanoseconds
 from ollama_engine.server.errors import ApiError
-from ollama_engine.server.ollama.answers import Asked, asked_for
+from ollama_engine.server.ollama.answers import OllamaCall, asked_for
 from ollama_engine.server.ollama.schemas import EmbeddingsRequest, EmbedRequest
 from ollama_engine.server.request_log import note
 from ollama_engine.server.service import Service, service_of
 from ollama_engine.server.streaming import while_connected
+
+if TYPE_CHECKING:
+    from ollama_engine.runner.embed.results import Embedding
 
 __all__ = ["router"]
 
@@ -24,8 +28,7 @@ router = APIRouter(tags=["ollama"])
 @router.post("/api/embed")
 async def embed(body: EmbedRequest, request: Request, service: Annotated[Service, Depends(service_of)]) -> Response:
     """Embeddings of texts, each of length 1."""
-    note(request, model=body.model)
-    asked = asked_for(service, body)
+    asked = asked_for(service, body, request)
     texts = [body.input] if isinstance(body.input, str) and body.input else list(body.input or ())
     if body.dimensions is not None and body.dimensions < 0:
         raise ApiError(400, f"dimensions must not be negative, got {body.dimensions}")
@@ -34,14 +37,15 @@ async def embed(body: EmbedRequest, request: Request, service: Annotated[Service
     return JSONResponse(found)
 
 
-async def embedded(service: Service, asked: Asked, body: EmbedRequest, texts: list[str]) -> dict[str, Any]:
+async def embedded(service: Service, asked: OllamaCall, body: EmbedRequest, texts: list[str]) -> dict[str, Any]:
     """The vectors of texts. Raises as the engine does."""
-    async with service.scheduler.lease(asked.stored, asked.options.runner, asked.keep_alive) as lease:
+    async with service.manager.lease(asked.stored, asked.options.runner, asked.keep_alive) as lease:
         found = []
         if texts:
             found = await lease.model.embed(
                 texts, normalize=True, dimensions=body.dimensions or None, truncate=body.truncate is not False
             )
+        note_dropped(asked, found)
         return {
             "model": asked.name,
             "embeddings": [embedding.vector.tolist() for embedding in found],
@@ -56,15 +60,22 @@ async def embeddings(
     body: EmbeddingsRequest, request: Request, service: Annotated[Service, Depends(service_of)]
 ) -> Response:
     """The embedding of a text, as long as the model makes it."""
-    note(request, model=body.model)
-    asked = asked_for(service, body)
+    asked = asked_for(service, body, request)
     return JSONResponse(await while_connected(request, embedded_prompt(service, asked, body.prompt)))
 
 
-async def embedded_prompt(service: Service, asked: Asked, prompt: str) -> dict[str, Any]:
+async def embedded_prompt(service: Service, asked: OllamaCall, prompt: str) -> dict[str, Any]:
     """The vector of a text. Raises as the engine does."""
-    async with service.scheduler.lease(asked.stored, asked.options.runner, asked.keep_alive) as lease:
+    async with service.manager.lease(asked.stored, asked.options.runner, asked.keep_alive) as lease:
         if not prompt:
             return {"embedding": []}
         (found,) = await lease.model.embed([prompt], normalize=False, dimensions=None, truncate=True)
+        note_dropped(asked, [found])
         return {"embedding": found.vector.tolist()}
+
+
+def note_dropped(asked: OllamaCall, found: Sequence[Embedding]) -> None:
+    """Have the log say how many tokens of texts did not fit."""
+    dropped = sum(embedding.dropped_tokens for embedding in found)
+    if dropped:
+        asked.note(dropped_tokens=dropped)

@@ -14,7 +14,7 @@ from ollama_engine.runner.chat.results import ChatChunk
 from ollama_engine.segments import Text
 from ollama_engine.server.errors import TOO_LONG, ApiError
 from ollama_engine.server.ollama.answers import (
-    Asked,
+    OllamaCall,
     PieceCounter,
     chat_chunks,
     debug_line,
@@ -29,18 +29,18 @@ from ollama_engine.server.ollama.answers import (
     template_options,
     text_asked_for,
 )
+from ollama_engine.server.ollama.messages import image_files
 from ollama_engine.server.ollama.ndjson import Line, respond
-from ollama_engine.server.ollama.prompts import fill_in, image_files, rendered, segment_ids
 from ollama_engine.server.ollama.schemas import GenerateRequest
-from ollama_engine.server.request_log import note
+from ollama_engine.server.requests.prompts import fill_in, rendered, segment_ids
 from ollama_engine.server.service import Service, service_of
 
 if TYPE_CHECKING:
     from ollama_engine.runner.request.prompts import Prompt
     from ollama_engine.sample import TokenLogprobs
     from ollama_engine.segments import Segment
-    from ollama_engine.server.ollama.prompts import Message
-    from ollama_engine.server.scheduling import ModelLease
+    from ollama_engine.server.managing import ModelLease
+    from ollama_engine.server.requests.prompts import Message
     from ollama_engine.server.served import ServedModel
 
 __all__ = ["router"]
@@ -53,8 +53,7 @@ async def generate(
     body: GenerateRequest, request: Request, service: Annotated[Service, Depends(service_of)]
 ) -> Response:
     """The answer to a prompt; without a prompt, the model is loaded (or unloaded)."""
-    note(request, model=body.model)
-    asked = text_asked_for(service, body, "generate")
+    asked = text_asked_for(service, body, "generate", request)
     if body.raw and (body.template or body.system or body.context):
         raise ApiError(400, "raw mode does not support template, system, or context")
     if not body.prompt and not body.images and not body.suffix:
@@ -67,7 +66,7 @@ async def generate(
 
 
 async def plain_lines(
-    service: Service, asked: Asked, body: GenerateRequest, images: list[bytes]
+    service: Service, asked: OllamaCall, body: GenerateRequest, images: list[bytes]
 ) -> AsyncGenerator[Line, None]:
     """The lines of an answer to a prompt as it is, or with a suffix. Raises as the engine does."""
     prompt: str | list[Segment] = body.prompt
@@ -79,10 +78,11 @@ async def plain_lines(
     if body.debug_render_only:
         yield debug_line(asked, segments)
         return
-    async with service.scheduler.lease(asked.stored, asked.options.runner, asked.keep_alive) as lease:
+    async with service.manager.lease(asked.stored, asked.options.runner, asked.keep_alive) as lease:
         model = lease.model
         await check_length(model, segments, body)
-        chunks = plain_chunks(model, prompt, sampling(asked, body, model), images, request_options(asked, body, model))
+        options = request_options(asked, body, model) | {"prompt_token_ids": not body.raw}
+        chunks = plain_chunks(model, prompt, sampling(asked, body, model), images, options)
         lines = GenerateLines(asked, lease)
         async with aclosing(chunks):
             async for chunk in chunks:
@@ -90,7 +90,7 @@ async def plain_lines(
                     yield line
                 if lines.ended:
                     break
-        yield lines.last([] if body.raw else await segment_ids(model, segments))
+        yield lines.last()
 
 
 async def plain_chunks(
@@ -101,24 +101,26 @@ async def plain_chunks(
         async for chunk in stream:
             yield ChatChunk(
                 content=chunk.text, tokens=chunk.tokens, logprobs=chunk.logprobs, finish_reason=chunk.finish_reason,
-                usage=chunk.usage,
+                usage=chunk.usage, prompt_token_ids=chunk.prompt_token_ids,
             )  # fmt: skip
 
 
 async def templated_lines(
-    service: Service, asked: Asked, body: GenerateRequest, messages: list[Message]
+    service: Service, asked: OllamaCall, body: GenerateRequest, messages: list[Message]
 ) -> AsyncGenerator[Line, None]:
     """The lines of an answer to a prompt as a conversation of one message. Raises as the engine does."""
     templating = template_options(body.think, body.template)
-    async with service.scheduler.lease(asked.stored, asked.options.runner, asked.keep_alive) as lease:
+    async with service.manager.lease(asked.stored, asked.options.runner, asked.keep_alive) as lease:
         model = lease.model
         context = (body.context or [])[-model.facts.num_ctx :]  # no more of it is read
+        if len(context) < len(body.context or ()):
+            asked.note(dropped_context=len(body.context or ()) - len(context))
         if body.debug_render_only:
             yield debug_line(asked, await rendered(model, messages, **templating))
             return
         if body.truncate is False:
             await check_length(model, await rendered(model, messages, **templating), body)
-        options = request_options(asked, body, model) | templating
+        options = request_options(asked, body, model) | templating | {"prompt_token_ids": True}
         options |= {"context": context} if context else {}
         lines = GenerateLines(asked, lease)
         async with aclosing(chat_chunks(asked, model, messages, sampling(asked, body, model), options)) as chunks:
@@ -127,7 +129,7 @@ async def templated_lines(
                     yield line
                 if lines.ended:
                     break
-        yield lines.last(await segment_ids(model, await rendered(model, messages, **templating), context))
+        yield lines.last()
 
 
 async def check_length(model: ServedModel, segments: list[Segment], body: GenerateRequest) -> None:
@@ -136,7 +138,7 @@ async def check_length(model: ServedModel, segments: list[Segment], body: Genera
         raise ApiError(400, TOO_LONG)
 
 
-def messages_of(asked: Asked, body: GenerateRequest) -> list[Message]:
+def messages_of(asked: OllamaCall, body: GenerateRequest) -> list[Message]:
     """The conversation that a prompt stands for."""
     system = body.system or asked.stored.system
     found: list[Message] = [{"role": "system", "content": system}] if system else []
@@ -151,11 +153,12 @@ def messages_of(asked: Asked, body: GenerateRequest) -> list[Message]:
 class GenerateLines:
     """Makes lines of chunks. Log-probabilities of text that is held back wait for it."""
 
-    def __init__(self, asked: Asked, lease: ModelLease) -> None:
+    def __init__(self, asked: OllamaCall, lease: ModelLease) -> None:
         self._asked = asked
         self._lease = lease
         self._pieces = PieceCounter()
         self._logprobs: list[TokenLogprobs] = []
+        self._prompt: tuple[int, ...] = ()
         self._tokens: list[int] = []
         self._end: Line = {}
 
@@ -167,6 +170,7 @@ class GenerateLines:
     async def of(self, chunk: ChatChunk) -> list[Line]:
         """The line of a chunk, if it has any text."""
         found: list[Line] = []
+        self._prompt = chunk.prompt_token_ids or self._prompt
         self._tokens += chunk.tokens
         self._logprobs += chunk.logprobs or ()
         last = chunk.finish_reason is not None
@@ -185,9 +189,9 @@ class GenerateLines:
             self._end = end_of(self._asked, self._lease, reason, chunk.usage, len(self._tokens))
         return found
 
-    def last(self, prompt_ids: list[int]) -> Line:
-        """The last line, with the ids of the prompt and the answer."""
-        context = {"context": [*prompt_ids, *self._tokens]} if prompt_ids else {}
+    def last(self) -> Line:
+        """The last line, with the ids of the prompt and the answer, where the engine gave those of the prompt."""
+        context = {"context": [*self._prompt, *self._tokens]} if self._prompt else {}
         return {**head_of(self._asked), "response": "", **self._end, **context}
 
 

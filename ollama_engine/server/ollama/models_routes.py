@@ -145,7 +145,7 @@ async def delete(body: DeleteRequest, service: Served, store: Store) -> Response
         stored = None
     await asyncio.to_thread(store.delete, entry.name)
     # In the background: requests that still run may take long to end, and have the files open.
-    return Response(background=None if stored is None else BackgroundTask(service.scheduler.unload, stored))
+    return Response(background=None if stored is None else BackgroundTask(service.manager.unload, stored))
 
 
 def _rfc3339(seconds: float) -> str:

@@ -1,4 +1,7 @@
-"""Bodies of Ollama's API. Fields of other names are accepted; values of other types are refused."""
+"""Bodies of Ollama's API. Fields of other names are accepted; values of other types are refused.
+
+Of requests to a model, such fields are kept, so that the log can name them.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,8 @@ class Body(BaseModel):
 
 class ModelRequest(Body):
     """A request to a model."""
+
+    model_config = ConfigDict(extra="allow")
 
     model: str = Field("", description="its name: [host/][namespace/]model[:tag]", examples=["demo"])
     options: dict[str, Any] | None = Field(None, description="num_ctx, temperature, seed ...: see the documentation")

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends
 
 import ollama_engine
 from ollama_engine.server.durations import FOREVER, timestamp
-from ollama_engine.server.scheduling import LoadedModel
+from ollama_engine.server.managing import LoadedModel
 from ollama_engine.server.service import Service, service_of
 from ollama_engine.store.showing import details, short_facts
 
@@ -38,7 +38,7 @@ async def status() -> dict[str, Any]:
 @router.get("/api/ps")
 async def running(service: Annotated[Service, Depends(service_of)]) -> dict[str, Any]:
     """The models that are loaded, the one that expires last first."""
-    return {"models": [row(loaded) for loaded in service.scheduler.loaded()]}
+    return {"models": [row(loaded) for loaded in service.manager.loaded()]}
 
 
 def row(loaded: LoadedModel) -> dict[str, Any]:

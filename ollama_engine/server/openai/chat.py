@@ -17,12 +17,12 @@ from ollama_engine.server.errors import ApiError
 from ollama_engine.server.interleaving import interleaved
 from ollama_engine.server.model_access import leased
 from ollama_engine.server.openai.logprobs import chat_logprobs
-from ollama_engine.server.openai.messages import as_dicts, engine_messages, engine_tool_choice, engine_tools
 from ollama_engine.server.openai.schemas import ChatRequest, ResponseFormat
 from ollama_engine.server.openai.usage import usage_body
+from ollama_engine.server.requests.messages import as_dicts, engine_messages, engine_tool_choice, engine_tools
+from ollama_engine.server.requests.stored_defaults import conversation, sampling_params
+from ollama_engine.server.requests.thinking import chat_thinking, ways_of_effort
 from ollama_engine.server.served import AnswerStream, ServedModel
-from ollama_engine.server.stored_defaults import conversation, sampling_params
-from ollama_engine.server.thinking import chat_thinking, ways_of_effort
 
 if TYPE_CHECKING:
     from ollama_engine.runner.request.results import Usage
@@ -40,7 +40,7 @@ Starts = list[Callable[[], AnswerStream[ChatChunk]]]
 async def chat_completion(service: Service, request: ChatRequest) -> dict[str, Any]:
     """The whole answer of a request that does not stream."""
     async with leased(service, request.model, "completion") as model:
-        choices = [Choice() for _ in range(request.n or 1)]
+        choices = [ChatChoice() for _ in range(request.n or 1)]
         async with aclosing(interleaved(_starts(model, request))) as chunks:
             async for number, chunk in chunks:
                 choices[number].add(chunk)
@@ -55,7 +55,7 @@ async def chat_events(service: Service, request: ChatRequest) -> AsyncGenerator[
     """The events of a request that streams."""
     with_usage = bool(request.stream_options and request.stream_options.include_usage)
     async with leased(service, request.model, "completion") as model:
-        choices = [Choice() for _ in range(request.n or 1)]
+        choices = [ChatChoice() for _ in range(request.n or 1)]
         head = _head(model, request.model, "chat.completion.chunk")
         tail = {"usage": None} if with_usage else {}
         async with aclosing(interleaved(_starts(model, request))) as chunks:
@@ -69,7 +69,7 @@ async def chat_events(service: Service, request: ChatRequest) -> AsyncGenerator[
 
 
 @dataclass
-class Choice:
+class ChatChoice:
     """One of the answers to a request, as far as it has come."""
 
     chunks: list[ChatChunk] = field(default_factory=list)
@@ -156,7 +156,7 @@ def _told(event: object) -> dict[str, Any] | None:
     return None
 
 
-def _usage(choices: list[Choice]) -> dict[str, Any]:
+def _usage(choices: list[ChatChoice]) -> dict[str, Any]:
     usages = [choice.usage for choice in choices if choice.usage is not None]
     return usage_body(usages[:1], usages, reasoning_tokens=sum(choice.reasoning_tokens for choice in choices))
 

@@ -16,13 +16,13 @@ from ollama_engine.server import sse
 from ollama_engine.server.errors import ApiError
 from ollama_engine.server.interleaving import interleaved
 from ollama_engine.server.model_access import leased
-from ollama_engine.server.ollama.prompts import fill_in
 from ollama_engine.server.openai.chat import DEFAULTS, numbered_seeds
 from ollama_engine.server.openai.logprobs import completion_logprobs
 from ollama_engine.server.openai.schemas import CompletionRequest
 from ollama_engine.server.openai.usage import usage_body
+from ollama_engine.server.requests.prompts import fill_in
+from ollama_engine.server.requests.stored_defaults import sampling_params
 from ollama_engine.server.served import ServedModel
-from ollama_engine.server.stored_defaults import sampling_params
 
 if TYPE_CHECKING:
     from ollama_engine.runner.request.prompts import Prompt
@@ -36,7 +36,7 @@ __all__ = ["completion_events", "prompts_of", "text_completion"]
 async def text_completion(service: Service, request: CompletionRequest) -> dict[str, Any]:
     """All answers of a request that does not stream."""
     async with leased(service, request.model, "completion") as model:
-        asked = await Asked.of(model, request, service.settings.max_queue)
+        asked = await CompletionCall.of(model, request, service.settings.max_queue)
         chunks: list[list[Chunk]] = [[] for _ in asked.starts]
         async with aclosing(interleaved(asked.starts)) as coming:
             async for number, chunk in coming:
@@ -45,7 +45,7 @@ async def text_completion(service: Service, request: CompletionRequest) -> dict[
         first = done[:: asked.made]
         choices = []
         for number, (prompt, answer) in enumerate(asked.chosen(done)):
-            choice = Choice(asked, prompt, first[prompt].prompt_logprobs)
+            choice = CompletionChoice(asked, prompt, first[prompt].prompt_logprobs)
             whole = Chunk(answer.text, answer.tokens, answer.logprobs, answer.finish_reason)
             choices.append(await choice.piece(model, number, whole))
         usage = usage_body([answer.usage for answer in first], [answer.usage for answer in done])
@@ -56,8 +56,8 @@ async def completion_events(service: Service, request: CompletionRequest) -> Asy
     """The events of a request that streams."""
     with_usage = bool(request.stream_options and request.stream_options.include_usage)
     async with leased(service, request.model, "completion") as model:
-        asked = await Asked.of(model, request, service.settings.max_queue)
-        choices = [Choice(asked, number // asked.made, None) for number in range(len(asked.starts))]
+        asked = await CompletionCall.of(model, request, service.settings.max_queue)
+        choices = [CompletionChoice(asked, number // asked.made, None) for number in range(len(asked.starts))]
         head, tail = _head(model, request.model), {"usage": None} if with_usage else {}
         async with aclosing(interleaved(asked.starts)) as coming:
             async for number, chunk in coming:
@@ -72,7 +72,7 @@ async def completion_events(service: Service, request: CompletionRequest) -> Asy
 
 
 @dataclass
-class Asked:
+class CompletionCall:
     """A request, made ready for a model.
 
     Attributes:
@@ -91,7 +91,7 @@ class Asked:
     starts: list[Any] = field(default_factory=list)
 
     @classmethod
-    async def of(cls, model: ServedModel, request: CompletionRequest, most: int) -> Asked:
+    async def of(cls, model: ServedModel, request: CompletionRequest, most: int) -> CompletionCall:
         """Raises ApiError for what contradicts itself and more than `most` answers, ConfigError as SamplingParams."""
         returned = request.n or 1
         made = request.best_of or returned
@@ -125,10 +125,10 @@ class Asked:
 
 
 @dataclass
-class Choice:
+class CompletionChoice:
     """One answer, as far as it has been told."""
 
-    asked: Asked
+    asked: CompletionCall
     prompt: int
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None
     began: bool = False

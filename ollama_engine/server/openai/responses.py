@@ -16,9 +16,9 @@ from ollama_engine.server.openai.errors import error_body
 from ollama_engine.server.openai.logprobs import token_entries
 from ollama_engine.server.openai.response_assembly import ResponseAssembly
 from ollama_engine.server.openai.responses_input import ResponseRequest, chat_options, input_messages
+from ollama_engine.server.requests.stored_defaults import conversation, sampling_params
+from ollama_engine.server.requests.thinking import chat_thinking, ways_of_effort
 from ollama_engine.server.served import ServedModel
-from ollama_engine.server.stored_defaults import conversation, sampling_params
-from ollama_engine.server.thinking import chat_thinking, ways_of_effort
 
 if TYPE_CHECKING:
     from ollama_engine.runner.chat.results import ChatChunk

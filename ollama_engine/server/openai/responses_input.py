@@ -8,8 +8,9 @@ from typing import Any, Literal
 from pydantic import Field
 
 from ollama_engine.server.errors import ApiError
-from ollama_engine.server.openai.messages import engine_messages, engine_tool_choice, engine_tools
-from ollama_engine.server.openai.schemas import JsonSchema, Reasoning, ResponseFormat, SamplingFields, Schema
+from ollama_engine.server.openai.schemas import JsonSchema, Reasoning, ResponseFormat, SamplingFields
+from ollama_engine.server.requests.messages import engine_messages, engine_tool_choice, engine_tools
+from ollama_engine.server.requests.schemas import Schema
 
 __all__ = ["ResponseRequest", "chat_options", "input_messages"]
 

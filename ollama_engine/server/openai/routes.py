@@ -17,7 +17,7 @@ from ollama_engine.server.openai.errors import error_body
 from ollama_engine.server.openai.responses import response, response_events
 from ollama_engine.server.openai.responses_input import ResponseRequest
 from ollama_engine.server.openai.schemas import ChatRequest, CompletionRequest, EmbeddingsRequest
-from ollama_engine.server.request_log import note
+from ollama_engine.server.requests.unused_fields import note_body
 from ollama_engine.server.service import Service, service_of
 from ollama_engine.server.streaming import streamed, while_connected
 from ollama_engine.store.stored_model import StoredModel
@@ -47,7 +47,7 @@ async def show_model(name: str, service: TheService) -> dict[str, Any]:
 @router.post("/chat/completions")
 async def create_chat_completion(body: ChatRequest, request: Request, service: TheService) -> Response:
     """The assistant's next message."""
-    note(request, model=body.model)
+    note_body(request, body, body.model)
     if body.stream:
         return await streamed(chat_events(service, body), sse.MEDIA_TYPE, last_words)
     return answered(await while_connected(request, chat_completion(service, body)))
@@ -56,7 +56,7 @@ async def create_chat_completion(body: ChatRequest, request: Request, service: T
 @router.post("/completions")
 async def create_completion(body: CompletionRequest, request: Request, service: TheService) -> Response:
     """What follows a text, without a chat template."""
-    note(request, model=body.model)
+    note_body(request, body, body.model)
     if body.stream:
         return await streamed(completion_events(service, body), sse.MEDIA_TYPE, last_words)
     return answered(await while_connected(request, text_completion(service, body)))
@@ -65,14 +65,14 @@ async def create_completion(body: CompletionRequest, request: Request, service: 
 @router.post("/embeddings")
 async def create_embeddings(body: EmbeddingsRequest, request: Request, service: TheService) -> Response:
     """Vectors of texts."""
-    note(request, model=body.model)
+    note_body(request, body, body.model)
     return answered(await while_connected(request, embeddings(service, body)))
 
 
 @router.post("/responses")
 async def create_response(body: ResponseRequest, request: Request, service: TheService) -> Response:
     """The answer to a conversation, as output items."""
-    note(request, model=body.model)
+    note_body(request, body, body.model)
     if body.stream:
         return await streamed(response_events(service, body), sse.MEDIA_TYPE, last_words)
     return answered(await while_connected(request, response(service, body)))

@@ -1,26 +1,18 @@
-"""Bodies of OpenAI's requests. Fields that are not named here are taken too, and do nothing unless they say so."""
+"""Bodies of OpenAI's requests. Fields that are not named here are taken too, and do nothing: the log names them."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from ollama_engine.server.errors import ApiError
+from ollama_engine.server.requests.schemas import ChatMessage, Schema
 
-__all__ = [
-    "ChatMessage", "ChatRequest", "CompletionRequest", "EmbeddingsRequest", "ResponseFormat", "SamplingFields",
-    "Schema", "StreamOptions",
-]  # fmt: skip
+__all__ = ["ChatRequest", "CompletionRequest", "EmbeddingsRequest", "ResponseFormat", "SamplingFields", "StreamOptions"]
 
 TokenIds = list[Annotated[int, Field(ge=0, le=2**31 - 1)]]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
-
-
-class Schema(BaseModel):
-    """A JSON object whose fields have the types they say, and that may have others."""
-
-    model_config = ConfigDict(extra="allow", strict=True)
 
 
 class StreamOptions(Schema):
@@ -47,17 +39,6 @@ class Reasoning(Schema):
     """How much the model thinks before it answers."""
 
     effort: Effort | None = None
-
-
-class ChatMessage(Schema):
-    """A message of a conversation; the engine checks the parts of its content and its calls."""
-
-    role: str = Field(description='"system", "developer", "user", "assistant" or "tool"')
-    content: str | list[dict[str, Any]] | None = Field(None, description="a text, or parts: text, image_url")
-    reasoning_content: str | None = Field(None, description="what the model thought before it said that")
-    tool_calls: list[dict[str, Any]] | None = None
-    tool_call_id: str | None = None
-    name: str | None = None
 
 
 class SamplingFields(Schema):

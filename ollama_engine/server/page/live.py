@@ -7,7 +7,7 @@ from typing import Any
 
 from ollama_engine.runner.observe.trace import StepRecord
 from ollama_engine.server.local_model import plain
-from ollama_engine.server.scheduling import LoadedModel
+from ollama_engine.server.managing import LoadedModel
 
 __all__ = ["live_view"]
 

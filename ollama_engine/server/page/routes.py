@@ -49,7 +49,7 @@ async def root(request: Request) -> Response:
 async def live(service: Annotated[Service, Depends(service_of)], after: float = 0.0) -> dict[str, Any]:
     """What every loaded model does now, and its steps that began `after` these seconds of the engine's clock."""
     models = []
-    for loaded in service.scheduler.loaded():
+    for loaded in service.manager.loaded():
         with suppress(ClosedError, ModelProcessError):  # it was unloaded meanwhile, or has crashed
             models.append(await live_view(loaded, after))
     return {"models": models}

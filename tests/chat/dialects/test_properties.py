@@ -15,7 +15,7 @@ from ollama_engine.chat.dialects.json_scanner import MAX_DEPTH, JsonScanner, Str
 from ollama_engine.chat.dialects.scanner import Markers
 from tests.chat.dialects.examples import EXAMPLES, OTHER_FORMS
 from tests.chat.dialects.reading import TOOLS, chunks, events, joined, summed
-from tests.suite import scaled, slow_except
+from tests.support.suite import scaled, slow_except
 
 EXAMPLE_COUNT = scaled(400, quick=12)
 FORMS = {name: [text, *(other for dialect, other in OTHER_FORMS if dialect == name)] for name, text in EXAMPLES.items()}

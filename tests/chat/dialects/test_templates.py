@@ -8,7 +8,7 @@ from ollama_engine.chat.dialects import DIALECTS, detect
 from tests.chat import real_templates
 from tests.chat.dialects.reading import events, joined, read
 from tests.chat.dialects.round_trips import DEFINITIONS, answers
-from tests.suite import slow_except
+from tests.support.suite import slow_except
 
 # Said by hand, from each template's own text.
 EXPECTED = {

@@ -14,7 +14,7 @@ from ollama_engine.sample.constraints.source import lark_with_schemas
 from tests.chat.dialects.examples import EXAMPLES
 from tests.chat.dialects.reading import TOOLS, read
 from tests.chat.dialects.walks import Vocabulary, accepts, matcher, walk
-from tests.suite import scaled
+from tests.support.suite import scaled
 
 PLACE: dict[str, Any] = {
     "type": "object",

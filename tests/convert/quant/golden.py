@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.peer_tools import built
-from ollama_engine.ml.gguf import GGUFFile
-from tests.tiny import write_tiny_llama
+from ollama_engine.ml.gguf.gguf_file import GGUFFile
+from tests.support.tiny import write_tiny_llama
 
 GOLDENS = Path(__file__).with_name("goldens.json")
 PEER = "LLAMA_QUANTIZE"
@@ -40,12 +40,16 @@ CALLS = 3
 
 
 def importance(model: str, skip: str = "attn_q.") -> dict[str, NDArray[np.float32]]:
-    """Sums of squares by tensor, [experts, row length]; tensors with `skip` in their names were not measured."""
+    """Sums of squares by tensor, [experts, row length]; tensors with `skip` in their names were not measured.
+
+    The same bits on every CPU: products, because numpy's powers are not.
+    """
     rng = np.random.default_rng(5)
     with GGUFFile(model) as file:
         tensors = [t for t in file.tensors.values() if len(t.shape) > 1 and skip not in t.name]
     rows = {t.name: (t.shape[2] if len(t.shape) > 2 else 1, t.shape[0]) for t in tensors}
-    return {name: rng.random(n * m, np.float32).reshape(n, m) ** 4 * 12 for name, (n, m) in rows.items()}
+    parts = {name: rng.random(n * m, np.float32).reshape(n, m) for name, (n, m) in rows.items()}
+    return {name: np.square(np.square(part)) * np.float32(12) for name, part in parts.items()}
 
 
 def write_small_imatrix(path: Path, model: str, *, skip: str = "attn_q.") -> Path:

@@ -1,6 +1,7 @@
-"""Write goldens.json with llama-quantize: `LLAMA_QUANTIZE=... python -m tests.convert.quant.make_goldens`.
+"""Write goldens.json with llama-quantize: `python -m tests.convert.quant.make_goldens`.
 
-`python bench/peers.py build` builds llama-quantize from the pinned sources.
+`make test-peers` builds llama-quantize from the pinned sources and compares with it live; LLAMA_QUANTIZE=PATH names
+another one.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from ollama_engine.convert.quant.presets import PRESETS
-from ollama_engine.ml.gguf import GGUFFile
+from ollama_engine.ml.gguf.gguf_file import GGUFFile
 from tests.convert.quant.golden import (
     GOLDENS,
     PEER,

@@ -12,8 +12,8 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-from ollama_engine.convert.quant.layout import ModelFacts, in_file_order
-from ollama_engine.ml.gguf import TensorInfo
+from ollama_engine.convert.quant.layout import LayoutFacts, in_file_order
+from ollama_engine.ml.gguf.gguf_file import TensorInfo
 
 ROWS = 2
 
@@ -33,9 +33,9 @@ class Shell:
     lengths: Mapping[str, int] = field(default_factory=dict)
 
     @property
-    def facts(self) -> ModelFacts:
+    def facts(self) -> LayoutFacts:
         grouped = self.n_head != self.n_head_kv
-        return ModelFacts(
+        return LayoutFacts(
             self.architecture, self.n_layer, self.n_head // self.n_head_kv, self.n_expert,
             is_70b=self.n_layer == 80 and (grouped or self.architecture == "qwen2"),
         )  # fmt: skip

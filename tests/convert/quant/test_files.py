@@ -15,11 +15,11 @@ from ollama_engine import Engine
 from ollama_engine.convert import quantize_model
 from ollama_engine.convert.quant.presets import PRESETS
 from ollama_engine.errors import ConfigError, ModelFormatError
-from ollama_engine.ml.gguf import GGUFFile
+from ollama_engine.ml.gguf.gguf_file import GGUFFile
 from tests.convert.quant import golden
 from tests.convert.quant.make_goldens import quantize
-from tests.suite import slow_except
-from tests.tiny import write_tiny_llama
+from tests.support.suite import slow_except
+from tests.support.tiny import write_tiny_llama
 
 QUICK = ("Q4_0", "Q4_K_M", "Q4_K_M imatrix", "Q6_K", "IQ4_NL imatrix")
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ollama_engine.convert import quantize_model
 from ollama_engine.convert.quant.imatrix import read_imatrix
 from ollama_engine.errors import ModelFormatError
-from ollama_engine.ml.gguf import GGUFFile
+from ollama_engine.ml.gguf.gguf_file import GGUFFile
 from tests.convert.quant import golden
 from tests.convert.quant.make_goldens import quantize
 

@@ -10,7 +10,7 @@ from ollama_engine.convert.quant.layout import target_types
 from ollama_engine.convert.quant.model import find_preset
 from ollama_engine.convert.quant.presets import ALIASES, PRESETS
 from ollama_engine.errors import ConfigError
-from ollama_engine.ml.gguf import TensorInfo
+from ollama_engine.ml.gguf.gguf_file import TensorInfo
 from tests.convert.quant import golden
 from tests.convert.quant.shells import SHELLS, Shell
 

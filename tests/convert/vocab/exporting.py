@@ -10,7 +10,7 @@ from ollama_engine.convert.gguf_writing import write_header
 from ollama_engine.convert.metadata import encode, new_writer
 from ollama_engine.convert.source.folder import Config, ModelFolder
 from ollama_engine.convert.vocab.export import add_tokenizer
-from ollama_engine.ml.gguf import GGUFFile
+from ollama_engine.ml.gguf.gguf_file import GGUFFile
 from ollama_engine.tokenizer import Tokenizer, from_gguf
 from tests.convert.folders import write_json
 

@@ -13,7 +13,7 @@ from ollama_engine.convert.vocab.probes import PROBES
 from ollama_engine.errors import ModelFormatError, UnsupportedModelError
 from ollama_engine.tokenizer.pretokenizer import PreTokenizer
 from ollama_engine.tokenizer.pretokenizer_table import PreTokenizerSpec, Rule, find_spec, pretokenizer_names
-from tests.suite import scaled
+from tests.support.suite import scaled
 from tests.tokenizer.corpus import nasty_texts
 
 BYTES = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False, "trim_offsets": True}

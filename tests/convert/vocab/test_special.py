@@ -10,7 +10,7 @@ import pytest
 from ollama_engine.tokenizer import from_gguf
 from tests.convert.folders import bpe_tokenizer
 from tests.convert.vocab.exporting import export
-from tests.tiny import SPECIALS
+from tests.support.tiny import SPECIALS
 
 N = 320
 BEGIN, END, TURN = range(N - 3, N)  # <|begin_of_text|>, <|end_of_text|>, <|eot_id|>

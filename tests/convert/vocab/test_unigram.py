@@ -20,7 +20,7 @@ from ollama_engine.errors import ModelFormatError, UnsupportedModelError
 from ollama_engine.tokenizer.charsmap import Charsmap
 from ollama_engine.tokenizer.vocab import TokenType
 from tests.convert.vocab.exporting import export, exported_tokenizer
-from tests.suite import scaled
+from tests.support.suite import scaled
 from tests.tokenizer.corpus import nasty_texts, prose
 from tests.tokenizer.vocabs import train_spm
 

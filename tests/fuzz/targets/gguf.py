@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ollama_engine.errors import EngineError, ModelFormatError
-from ollama_engine.ml.gguf import GGUFFile
+from ollama_engine.ml.gguf.gguf_file import GGUFFile
 from ollama_engine.tokenizer import from_metadata
 from tests.fuzz.targets.tokenizer import check_text, vocabularies
-from tests.ml.gguf_bytes import F32, STRING, File, array, kv
-from tests.ml.gguf_mutants import originals, read_everything
+from tests.ml.gguf.gguf_bytes import F32, STRING, File, array, kv
+from tests.ml.gguf.gguf_mutants import originals, read_everything
 
 WORDS = (
     b"GGUF", b"general.architecture", b"general.alignment", b"split.count", b"split.no", b"split.tensors.count",

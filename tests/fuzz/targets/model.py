@@ -10,8 +10,8 @@ from typing import Any
 
 from ollama_engine import Engine, SamplingParams
 from ollama_engine.errors import EngineError
-from ollama_engine.ml.gguf import GGUFFile
-from tests.tiny import write_tiny_llama
+from ollama_engine.ml.gguf.gguf_file import GGUFFile
+from tests.support.tiny import write_tiny_llama
 
 WORDS = (
     b"llama", b"llama.block_count", b"llama.embedding_length", b"llama.attention.head_count", b"llama.context_length",

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from ollama_engine.errors import EngineError
 from tests.fuzz.targets.model import SMALL, answers, header_of
-from tests.mmproj import GEMMA3, LLAMA4, cut
 from tests.models.vision import harness
+from tests.support.mmproj import GEMMA3, LLAMA4, cut
 
 WORDS = (
     b"clip", b"clip.projector_type", b"clip.vision.projector_type", b"gemma3", b"llama4", b"mlp", b"pixtral",

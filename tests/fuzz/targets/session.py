@@ -11,7 +11,7 @@ from pathlib import Path
 from ollama_engine import Engine, SamplingParams
 from ollama_engine.errors import EngineError
 from tests.fuzz.targets.model import SMALL
-from tests.tiny import write_tiny_llama
+from tests.support.tiny import write_tiny_llama
 
 WORDS = (
     b'"fingerprint"', b'"dtype"', b'"row_bytes"', b'"n_tokens"', b'"groups"', b'"media"', b'"length"', b'"exact"',

@@ -9,7 +9,7 @@ from typing import Any
 
 from ollama_engine.errors import TokenizerError
 from ollama_engine.tokenizer import Tokenizer, from_metadata
-from tests.tiny import byte_characters
+from tests.support.tiny import byte_characters
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, _, BYTE = range(1, 7)
 

@@ -1,4 +1,4 @@
-"""Write canvases.json: `python -m tests.models.llama4.make_canvases`, with torchvision and transformers.
+"""Write canvases.json: `python -m tests.models.llama4.make_canvases`, with torch and transformers.
 
 For pictures of many sizes, the canvas that transformers' processor chooses, and the size to which it resizes them.
 """
@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
+
+from tests.models.llama4.published_processor import processor_class
 
 PATH = Path(__file__).with_name("canvases.json")
 SIDE = 336
@@ -29,23 +32,23 @@ class Recorder:
     """transformers' processor, which says to what size it resizes, and computes no pixels."""
 
     def __init__(self) -> None:
-        from transformers import Llama4ImageProcessor  # noqa: PLC0415
-
         outer = self
         self.first: tuple[int, int] | None = None
 
-        class Recording(Llama4ImageProcessor):  # type: ignore[misc]
+        class Recording(processor_class()):  # type: ignore[misc]
             def resize(self, image: Any, size: Any, *args: Any, **kwargs: Any) -> Any:
                 outer.first = outer.first or (int(size.height), int(size.width))
                 return image.new_zeros((*image.shape[:2], size.height, size.width))
+
+            def rescale_and_normalize(self, images: Any, *args: Any, **kwargs: Any) -> Any:
+                return images
 
         self._processor = Recording()
 
     def row(self, height: int, width: int) -> list[int]:
         """[height, width, rows, columns, resized height, resized width]."""
         self.first = None
-        picture = np.zeros((height, width, 3), np.uint8)
-        found = self._processor(picture, input_data_format="channels_last", return_tensors="pt")
+        found = self._processor(Image.new("RGB", (width, height)), return_tensors="pt")
         assert self.first is not None
         return [height, width, *found["aspect_ratios"][0].tolist(), *self.first]
 

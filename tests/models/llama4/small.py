@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ollama_engine.ml.metadata import Metadata
+from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.models.llama4.preprocess import Preprocessor
 from ollama_engine.models.llama4.vision import VisionOptions, read_options
 

@@ -10,9 +10,9 @@ import pytest
 
 from ollama_engine.models.llama4.preprocess import best_canvas, canvases, fitted_size, normalized_levels
 from tests.models.llama4.make_canvases import PATH, SIDE
+from tests.models.llama4.published_processor import image_processor
 from tests.models.llama4.small import preprocessor
 from tests.models.reference import import_reference
-from tests.models.vision.llama4 import image_processor
 from tests.models.vision.pictures import Picture
 
 pytest.importorskip("PIL", reason="Pillow is not installed")

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from ollama_engine.models.llama4.projector import KEYS
-from tests.mmproj import LLAMA4, Cut, cut
 from tests.models.llama4.small import options
 from tests.models.vision import harness
+from tests.support.mmproj import LLAMA4, Cut, cut
 
 NEWER = replace(LLAMA4, names=((r"v\.blk\.(\d+)\.ffn_norm\.(.*)", r"v.blk.\1.attn_post_norm.\2"), *LLAMA4.names))
 """What newer converters call the norm before the feed-forward part: a name of Gemma 4's."""

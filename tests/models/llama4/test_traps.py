@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ollama_engine import Engine, nn
 from ollama_engine.convert import convert_model
 from ollama_engine.input import Input, MediaItem
-from ollama_engine.ml.context import Context
+from ollama_engine.ml.graph.context import Context
 from ollama_engine.models.llama4.model import Llama4
 from tests.models import families
 from tests.models.cases import difference

@@ -1,7 +1,7 @@
 """Llama 4 that reads images. Tiles are small, so that pictures have 1 to 16 of them, and batches none that is whole.
 
-The published processor is made with torchvision, which resizes with weights of 15 bits. Here Pillow resizes for it, as
-for the engine and for Meta's own code, so that pixels are equal; `test_llama4_pictures` compares the two.
+The published processor resizes with torchvision, whose weights have 15 bits. Here Pillow resizes for it, as for the
+engine and for Meta's own code, so that pixels are equal; `tests/models/llama4/test_preprocess.py` compares the two.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 
+from tests.models.llama4.published_processor import image_processor
 from tests.models.vision.harness import N_CTX, N_TEXT, Case, Prompt, Token
 from tests.models.vision.pictures import Picture
 
@@ -24,29 +24,6 @@ TOKENS = tuple(
     for name in ("image_start", "image_end", "patch", "tile_x_separator", "tile_y_separator", "image")
 )
 BEGIN, END, PATCH = range(N_TEXT, N_TEXT + 3)
-
-
-def image_processor(side: int, *, pillow: bool) -> Any:
-    """transformers' image processor. `pillow`: it resizes with Pillow. Skips a test without torchvision."""
-    pytest.importorskip("torchvision", reason="transformers' processor of Llama 4 needs torchvision")
-    import torch  # noqa: PLC0415
-    from PIL import Image  # noqa: PLC0415
-    from transformers import Llama4ImageProcessor  # noqa: PLC0415
-    from transformers.image_transforms import convert_to_rgb  # noqa: PLC0415
-
-    class PillowProcessor(Llama4ImageProcessor):  # type: ignore[misc]
-        def preprocess(self, images: Any, **kwargs: Any) -> Any:
-            return super().preprocess([convert_to_rgb(image) for image in images], **kwargs)
-
-        def resize(self, image: Any, size: Any, *args: Any, **kwargs: Any) -> Any:
-            pictures = [Image.fromarray(pixels.permute(1, 2, 0).numpy()) for pixels in image]
-            resized = [p.resize((size.width, size.height), Image.Resampling.BILINEAR) for p in pictures]
-            return torch.stack([torch.from_numpy(np.array(p)).permute(2, 0, 1) for p in resized])
-
-        def rescale_and_normalize(self, *args: Any, **kwargs: Any) -> Any:
-            return super().rescale_and_normalize(*args, **kwargs).float()  # for a model in float32
-
-    return (PillowProcessor if pillow else Llama4ImageProcessor)(size={"height": side, "width": side})
 
 
 @dataclass(frozen=True, kw_only=True)

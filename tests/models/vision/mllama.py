@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tests.models.vision.harness import N_CTX, N_TEXT, PICTURES, PROMPTS, Case, Token
 from tests.models.vision.pictures import Picture
-from tests.tiny import SPECIALS
+from tests.support.tiny import SPECIALS
 
 TILE, PATCH = 56, 14
 N_PLACES = (TILE // PATCH) ** 2 + 1

@@ -14,7 +14,7 @@ from tests.models.family_reference import saved_shapes
 from tests.models.reference import quiet
 from tests.models.vision.harness import GREEDY_STEPS, Answer, Case, Prompt
 from tests.models.vision.pictures import Picture
-from tests.tiny import SPECIALS
+from tests.support.tiny import SPECIALS
 
 N_ROWS = 6
 

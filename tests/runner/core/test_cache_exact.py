@@ -16,10 +16,10 @@ from ollama_engine.input import Batch
 from ollama_engine.kvcache import CompositeCache, Shiftable
 from ollama_engine.runner.load import loading
 from ollama_engine.runner.load.loading import Loaded
-from tests.mixed_model import mixed_llama
 from tests.models.cases import difference
 from tests.models.variants import loaded, prompt, rows
-from tests.tiny import write_tiny_llama
+from tests.support.mixed_model import mixed_llama
+from tests.support.tiny import write_tiny_llama
 
 SAME = 1e-4
 """Largest difference between two ways to compute the same, in standard deviations of the logits."""

@@ -10,15 +10,16 @@ from numpy.typing import NDArray
 
 from ollama_engine import demo
 from ollama_engine.input import Batch
-from ollama_engine.ml.kernel_choice import THIS_CPU, small_batch_rows
-from ollama_engine.ml.ops_paged import paged_attention_chosen
+from ollama_engine.ml.ops.paged import paged_attention_chosen
+from ollama_engine.ml.weights.kernel_choice import BY_TABLE
 from ollama_engine.runner.load.loading import Loaded
 from tests.kvcache.drawing import ints
 from tests.models.variants import loaded
-from tests.suite import scaled
+from tests.plugins.not_run_here import NOT_HERE
+from tests.support.suite import scaled
 
 STREAMS, STEPS = 32, 12
-OURS = bool(small_batch_rows(THIS_CPU, "q8_0", 256)) and paged_attention_chosen("f16")
+OURS = bool(BY_TABLE.rows("q8_0", 256)) and paged_attention_chosen("f16")
 Logits = NDArray[np.float32]
 
 
@@ -56,7 +57,7 @@ def same(some: Sequence[Logits], others: Sequence[Logits]) -> bool:
     return all(a.tobytes() == b.tobytes() for a, b in zip(some, others, strict=True))
 
 
-@pytest.mark.skipif(not OURS, reason="products or attention of few rows are ggml's on this CPU, and round as they come")
+@pytest.mark.skipif(not OURS, reason=f"{NOT_HERE}kernels of ours for attention and Q8_0")
 @pytest.mark.parametrize("dtype", ["f16", "q8_0"])
 def test_alone_and_among_31_others(dtype: str) -> None:
     with loaded(
@@ -69,7 +70,7 @@ def test_alone_and_among_31_others(dtype: str) -> None:
             assert same(alone[stream], together[stream]), stream
 
 
-@pytest.mark.skipif(not OURS, reason="products or attention of few rows are ggml's on this CPU, and round as they come")
+@pytest.mark.skipif(not OURS, reason=f"{NOT_HERE}kernels of ours for attention and Q8_0")
 def test_cells_in_any_order() -> None:
     """A stream goes on in cells below those of its prompt, for there are none above."""
     with loaded(str(demo.path()), parallel=4, num_ctx=64, threads=1) as parts:

@@ -14,9 +14,9 @@ from ollama_engine.runner.core import engine_core as core_module
 from ollama_engine.runner.core.engine_core import EngineCore
 from ollama_engine.runner.observe.monitor import Monitor
 from ollama_engine.runner.request.channel import RequestChannel
+from ollama_engine.runner.request.inputs import Inputs
 from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.runner.request.results import Chunk
-from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.sequence import Generation
 from ollama_engine.runner.schedule.text_emitter import TextEmitter
 from ollama_engine.sample import Sampler, SamplingParams

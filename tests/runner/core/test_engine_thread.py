@@ -19,8 +19,8 @@ from ollama_engine.runner.core.engine_core import EngineCore
 from ollama_engine.runner.core.engine_thread import EngineThread
 from ollama_engine.runner.observe.monitor import Monitor
 from ollama_engine.runner.request.channel import Event, RequestChannel
+from ollama_engine.runner.request.inputs import Inputs
 from ollama_engine.runner.request.results import Result
-from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.row_readers import AllRows
 from ollama_engine.runner.schedule.sequence import Scoring
 from tests.runner.fakes import FakeCache, FakeExecutor

@@ -23,13 +23,13 @@ from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.request.results import Chunk, Result
 from ollama_engine.runner.schedule.sequence import Generation, Scoring
 from ollama_engine.runner.schedule.text_emitter import TextEmitter
-from tests.mixed_model import mixed_llama
 from tests.models.cases import difference
 from tests.models.variants import loaded, prompt
 from tests.runner.lone import Lone, Task
 from tests.runner.schedules import MEMORY, Asked, Run, Schedule, schedules
-from tests.suite import scaled, slow_except
-from tests.tiny import write_tiny_llama
+from tests.support.mixed_model import mixed_llama
+from tests.support.suite import scaled, slow_except
+from tests.support.tiny import write_tiny_llama
 
 STORY = "Once upon a time there was a little fox who lived in a big wood. One day she found a red ball. " * 3
 

@@ -8,7 +8,7 @@ from unittest.mock import patch
 from ollama_engine.runner.core.engine_core import CHECK_SECONDS, EngineCore
 from ollama_engine.runner.observe.monitor import Monitor
 from ollama_engine.runner.request.channel import RequestChannel
-from ollama_engine.runner.schedule.inputs import Inputs
+from ollama_engine.runner.request.inputs import Inputs
 from ollama_engine.runner.schedule.row_readers import AllRows
 from ollama_engine.runner.schedule.sequence import Scoring
 from tests.runner.fakes import Events, FakeCache, FakeExecutor

@@ -8,11 +8,11 @@ import numpy as np
 
 from ollama_engine.errors import ImageError
 from ollama_engine.input import FloatArray, Input, MediaItem
-from ollama_engine.runner.core.request_queue import FAIR_EVERY
 from ollama_engine.runner.request.channel import RequestChannel
+from ollama_engine.runner.request.inputs import Inputs
 from ollama_engine.runner.request.options import RequestOptions
-from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.row_readers import AllRows
+from ollama_engine.runner.schedule.scheduler import FAIR_EVERY
 from ollama_engine.runner.schedule.sequence import Scoring
 from tests.runner.core.test_request_queue import Events, Rig, events
 

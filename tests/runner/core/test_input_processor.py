@@ -18,7 +18,7 @@ from ollama_engine.runner.schedule.row_readers import AllRows
 from ollama_engine.sample import SamplingParams
 from tests.models.variants import loaded
 from tests.runner.fakes import Events
-from tests.tiny import write_tiny_llama
+from tests.support.tiny import write_tiny_llama
 
 
 @pytest.fixture(scope="module")

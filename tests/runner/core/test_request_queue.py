@@ -10,14 +10,15 @@ import pytest
 
 from ollama_engine.errors import ClosedError, ComputeError, DeadlineError
 from ollama_engine.runner.core.engine_core import EngineCore
-from ollama_engine.runner.core.request_queue import FAIR_EVERY, SWEEP_SECONDS
+from ollama_engine.runner.core.request_queue import SWEEP_SECONDS
 from ollama_engine.runner.observe.monitor import Monitor
 from ollama_engine.runner.request.channel import RequestChannel
+from ollama_engine.runner.request.inputs import Inputs
 from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.runner.request.results import Result
-from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.queued import BatchedRequest, Progress
 from ollama_engine.runner.schedule.row_readers import AllRows
+from ollama_engine.runner.schedule.scheduler import FAIR_EVERY
 from ollama_engine.runner.schedule.sequence import Scoring
 from tests.runner.fakes import Events, FakeCache, FakeExecutor
 

@@ -17,13 +17,13 @@ from ollama_engine.errors import SamplingError
 from ollama_engine.runner.core import submission
 from ollama_engine.runner.core.input_processor import new_generation
 from ollama_engine.runner.schedule.steering import Constraint, Drafter, TokenMask
-from tests.tiny import write_tiny_llama
+from tests.support.tiny import write_tiny_llama
 
 N_VOCAB = 320
 EOS, EOT = N_VOCAB - 2, N_VOCAB - 1
 NO_END = {EOS: float("-inf"), EOT: float("-inf")}
 PROMPT = [5, 77, 200, 31, 8, 19, 4]
-PATIENCE = 60
+PATIENCE = 50
 
 
 class Plain:

@@ -9,9 +9,9 @@ import numpy as np
 
 from ollama_engine.input import BatchMedia, FloatArray, Input, MediaItem
 from ollama_engine.runner.core.step_media import step_media
-from ollama_engine.runner.load.graph import InputSizes, media_rows
+from ollama_engine.runner.execute.graph import InputSizes, media_rows
 from ollama_engine.runner.media.encoder_cache import EncoderCache
-from ollama_engine.runner.schedule.inputs import Inputs
+from ollama_engine.runner.request.inputs import Inputs
 
 N_EMBD = 4
 

@@ -9,15 +9,15 @@ import pytest
 
 from ollama_engine.errors import SamplingError
 from ollama_engine.runner.core.step_output import StepOutput, outcome, step_outputs
-from ollama_engine.runner.load.executor import FloatArray
+from ollama_engine.runner.execute.executor import FloatArray
 from ollama_engine.runner.request.channel import RequestChannel
+from ollama_engine.runner.request.inputs import Inputs
 from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.runner.request.results import Chunk
 from ollama_engine.runner.schedule.batching import Step, assemble
-from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.row_readers import AllRows
 from ollama_engine.runner.schedule.scheduler import Scheduled
-from ollama_engine.runner.schedule.sequence import Generation, Scoring, Sequence
+from ollama_engine.runner.schedule.sequence import Generation, ScheduledRequest, Scoring
 from ollama_engine.runner.schedule.text_emitter import TextEmitter
 from ollama_engine.sample import Sampler, SamplingParams
 from tests.runner.fakes import Events
@@ -51,7 +51,7 @@ def generation(
     return made
 
 
-def step_of(*sequences: Sequence) -> Step:
+def step_of(*sequences: ScheduledRequest) -> Step:
     pieces = tuple(Scheduled(sequence.key, 3, 3 if sequence.rows_from is not None else 1) for sequence in sequences)
     return assemble(0, pieces, {sequence.key: sequence for sequence in sequences})
 

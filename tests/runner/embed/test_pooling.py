@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ollama_engine.errors import ConfigError, ModelFormatError, UnsupportedModelError
-from ollama_engine.ml.metadata import Metadata
+from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.runner.embed.pooling import check_pooling, finish, pool, rows_of
 from ollama_engine.runner.load.pooling_type import model_pooling, read_pooling
 

@@ -13,13 +13,13 @@ import pytest
 from ollama_engine import Engine, SamplingParams
 from ollama_engine.config import EngineConfig
 from ollama_engine.errors import ConfigError, NoMemoryError
-from ollama_engine.ml.device_info import Device
-from ollama_engine.ml.placement_plan import PlacementPlan, Room
+from ollama_engine.ml.device.device_info import Device
+from ollama_engine.ml.device.placement_plan import PlacementPlan, Room
+from ollama_engine.runner.execute.executor import Executor
 from ollama_engine.runner.load import fit, planning
-from ollama_engine.runner.load.executor import Executor
 from tests.models.variants import CPU, VARIANTS, prompt
-from tests.suite import scaled
-from tests.workers import RunningWorker, running_worker
+from tests.support.suite import scaled
+from tests.support.workers import RunningWorker, running_worker
 
 GREEDY = SamplingParams(temperature=0, max_tokens=6)
 OPTIONS: dict[str, Any] = {**CPU, "num_ctx": 64, "parallel": 2, "batch_size": 16, "gpu_layers": None}

@@ -19,9 +19,9 @@ from ollama_engine.errors import (
 )
 from ollama_engine.models.projectors import PAIRS, find_projector
 from ollama_engine.option_names import meant
-from tests.mmproj import GEMMA3, changed, cut
 from tests.models.vision import harness
-from tests.tiny import write_tiny_llama
+from tests.support.mmproj import GEMMA3, changed, cut
+from tests.support.tiny import write_tiny_llama
 
 CASE = next(case for case in harness.cases() if case.name == "gemma3")
 PROMPT = CASE.segments(CASE.prompts["two"])
@@ -118,6 +118,14 @@ def test_what_does_not_belong_together(pair: tuple[Path, Path], whole: Path, tmp
     broken.write_bytes(part.read_bytes()[:300])
     with pytest.raises(ModelFormatError, match=r"broken\.gguf"):
         Engine(text, projector=broken)
+
+
+def test_llama_3_2_vision_in_two_files() -> None:
+    """As early models of Ollama's library are: docs/images.md says that they are refused."""
+    with pytest.raises(ConfigError, match=r"projector is a file of architecture 'mllama', and not the vision part"):
+        find_projector("mllama", {"general.architecture": "mllama"})
+    with pytest.raises(ConfigError, match=r"a text model of architecture mllama takes none"):
+        find_projector("mllama", {"general.architecture": "clip", "clip.projector_type": "mllama"})
 
 
 def test_every_row_of_the_table_has_its_module() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from ollama_engine.runner.media.recent import Recent
+from tests.support.waiting import join
 
 
 def test_least_recently_used_goes_first() -> None:
@@ -42,8 +43,7 @@ def test_threads() -> None:
     threads = [threading.Thread(target=work, args=(seed,)) for seed in (1, 5, 7)]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    join(*threads)
     left = [key for key in range(97) if recent.take(key) is not None]
     assert len(left) <= 50
     assert recent._held == 0

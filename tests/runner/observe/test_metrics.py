@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ollama_engine.runner.observe.metrics import Cells, Histogram, Metrics, Rate
+from ollama_engine.runner.observe.metrics import CellCounts, Histogram, Metrics, Rate
+from tests.support.waiting import join
 
 
 def test_nothing_yet() -> None:
@@ -24,7 +25,7 @@ def test_counts() -> None:
     metrics = Metrics()
     metrics.step(1.0, 0.5, prompt_tokens=100, completion_tokens=1, graph_reused=False)
     metrics.step(2.0, 0.25, prompt_tokens=0, completion_tokens=3, graph_reused=True)
-    metrics.gauges(queued=2, running=3, cells=Cells(used=10, free=22, shared=4))
+    metrics.gauges(queued=2, running=3, cells=CellCounts(used=10, free=22, shared=4))
     metrics.count(cached_tokens=7, preemptions=1)
     metrics.count(cached_tokens=1, evictions=2, shifts=3)
     metrics.ended("generation", "stop")
@@ -33,7 +34,7 @@ def test_counts() -> None:
     got = metrics.snapshot(2.0)
     assert (got.steps, got.graphs_built, got.graphs_reused, got.graph_reuse_rate) == (2, 1, 1, 0.5)
     assert (got.prompt_tokens, got.completion_tokens, got.cached_tokens) == (100, 4, 8)
-    assert (got.queued, got.running, got.cells) == (2, 3, Cells(10, 22, 4))
+    assert (got.queued, got.running, got.cells) == (2, 3, CellCounts(10, 22, 4))
     assert (got.preemptions, got.evictions, got.shifts) == (1, 2, 3)
     assert {outcome: n for outcome, n in got.requests.items() if n} == {"stop": 2, "rejected": 1}
     by_kind = {kind: {outcome: n for outcome, n in ends.items() if n} for kind, ends in got.requests_by_kind.items()}
@@ -128,7 +129,6 @@ def test_readers_beside_the_writer() -> None:
     for _ in range(5000):
         metrics.step(1.0, 0.01, prompt_tokens=1, completion_tokens=1, graph_reused=True)
     done.set()
-    for reader in readers:
-        reader.join()
+    join(*readers)
     assert not wrong
     assert metrics.snapshot(1.0).steps == 5000

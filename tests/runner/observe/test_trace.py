@@ -9,6 +9,7 @@ from typing import Any, get_args
 import pytest
 
 from ollama_engine.runner.observe.trace import Phase, PhaseSpan, StepRecord, Trace
+from tests.support.waiting import join
 
 
 def events(trace: Trace) -> list[dict[str, Any]]:
@@ -104,6 +105,6 @@ def test_reading_beside_the_writer() -> None:
         trace.step(step(number, float(number)))
         trace.end_request(number, float(number), outcome="stop")
     done.set()
-    reader.join()
+    join(reader)
     assert not failures
     assert len(trace.steps()) == 50

@@ -11,15 +11,15 @@ import pytest
 from ollama_engine.errors import ContextOverflowError
 from ollama_engine.kvcache import SavedRows
 from ollama_engine.runner.prefix.cache_manager import CacheManager
-from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix, Saved
 from ollama_engine.runner.prefix.prefix_cache import PrefixCache
 from ollama_engine.runner.request.channel import RequestChannel
+from ollama_engine.runner.request.inputs import Inputs
 from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.runner.schedule.batching import assemble
-from ollama_engine.runner.schedule.inputs import Inputs
+from ollama_engine.runner.schedule.pinned_prefix import PinnedPrefix, Saved
 from ollama_engine.runner.schedule.row_readers import AllRows
 from ollama_engine.runner.schedule.scheduler import Scheduled
-from ollama_engine.runner.schedule.sequence import Generation, Scoring, Sequence
+from ollama_engine.runner.schedule.sequence import Generation, ScheduledRequest, Scoring
 from ollama_engine.runner.schedule.text_emitter import TextEmitter
 from ollama_engine.sample import Sampler, SamplingParams
 from tests.runner.fakes import Events, FakeCache, FakeExecutor
@@ -43,11 +43,11 @@ class Rig:
             sampler=Sampler(params, 8), emitter=cast(TextEmitter, None), eog_ids=frozenset(), n_prompt=len(tokens),
         )  # fmt: skip
 
-    def begin(self, sequence: Sequence) -> bool:
+    def begin(self, sequence: ScheduledRequest) -> bool:
         self.now += 1
         return self.cache_manager.begin(sequence, self.now)
 
-    def compute(self, sequence: Sequence, n: int | None = None) -> None:
+    def compute(self, sequence: ScheduledRequest, n: int | None = None) -> None:
         """As a step of this sequence alone."""
         n = sequence.n_inputs - sequence.submitted if n is None else n
         step = assemble(0, (Scheduled(sequence.key, n, 1),), {sequence.key: sequence})
@@ -56,7 +56,7 @@ class Rig:
         sequence.submitted += n
         self.cache_manager.note(step, step.tokens())
 
-    def leave(self, sequence: Sequence, *, keep: bool = True) -> None:
+    def leave(self, sequence: ScheduledRequest, *, keep: bool = True) -> None:
         self.now += 1
         self.cache_manager.leave(sequence, self.now, keep=keep)
         self.cache_manager.prefix_cache.check()

@@ -11,9 +11,9 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from ollama_engine.input import Input
 from ollama_engine.runner.prefix.prefix_cache import PrefixCache, Start
-from ollama_engine.runner.schedule.inputs import Inputs, floor_cut
-from tests.media import image
-from tests.suite import scaled
+from ollama_engine.runner.request.inputs import Inputs, floor_cut
+from tests.support.media import image
+from tests.support.suite import scaled
 
 TEXT = [Input(1), Input(2), Input(3), Input(4), Input(5)]
 IMAGE = image(7)

@@ -21,6 +21,7 @@ from ollama_engine.runner.request.channel import (
 )
 from ollama_engine.runner.request.group import Numbered, RequestGroup
 from ollama_engine.runner.request.results import Chunk, Result, Usage
+from tests.support.waiting import join
 
 LAST = Chunk(" end", (2,), finish_reason="stop", usage=Usage(1, 2, 0, 0.0, 0.0, 0.0))
 
@@ -171,7 +172,7 @@ def test_events_cross_to_an_event_loop() -> None:
         thread = threading.Thread(target=lambda: [mailbox.put(i) for i in range(1000)])
         thread.start()
         found = [await mailbox.get() for _ in range(1000)]
-        thread.join()
+        join(thread)
         return found
 
     assert asyncio.run(work()) == list(range(1000))

@@ -10,18 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ollama_engine.runner.request.channel import RequestChannel
+from ollama_engine.runner.request.inputs import Inputs
 from ollama_engine.runner.request.options import OnOverflow, RequestOptions
 from ollama_engine.runner.schedule.batching import Step, assemble, best_needed, follow
-from ollama_engine.runner.schedule.inputs import Inputs
-from ollama_engine.runner.schedule.scheduler import Limits, Scheduled, plan
-from ollama_engine.runner.schedule.sequence import Generation, Sequence
+from ollama_engine.runner.schedule.scheduler import BatchLimits, Scheduled, plan
+from ollama_engine.runner.schedule.sequence import Generation, ScheduledRequest
 from ollama_engine.runner.schedule.text_emitter import TextEmitter
 from ollama_engine.sample import Sampler, SamplingParams
 from tests.runner.fakes import Events
 
 
-def sequence(key: int, slot: int, tokens: list[int], submitted: int = 0, sampled: list[int] | None = None) -> Sequence:
-    made = Sequence(channel=RequestChannel(Events()), inputs=Inputs.text(tokens), num_ctx=99, key=key, slot=slot)
+def sequence(
+    key: int, slot: int, tokens: list[int], submitted: int = 0, sampled: list[int] | None = None
+) -> ScheduledRequest:
+    made = ScheduledRequest(
+        channel=RequestChannel(Events()), inputs=Inputs.text(tokens), num_ctx=99, key=key, slot=slot
+    )
     made.submitted, made.sampled = submitted, sampled or []
     return made
 
@@ -118,7 +122,7 @@ def planned(number: int, sequences: list[Generation]) -> Step | None:
         return None
     return assemble(
         number,
-        plan(candidates, Limits(64, 64, 10_000)).scheduled,
+        plan(candidates, BatchLimits(64, 64, 10_000)).scheduled,
         {generation.key: generation for generation in sequences},
     )
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ollama_engine.errors import ContextOverflowError
-from ollama_engine.runner.schedule.inputs import Group, groups_of
+from ollama_engine.runner.request.inputs import Group, groups_of
 from ollama_engine.runner.schedule.overflow import plan_eviction, plan_shift, plan_truncation
 
 

@@ -8,12 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ollama_engine.runner.schedule.inputs import Group, ceil_cut
-from ollama_engine.runner.schedule.scheduler import Candidate, Limits, Plan, SchedulerState, choose_victim, plan
-from tests.suite import scaled
+from ollama_engine.runner.request.inputs import Group, ceil_cut
+from ollama_engine.runner.schedule.scheduler import (
+    FAIR_EVERY,
+    BatchLimits,
+    Candidate,
+    SchedulerState,
+    StepPlan,
+    choose_victim,
+    plan,
+)
+from tests.support.suite import scaled
 
 START = SchedulerState()
-ROOMY = Limits(batch_size=8, max_outputs=4, free_cells=1000)
+ROOMY = BatchLimits(batch_size=8, max_outputs=4, free_cells=1000)
 
 
 def decoder(key: int, priority: int = 0, draft: int = 0) -> Candidate:
@@ -31,7 +39,7 @@ class Case:
     name: str
     candidates: list[Candidate]
     pieces: list[tuple[int, int, int]]
-    limits: Limits = ROOMY
+    limits: BatchLimits = ROOMY
     state: SchedulerState = START
     owed: int | None = None
     starved: tuple[int, ...] = ()
@@ -69,7 +77,12 @@ CASES = [
     ),
     Case("newcomers at the end", [prompt(1, 5), prompt(2, 5)], [(2, 5, 1), (1, 3, 0)], state=SchedulerState((2,))),
     Case("priority", [prompt(1, 50), prompt(2, 50, 1)], [(2, 8, 0)]),
-    Case("priority left aside", [prompt(1, 50), prompt(2, 50, 1)], [(1, 8, 0)], state=SchedulerState((1, 2), None, 7)),
+    Case(
+        "priority left aside",
+        [prompt(1, 50), prompt(2, 50, 1)],
+        [(1, 8, 0)],
+        state=SchedulerState((1, 2), None, FAIR_EVERY - 1),
+    ),
     Case(
         "more decoders than places",
         [decoder(key) for key in range(6)],
@@ -225,7 +238,7 @@ def test_who_was_served_goes_to_the_end() -> None:
         ([], ROOMY._replace(free_cells=-1), "at least 0"),
     ],
 )
-def test_refused(candidates: list[Candidate], limits: Limits, message: str) -> None:
+def test_refused(candidates: list[Candidate], limits: BatchLimits, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         plan(candidates, limits)
 
@@ -249,7 +262,7 @@ def test_victim(candidates: list[Candidate], freed: dict[int, int], victim: int 
 # -- promises over many steps ------------------------------------------------------------------------------------------
 
 limits_of = st.builds(
-    Limits,
+    BatchLimits,
     batch_size=st.integers(1, 12),
     max_outputs=st.integers(5, 12),
     free_cells=st.just(10**6),
@@ -283,7 +296,7 @@ def candidates_of(most: int) -> st.SearchStrategy[list[Candidate]]:
     return st.integers(0, most).flatmap(lambda n: st.tuples(*(candidate_of(key) for key in range(n)))).map(list)
 
 
-def check_step(candidates: list[Candidate], limits: Limits, got: Plan) -> None:
+def check_step(candidates: list[Candidate], limits: BatchLimits, got: StepPlan) -> None:
     """What holds for every plan."""
     by_key = {candidate.key: candidate for candidate in candidates}
     keys = [piece.key for piece in got.scheduled]
@@ -316,7 +329,7 @@ def check_step(candidates: list[Candidate], limits: Limits, got: Plan) -> None:
 
 
 @given(candidates_of(8), limits_of, st.integers(0, 40))
-def test_any_step(candidates: list[Candidate], limits: Limits, free_cells: int) -> None:
+def test_any_step(candidates: list[Candidate], limits: BatchLimits, free_cells: int) -> None:
     limits = limits._replace(free_cells=free_cells)
     got = plan(candidates, limits)
     check_step(candidates, limits, got)
@@ -333,7 +346,7 @@ def test_any_step(candidates: list[Candidate], limits: Limits, free_cells: int) 
 
 @settings(max_examples=scaled(100, quick=25), deadline=None)
 @given(candidates_of(7), limits_of, st.data())
-def test_nobody_starves(candidates: list[Candidate], limits: Limits, data: st.DataObject) -> None:
+def test_nobody_starves(candidates: list[Candidate], limits: BatchLimits, data: st.DataObject) -> None:
     """While newcomers of any priority keep coming, each is served within 10 * (N + 1) steps."""
     running = {candidate.key: candidate for candidate in candidates}
     waited = dict.fromkeys(running, 0)
@@ -366,7 +379,7 @@ def test_nobody_starves(candidates: list[Candidate], limits: Limits, data: st.Da
 
 @settings(max_examples=scaled(100, quick=25), deadline=None)
 @given(candidates_of(6), limits_of, st.integers(60, 120))
-def test_a_small_pool_comes_to_an_end(candidates: list[Candidate], limits: Limits, n_cells: int) -> None:
+def test_a_small_pool_comes_to_an_end(candidates: list[Candidate], limits: BatchLimits, n_cells: int) -> None:
     """With preemption, and cells enough for the largest alone, everyone gets all computed; nobody is stuck."""
     limits = limits._replace(headroom=0)
     running = {

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ollama_engine.runner.score.paths import Node, Paths, Tokens, plan_paths
-from tests.suite import scaled
+from tests.support.suite import scaled
 
 CASES: list[tuple[list[Tokens], list[tuple[Tokens, int, int | None]]]] = [
     ([], []),

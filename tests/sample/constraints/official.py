@@ -22,6 +22,7 @@ from llguidance import LLMatcher
 
 from ollama_engine.errors import GrammarError
 from tests.sample.constraints.accepting import accepts, matcher
+from tests.support.cached_folder import put
 
 PACKAGE = "jsonschema==4.26.0"
 SHA256 = "0c26707e2efad8aa1bfc5b7ce170f3fccc2e4918ff85989ba9ffa9facb2be326"
@@ -67,7 +68,7 @@ def _download(folder: Path) -> Path | None:
             top = archive.getnames()[0].split("/")[0]
             wanted = [m for m in archive.getmembers() if m.isfile() and m.name.startswith(f"{top}/json/tests/")]
             archive.extractall(temp, wanted, filter="data")
-        (Path(temp) / top / "json" / "tests").replace(folder)
+        put(Path(temp) / top / "json" / "tests", folder)
     return folder
 
 

@@ -15,6 +15,7 @@ from ollama_engine.sample.constraints import compiler as compiler_module
 from ollama_engine.sample.constraints.compiler import GrammarCompiler
 from ollama_engine.sample.constraints.formats import Choice, Lark, Regex
 from ollama_engine.tokenizer import Tokenizer, from_gguf
+from tests.support.waiting import join
 
 
 @pytest.fixture(scope="module")
@@ -180,6 +181,5 @@ def test_threads_make_the_vocabulary_once(tokenizer: Tokenizer) -> None:
         threads = [threading.Thread(target=compiler.constraint, args=(Choice(["a"]),)) for _ in range(6)]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join()
+        join(*threads)
     assert len(made) == 1

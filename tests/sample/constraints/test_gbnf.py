@@ -14,7 +14,7 @@ from ollama_engine.errors import GrammarError
 from ollama_engine.sample.constraints import gbnf
 from ollama_engine.sample.constraints.formats import GBNF
 from tests.sample.constraints.accepting import accepts, matcher
-from tests.suite import scaled
+from tests.support.suite import scaled
 
 JSON = r"""
 root   ::= object
@@ -120,7 +120,7 @@ def ends(rules: dict[str, Any], text: str) -> set[int]:
             return found[e.rule, at]
         if isinstance(e, gbnf.Alternatives):
             return set().union(*(walk(each, at) for each in e.choices))
-        parts = e.parts if isinstance(e, gbnf.Sequence) else [e.inner] * e.low
+        parts = e.parts if isinstance(e, gbnf.Concatenation) else [e.inner] * e.low
         reached = {at}
         for part in parts:
             reached = set().union(*(walk(part, i) for i in reached))
@@ -148,7 +148,7 @@ def is_nullable(e: Any, empty: set[str]) -> bool:
         return any(is_nullable(each, empty) for each in e.choices)
     if isinstance(e, gbnf.Repeat):
         return e.low == 0 or is_nullable(e.inner, empty)
-    return isinstance(e, gbnf.Sequence) and all(is_nullable(each, empty) for each in e.parts)
+    return isinstance(e, gbnf.Concatenation) and all(is_nullable(each, empty) for each in e.parts)
 
 
 def has_left_recursion(rules: dict[str, Any]) -> bool:
@@ -164,7 +164,7 @@ def has_left_recursion(rules: dict[str, Any]) -> bool:
         if isinstance(e, gbnf.Repeat):
             return begins(e.inner)
         found: set[str] = set()
-        for part in e.parts if isinstance(e, gbnf.Sequence) else ():
+        for part in e.parts if isinstance(e, gbnf.Concatenation) else ():
             found |= begins(part)
             if not is_nullable(part, empty):
                 break
@@ -183,6 +183,7 @@ def texts() -> list[str]:
     return ["".join(letters) for n in range(5) for letters in itertools.product(LETTERS, repeat=n)]
 
 
+@pytest.mark.timeout(180)  # 400 grammars, each with all texts of up to 4 letters
 @settings(max_examples=scaled(400, quick=25), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(grammars())
 def test_random_grammars(grammar: str) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import suite
 from tests.sample.constraints import official
+from tests.support import suite
 
 KNOWN = {("optional/ecmascript-regex.json", '"\ufeff"')}
 r"""\s and \S are those of Unicode, where U+FEFF is no white space; ECMAScript's is."""

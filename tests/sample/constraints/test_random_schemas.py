@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from ollama_engine import Completion, Engine, Request, SamplingParams, demo
 from ollama_engine.errors import GrammarError
 from tests.sample.constraints.schemas import schemas
-from tests.suite import scaled
+from tests.support.suite import scaled
 
 IN_FLIGHT = 16
 PATIENCE = 600
@@ -69,6 +69,7 @@ def check(engine: Engine, asked: list[dict[str, Any]], max_tokens: int) -> Count
     return seen
 
 
+@pytest.mark.timeout(300)  # 2,000 answers
 def test_answers_of_the_demo_model() -> None:
     n = scaled(2_000, quick=60)
     with Engine(demo.path(), num_ctx=256, parallel=8, threads=1) as engine:
@@ -85,6 +86,7 @@ def smollm2(smollm2_path: Path) -> Iterator[Engine]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(180)  # 300 answers of a model of 135M
 def test_answers_of_a_published_model(smollm2: Engine) -> None:
     n = scaled(300, quick=5)
     seen = check(smollm2, collected(n), 64)

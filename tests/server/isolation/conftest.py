@@ -13,10 +13,11 @@ import pytest
 from ollama_engine.server.isolation.loader import ProcessLoader
 from ollama_engine.server.isolation.remote_model import RemoteModel
 from ollama_engine.server.library import Library
-from ollama_engine.server.scheduler.loader import LoadedEngine, Loader, LocalLoader
-from ollama_engine.server.scheduler.runner_options import RunnerOptions
+from ollama_engine.server.model_manager.loader import LoadedEngine, Loader, LocalLoader
+from ollama_engine.server.model_manager.runner_options import RunnerOptions
 from ollama_engine.server.served import ServedModel
 from ollama_engine.server.settings import ServerSettings
+from tests.support.waiting import join
 
 Value = TypeVar("Value")
 
@@ -42,7 +43,7 @@ def loaded(loop: asyncio.AbstractEventLoop, loader: Loader, name: str) -> Loaded
 
 def pair(name: str) -> Iterator[Pair]:
     loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     settings, models = ServerSettings(num_parallel=2), []
     try:
@@ -56,7 +57,7 @@ def pair(name: str) -> Iterator[Pair]:
             closing: Any = model.close()
             asyncio.run_coroutine_threadsafe(closing, loop).result(60)
         loop.call_soon_threadsafe(loop.stop)
-        thread.join()
+        join(thread)
         loop.close()
 
 

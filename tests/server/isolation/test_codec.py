@@ -19,9 +19,9 @@ from ollama_engine.chat.events import MalformedToolCall, ParsedToolCall, ToolCal
 from ollama_engine.chat.go_template import GoTemplate
 from ollama_engine.chat.messages import Message, ToolCall
 from ollama_engine.errors import ConfigError, EngineError, GrammarError, NoMemoryError, Option
-from ollama_engine.ml.memory import DeviceMemory, MemoryReport
-from ollama_engine.ml.placement_plan import LayerSizes, ModelSizes, PlacementOptions, Room
-from ollama_engine.ml.placement_planner import plan_placement
+from ollama_engine.ml.device.memory import DeviceMemory, MemoryReport
+from ollama_engine.ml.device.placement_plan import LayerSizes, ModelSizes, PlacementOptions, Room
+from ollama_engine.ml.device.placement_planner import plan_placement
 from ollama_engine.runner.chat.results import ChatChunk
 from ollama_engine.runner.embed.results import Embedding
 from ollama_engine.runner.observe.trace import PhaseSpan, StepRecord
@@ -34,7 +34,7 @@ from ollama_engine.server.isolation.codec import decode, encode
 from ollama_engine.server.isolation.failures import error_of, sent_error
 from ollama_engine.server.isolation.registry import _classes
 from ollama_engine.server.served import ModelFacts
-from tests.suite import scaled
+from tests.support.suite import scaled
 
 TEXTS = st.text(st.characters(), max_size=8) | st.sampled_from(
     ["", "$", "$bytes", "\ud800", "\ud83d\ude00", "\0", "é\n"]

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -20,19 +19,20 @@ from ollama_engine.server.isolation.loader import ProcessLoader
 from ollama_engine.server.isolation.model_process import ModelProcess, how_it_ended
 from ollama_engine.server.isolation.remote_model import RemoteModel
 from ollama_engine.server.library import Library
-from ollama_engine.server.scheduler.making import make_scheduler
-from ollama_engine.server.scheduler.runner_options import RunnerOptions
-from ollama_engine.server.scheduler.scheduler import Scheduler
-from ollama_engine.server.scheduler.waiting import LoadCancelledError
+from ollama_engine.server.model_manager.making import make_manager
+from ollama_engine.server.model_manager.manager import ModelManager
+from ollama_engine.server.model_manager.runner_options import RunnerOptions
+from ollama_engine.server.model_manager.waiting import LoadCancelledError
 from ollama_engine.server.settings import ServerSettings
+from tests.support.waiting import eventually
 
 SMALL = {"num_ctx": 128, "num_batch": 32, "num_thread": 1}
 ENDLESS = SamplingParams(max_tokens=10**6)
 
 
-def run(test: Callable[[Scheduler], Awaitable[None]], **settings: object) -> None:
+def run(test: Callable[[ModelManager], Awaitable[None]], **settings: object) -> None:
     async def within() -> None:
-        pool = make_scheduler(ServerSettings(isolation="process", num_parallel=2, **settings))  # type: ignore[arg-type]
+        pool = make_manager(ServerSettings(isolation="process", num_parallel=2, **settings))  # type: ignore[arg-type]
         try:
             await asyncio.wait_for(test(pool), 200)
         finally:
@@ -46,7 +46,7 @@ def process_of(model: object) -> int:
     return model.process.pid
 
 
-async def answer(pool: Scheduler, name: str) -> tuple[int, str]:
+async def answer(pool: ModelManager, name: str) -> tuple[int, str]:
     async with pool.lease(Library().find(name), SMALL) as held:
         stream = held.model.generate("Once upon a time", SamplingParams(max_tokens=5, temperature=0))
         return process_of(held.model), "".join([chunk.text async for chunk in stream])
@@ -63,7 +63,7 @@ def alive(pid: int) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_crash_ends_its_own_requests_only(number: signal.Signals) -> None:
-    async def test(pool: Scheduler) -> None:
+    async def test(pool: ModelManager) -> None:
         first, text = await answer(pool, "demo")
         other, other_text = await answer(pool, "demo-vision")
         async with pool.lease(Library().find("demo"), SMALL) as held:
@@ -89,7 +89,7 @@ def test_a_crash_ends_its_own_requests_only(number: signal.Signals) -> None:
 def test_closing_ends_answers_and_leaves_no_process() -> None:
     pids = []
 
-    async def test(pool: Scheduler) -> None:
+    async def test(pool: ModelManager) -> None:
         async with pool.lease(Library().find("demo"), SMALL) as held:
             stream = held.model.generate("Once", ENDLESS, on_overflow="shift")
             await anext(aiter(stream))
@@ -108,7 +108,7 @@ def test_a_file_that_cannot_be_loaded_says_why(tmp_path: Path) -> None:
     damaged = tmp_path / "damaged.gguf"
     damaged.write_bytes(demo.path().read_bytes()[:-1000])
 
-    async def test(pool: Scheduler) -> None:
+    async def test(pool: ModelManager) -> None:
         with pytest.raises(LoadError, match="model 'x:latest' could not be loaded") as caught:
             async with pool.lease(Library((("x", damaged),)).find("x"), SMALL):
                 pass
@@ -140,11 +140,11 @@ def test_a_load_that_is_given_up_leaves_no_process(monkeypatch: pytest.MonkeyPat
 SERVER = """
 import asyncio, sys
 from ollama_engine.server.library import Library
-from ollama_engine.server.scheduler.making import make_scheduler
+from ollama_engine.server.model_manager.making import make_manager
 from ollama_engine.server.settings import ServerSettings
 
 async def main():
-    pool = make_scheduler(ServerSettings(isolation="process"))
+    pool = make_manager(ServerSettings(isolation="process"))
     async with pool.lease(Library().find("demo"), {"num_ctx": 64, "num_thread": 1}) as held:
         print(held.model.process.pid, flush=True)
         await asyncio.sleep(600)
@@ -158,16 +158,15 @@ asyncio.run(main())
 @pytest.mark.parametrize("stopped", [False, True], ids=["running", "stopped"])
 def test_a_process_does_not_outlive_its_server(stopped: bool) -> None:
     with subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        child = int(server.stdout.readline())
-        assert alive(child)
-        if stopped:  # it cannot even notice that its input has ended
-            os.kill(child, signal.SIGSTOP)
-        server.kill()
-    end = time.monotonic() + 30
-    while alive(child):
-        assert time.monotonic() < end
-        time.sleep(0.01)
+        try:
+            assert server.stdout is not None
+            child = int(server.stdout.readline())
+            assert alive(child)
+            if stopped:  # it cannot even notice that its input has ended
+                os.kill(child, signal.SIGSTOP)
+        finally:
+            server.kill()
+    eventually(lambda: not alive(child))
 
 
 def test_how_processes_end() -> None:

@@ -16,8 +16,8 @@ from ollama_engine import Engine, demo
 from ollama_engine.multimodal.source import image_bytes
 from ollama_engine.sample import SamplingParams
 from ollama_engine.server.isolation.hosted_model import HostedModel
-from ollama_engine.server.isolation.runner import without_sites
-from ollama_engine.server.isolation.runner_app import runner_app
+from ollama_engine.server.isolation.model_server import without_sites
+from ollama_engine.server.isolation.model_server_app import runner_app
 from tests.cli.program import program
 
 LOAD = {"Parallel": 2, "BatchSize": 64, "FlashAttention": -1, "KvSize": 256, "KvCacheType": "f16", "NumThreads": 1,

@@ -34,7 +34,7 @@ def test_a_crash_is_an_error_of_its_own_request(tmp_path: Path) -> None:
         with client.stream("POST", "/api/generate", json=endless) as response:
             lines = response.iter_lines()
             assert not json.loads(next(lines))["done"]
-            (row,) = app.state.service.scheduler.loaded()
+            (row,) = app.state.service.manager.loaded()
             assert isinstance(row.model, RemoteModel)
             os.kill(row.model.process.pid, signal.SIGKILL)
             *_, last = lines

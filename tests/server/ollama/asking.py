@@ -10,7 +10,7 @@ import httpx
 
 __all__ = ["ask", "error_of", "idle", "lines_of", "post"]
 
-PATIENCE = 120
+PATIENCE = 50
 
 
 def post(address: str, path: str, body: Any) -> httpx.Response:

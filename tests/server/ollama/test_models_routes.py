@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from ollama_engine.server import ServerSettings, create_app
 from ollama_engine.store.modelfile import parse_modelfile
 from tests.store.layout import put_model
-from tests.tiny import write_tiny_llama
+from tests.support.tiny import write_tiny_llama
 
 LIBRARY = "registry.ollama.ai/library"
 JINJA = "{% for m in messages %}{{ m.content }}{% endfor %}{{ tools }}"

@@ -12,7 +12,7 @@ from ollama_engine.server.app import create_app
 from ollama_engine.server.settings import ServerSettings
 from tests.server.running import running
 from tests.store.fake_registry import serving
-from tests.tiny import write_tiny_llama
+from tests.support.tiny import write_tiny_llama
 
 ollama = pytest.importorskip("ollama", reason="the extra `clients` is not installed")
 

@@ -18,5 +18,5 @@ def test_a_model_that_is_gone_is_left_out(error: EngineError) -> None:
         raise error
 
     gone = SimpleNamespace(model=SimpleNamespace(metrics=metrics))
-    service: Any = SimpleNamespace(scheduler=SimpleNamespace(loaded=lambda: [gone, gone]))
+    service: Any = SimpleNamespace(manager=SimpleNamespace(loaded=lambda: [gone, gone]))
     assert asyncio.run(live(service)) == {"models": []}

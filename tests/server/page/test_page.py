@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.workers import eventually
+from tests.support.waiting import eventually, join
 
 httpx = pytest.importorskip("httpx")
 playwright = pytest.importorskip("playwright.sync_api", reason="the extra `clients` is not installed")
@@ -29,7 +29,11 @@ PRESS_ESCAPE = """() => new MutationObserver((_, observer) => {
 """Presses Escape when an answer has begun; from outside it may come when a quick model has written all of it."""
 LONG = "Tell me a long story about a fox."
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not CHROMIUM, reason="there is no Chromium")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timing("Chromium's processes draw within the limits of its driver"),
+    pytest.mark.skipif(not CHROMIUM, reason="there is no Chromium"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -164,8 +168,7 @@ def test_sixteen_chats_are_watched(page: Any, demo_server: str) -> None:
         page.screenshot(path=str(shot))
     finally:
         ends.set()
-        for thread in chats:
-            thread.join()
+        join(*chats)
     page.wait_for_function("() => document.querySelector('#requests tbody').textContent === 'none'", timeout=60_000)
 
 

@@ -1,0 +1,1 @@
+"""Commands that ask a model: run, embed."""

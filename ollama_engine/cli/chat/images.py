@@ -1,0 +1,133 @@
+"""Images that a user shows to a model: the files of --image and /image, and paths dropped into a conversation.
+
+A terminal writes the path of a file that is dropped into it: quoted, with backslashes before spaces, or as file://.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from ollama_engine.cli.errors import UsageError, describe
+from ollama_engine.cli.paths import existing
+from ollama_engine.errors import ImageError
+
+__all__ = ["NamedImage", "dropped_images", "image_of_flag", "image_part", "named_path", "read_named"]
+
+WORD = re.compile(r"""'([^']+)'(?!\S)|"([^"]+)"(?!\S)|((?:\\.|[^\s\\])+)""")
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".avif")
+PUNCTUATION = ".,;:!?)"
+HEAD = 16
+"""Bytes that tell whether a file is an image."""
+
+
+class NamedImage(NamedTuple):
+    """An image, and what to call it."""
+
+    name: str
+    data: bytes
+
+
+def read_named(path: str) -> NamedImage:
+    """An image file that was decoded once. Raises ImageError, which names the path."""
+    from ollama_engine.multimodal.image import read_image  # noqa: PLC0415 (numpy: a command's help is there before)
+    from ollama_engine.multimodal.source import image_bytes  # noqa: PLC0415 (see above)
+
+    data = image_bytes(os.path.expanduser(path))
+    try:
+        read_image(data)
+    except ImageError as error:
+        raise error.behind(f"{path}: ") from error.__cause__
+    return NamedImage(os.path.basename(path), data)
+
+
+def image_of_flag(path: str) -> NamedImage:
+    """An image of --image. Raises UsageError; where there is no such file, it suggests similar names."""
+    try:
+        return read_named(existing(os.path.expanduser(path)))
+    except (ImageError, OSError) as error:
+        raise UsageError(f"--image: {describe(error)}") from None
+
+
+def image_part(image: NamedImage) -> dict[str, Any]:
+    """The part of a message, as OpenAI's API writes it: JSON can hold it."""
+    import base64  # noqa: PLC0415 (few conversations have images)
+
+    from ollama_engine.multimodal.image import media_type  # noqa: PLC0415 (see above)
+
+    text = base64.b64encode(image.data).decode()
+    return {"type": "image_url", "image_url": {"url": f"data:{media_type(image.data[:HEAD])};base64,{text}"}}
+
+
+def dropped_images(line: str) -> tuple[list[NamedImage], str]:
+    """The images whose paths are in a line, and the text without them.
+
+    A path has a slash or an image's ending, and names an image file that exists; every other word is text. Raises
+    ImageError for an image that is damaged.
+    """
+    if _is_dropped(line.strip()):  # with spaces that the terminal left as they are
+        return [read_named(line.strip())], ""
+    images, kept, end = [], [], 0
+    for begin, after, path in _paths(line):
+        images.append(read_named(path))
+        kept.append(line[end:begin].strip())
+        end = after
+    kept.append(line[end:].strip())
+    return images, " ".join(filter(None, kept)) if images else line
+
+
+def named_path(text: str) -> str:
+    """The path that a whole text names, with or without quotes and backslashes."""
+    found = WORD.fullmatch(text)
+    candidates = [text] if found is None else [text, *_spellings(found)]
+    return next((path for path in candidates if os.path.exists(os.path.expanduser(path))), text)
+
+
+def _paths(line: str) -> Iterator[tuple[int, int, str]]:
+    """(begin, end, path) of each path of an image file in a line."""
+    at = 0
+    while (begin := re.compile(r"\S").search(line, at)) is not None:
+        found = WORD.match(line, begin.start())
+        path = None if found is None else next(filter(_is_dropped, _spellings(found)), None)
+        if found is None or path is None:
+            # The next word, not what follows a quotation mark that may be an apostrophe.
+            following = re.compile(r"\s").search(line, begin.start())
+            at = len(line) if following is None else following.start()
+            continue
+        yield found.start(), found.end(), path
+        at = found.end()
+
+
+def _spellings(found: re.Match[str]) -> Iterator[str]:
+    """The paths that a word of a line may mean: as it is, without punctuation at its end, without backslashes."""
+    quoted = found[1] or found[2]
+    word = quoted or found[3]
+    if word.startswith("file://"):
+        from urllib.parse import unquote, urlsplit  # noqa: PLC0415 (few do)
+
+        with suppress(ValueError):
+            yield unquote(urlsplit(word).path)
+        return
+    for spelled in (word, word.rstrip(PUNCTUATION)):
+        yield spelled
+        if quoted is None:
+            yield re.sub(r"\\(.)", r"\1", spelled)
+
+
+def _is_dropped(path: str) -> bool:
+    """Whether a word looks like a path, and is that of an image file."""
+    if "/" not in path and os.sep not in path and not path.lower().endswith(SUFFIXES):
+        return False
+    from ollama_engine.multimodal.image import is_image  # noqa: PLC0415 (see above)
+
+    path = os.path.expanduser(path)
+    try:
+        if not os.path.isfile(path):
+            return False
+        with open(path, "rb") as file:
+            return is_image(file.read(HEAD))
+    except (OSError, ValueError):
+        return False

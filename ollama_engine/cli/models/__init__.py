@@ -1,0 +1,1 @@
+"""Commands about model files and the store: list, show, pull, create, convert ..."""

@@ -1,0 +1,1 @@
+"""Commands of servers and workers: serve, ps, stop, runner, worker."""

@@ -1,0 +1,194 @@
+"""`ollama-engine serve`: the HTTP server."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ollama_engine
+from ollama_engine import demo
+from ollama_engine.cli.errors import UsageError
+from ollama_engine.cli.measure.devices import refuse_unknown
+from ollama_engine.cli.paths import existing
+from ollama_engine.server.settings import SETTINGS, ServerSettings, Setting, read_address
+
+__all__ = ["add_arguments", "main"]
+
+PACKAGED = {"demo": demo.path, "demo-vision": demo.vision_path}
+MISSING = "serve needs packages that are not installed: pip install 'ollama_engine[server]'"
+NO_RAY = "--replicas needs packages that are not installed: pip install 'ollama_engine[ray]'"
+RAY_SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",  # Ray reports to its makers otherwise
+    "RAY_SERVE_USE_GRPC_BY_DEFAULT": "1",  # an answer's chunks come in half the time that Ray's objects take
+    "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",  # a replica's code waits for nothing but its event loop
+}
+"""Ray's own environment variables, where they are not set; they hold for clusters that are started here."""
+FLAGS = {"debug": "debug-level", "devices": "device"}
+"""Settings whose flags have other names: --debug shows tracebacks, with every command."""
+REPEATED = ("devices",)
+"""Settings whose flags may be given several times, as with other commands."""
+LOG_LEVELS = (logging.INFO, logging.DEBUG, 5)
+"""Log levels for OLLAMA_DEBUG 0, 1 and 2."""
+EXAMPLE = """\
+listening at {url} (in a browser: a page to chat)
+  curl {url}/api/chat -d '{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
+  OpenAI's clients: base_url="{url}/v1"; Ollama's and Anthropic's: "{url}"; all routes: {url}/docs"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of this command."""
+    parser.add_argument("models_served", metavar="MODEL", nargs="*",
+                        help="a GGUF file, served under its name without .gguf. demo, demo-vision and the models "
+                        "of the store are served anyway; lists show the first two where they are named")  # fmt: skip
+    group = parser.add_argument_group("server", "Each stands above the environment variable that is named with it.")
+    group.add_argument("--host", metavar="HOST[:PORT]",
+                       help="where to listen (OLLAMA_HOST, default 127.0.0.1:11434)")  # fmt: skip
+    group.add_argument("--port", metavar="N", type=int, help="TCP port; 0 takes a free one")
+    for name, setting in SETTINGS.items():
+        add_flag(group, name, setting)
+    add_replica_flags(parser)
+
+
+def add_replica_flags(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of a server with several engines."""
+    group = parser.add_argument_group(
+        "replicas", "Engines in processes of their own, on this machine or on a cluster, by Ray (docs/ray.md)."
+    )
+    group.add_argument("--replicas", metavar="N|N-M", type=replica_numbers,
+                       help="engines, each with a cache of its own; N to M by the length of the queue")  # fmt: skip
+    group.add_argument("--replica-cpus", metavar="N", type=int,
+                       help="CPUs of each, and threads of its engine (default: its part of this machine)")  # fmt: skip
+    group.add_argument("--replica-gpus", metavar="N", type=float, default=0.0,
+                       help="GPUs of each, 0.5 for two on one (default 0)")  # fmt: skip
+    group.add_argument("--ray-address", metavar="ADDRESS",
+                       help="a running Ray cluster: auto, or HOST:PORT (default: one is started)")  # fmt: skip
+
+
+def replica_numbers(text: str) -> tuple[int, int]:
+    """Replicas at least and at most."""
+    low, mark, high = text.partition("-")
+    try:
+        found = int(low), int(high if mark else low)
+    except ValueError:
+        found = (0, 0)
+    if not 0 <= found[0] <= found[1] or not found[1]:
+        raise argparse.ArgumentTypeError(f"expected a number from 1, or two like 1-4, got {text!r}")
+    return found
+
+
+def add_flag(group: argparse._ArgumentGroup, name: str, setting: Setting) -> None:
+    """Add the flag of a setting: its value is read as that of the variable is."""
+    flag = f"--{FLAGS.get(name, name).replace('_', '-')}"
+    told = f"{setting.help} ({setting.variable})".replace("%", "%%")
+    if not setting.metavar:
+        group.add_argument(flag, dest=name, action="store_true", default=None, help=told)
+        return
+
+    def convert(text: str) -> Any:
+        try:
+            return setting.read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"expected {error}, got {text!r}") from None
+
+    if name in REPEATED:
+        group.add_argument(flag, dest=name, metavar=setting.metavar, type=convert, action="extend",
+                           help=f"{told}; may be repeated")  # fmt: skip
+        return
+    group.add_argument(flag, dest=name, metavar=setting.metavar, type=convert, help=told)
+
+
+def main(args: argparse.Namespace) -> None:
+    settings = settings_of(args)
+    log_requests(settings.debug)
+    try:
+        from ollama_engine.server.program import serve  # noqa: PLC0415 (an extra has what it needs)
+    except ModuleNotFoundError as error:
+        raise UsageError(f"{MISSING} ({error.name} is missing)") from None
+
+    def told(url: str) -> None:
+        model = settings.files[0][0] if settings.files else "demo"
+        print(EXAMPLE.format(url=url, model=model), file=sys.stderr, flush=True)
+
+    if args.replicas is None:
+        refuse_replica_flags(args)
+        if settings.devices and settings.isolation == "none":  # elsewhere, this process loads no driver
+            refuse_unknown(settings.devices, ollama_engine.Engine.devices())
+        serve(settings, told)
+    else:
+        serve_with_ray(args, settings, told)
+
+
+def refuse_replica_flags(args: argparse.Namespace) -> None:
+    """Raise UsageError for flags that mean nothing without --replicas."""
+    for name in ("replica_cpus", "replica_gpus", "ray_address"):
+        if getattr(args, name):
+            raise UsageError(f"--{name.replace('_', '-')} is for replicas: say how many with --replicas")
+
+
+def serve_with_ray(args: argparse.Namespace, settings: ServerSettings, told: Callable[[str], None]) -> None:
+    """Serve with replicas until a signal comes."""
+    for name, value in RAY_SETTINGS.items():
+        os.environ.setdefault(name, value)
+    try:
+        from ollama_engine.ray.application import ReplicaOptions  # noqa: PLC0415 (an extra has what it needs)
+        from ollama_engine.ray.program import serve_replicas  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise UsageError(f"{NO_RAY} ({error.name} is missing)") from None
+    low, high = args.replicas
+    cpus = args.replica_cpus or (1 if args.ray_address else max(1, (os.cpu_count() or 1) // high))
+    serve_replicas(settings, ReplicaOptions(low, high, cpus, args.replica_gpus), args.ray_address, told)
+
+
+def log_requests(debug: int) -> None:
+    """Have the package's log, and the web server's, say what happens and when."""
+    log, web = logging.getLogger("ollama_engine"), logging.getLogger("uvicorn")
+    log.setLevel(min(LOG_LEVELS[debug], log.level))
+    web.setLevel(logging.INFO if debug else logging.WARNING)
+    for handler in log.handlers:
+        handler.setFormatter(LineFormatter())
+        web.addHandler(handler)
+
+
+class LineFormatter(logging.Formatter):
+    """Writes "2026-01-31T12:00:00.000Z INFO message"."""
+
+    default_time_format = "%Y-%m-%dT%H:%M:%S"
+    default_msec_format = "%s.%03dZ"
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(message)s")
+        self.converter = time.gmtime
+
+
+def settings_of(args: argparse.Namespace) -> ServerSettings:
+    """The environment's settings with the flags above them. Raises ConfigError and UsageError."""
+    changes = {name: getattr(args, name) for name in SETTINGS if getattr(args, name) is not None}
+    for name in REPEATED:
+        if name in changes:
+            changes[name] = tuple(changes[name])
+    if args.host is not None:
+        changes["host"], changes["port"] = read_address("--host", args.host)
+    if args.port is not None:
+        if not 0 <= args.port < 1 << 16:
+            raise UsageError(f"--port is a number from 0 to 65535, got {args.port}")
+        changes["port"] = args.port
+    changes["files"] = tuple(map(served_file, args.models_served))
+    return ServerSettings.from_environment(os.environ, **changes)
+
+
+def served_file(model: str) -> tuple[str, Path]:
+    """Name and path of a file, or of a packaged model, which lists show where it is named. Raises FileNotFoundError."""
+    if model in PACKAGED:
+        return model, PACKAGED[model]()
+    try:
+        path = Path(existing(model)).resolve()
+    except FileNotFoundError as error:
+        told = f"{error.strerror}; MODEL is a GGUF file. Models of the store are served without being named"
+        raise FileNotFoundError(error.errno, told, model) from None
+    return path.stem, path

@@ -1,8 +1,0 @@
-import logging
-
-from ollama_engine.ml.device_info import Device
-
-log: logging.Logger
-
-def devices() -> tuple[Device, ...]: ...
-def ggml_version() -> str: ...

@@ -1,0 +1,1 @@
+"""GGUF files: read, checked, mapped. Nothing here computes."""

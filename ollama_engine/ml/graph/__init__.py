@@ -1,0 +1,1 @@
+"""Tensors and graphs: made, planned, computed, and the storages that outlive them."""

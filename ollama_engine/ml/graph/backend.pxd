@@ -1,0 +1,89 @@
+from libc.stdint cimport uint64_t
+
+from ollama_engine.ml.ggml cimport libggml as lib
+from ollama_engine.ml.ggml.libworker cimport oe_worker, oe_worker_task
+from ollama_engine.ml.threads.thread_pools cimport ThreadPools
+from ollama_engine.ml.graph.uploads cimport Uploads
+from ollama_engine.ml.graph.window cimport Memory
+
+
+cdef enum:
+    DEVICE_SLOTS = 16  # GGML_SCHED_MAX_BACKENDS
+
+
+cdef class Buffer:
+    cdef lib.ggml_backend_buffer_t buffer
+    cdef int pid
+
+    cdef char *base(self) noexcept
+
+
+cdef Buffer new_buffer(lib.ggml_backend_buffer_t buffer)
+
+
+cdef class Scheduler(Memory):
+    cdef lib.ggml_backend_sched_t ptr
+    cdef int pid
+
+
+cdef class Backend:
+    # -- handles, freed by close() --
+    cdef lib.ggml_backend_t handles[DEVICE_SLOTS]
+    cdef int n_handles
+    cdef lib.ggml_backend_sched_t sched
+    cdef Scheduler scheduler
+    cdef lib.ggml_backend_sched_t measurer
+    cdef ThreadPools pools
+    cdef Uploads uploads
+    cdef lib.graph_plan_t plan_graph
+    cdef oe_worker *worker
+    cdef int pid
+    # -- configuration --
+    cdef readonly object params
+    cdef readonly object kernels
+    cdef readonly tuple devices
+    # Connections to other machines, which some of `devices` belong to.
+    cdef readonly tuple workers
+    cdef readonly int threads
+    cdef readonly int max_nodes
+    # -- state, changed with `lock` held --
+    cdef object lock
+    cdef object members
+    # The context whose tensors lie in the scheduler's memory, and the structure that this memory was planned for.
+    cdef object allocated
+    cdef uint64_t planned
+    # Bytes that the CPU's kernels need beside the results of the largest graph planned.
+    cdef size_t work
+    # {device name: bytes} of the scheduler's memory. Replaced, never changed: read without `lock`.
+    cdef dict graph_sizes
+    # Bytes that constants may still take before the system is asked again what is available.
+    cdef size_t constant_room
+    # The context that ggml works on with the GIL released.
+    cdef object busy
+    # Whether `busy` was started with Context.launch and not waited for yet.
+    cdef bint running
+    cdef object __weakref__
+
+    cdef int _connect(self, choose) except -1
+    cdef int _start(self) except -1
+    cdef lib.ggml_backend_sched_t _new_scheduler(self) except NULL
+    cdef int _free(self) except -1
+    cdef int adjust_threads(self) except -1
+    cdef int check_open(self) except -1
+    cdef int check_idle(self) except -1
+    cdef int check_workers(self) except -1
+    cdef int pin_operations(self, lib.ggml_backend_sched_t sched, lib.ggml_cgraph *graph) noexcept
+    cdef int check_unmapped(self) except -1
+    cdef int check_free(self) except -1
+    cdef int start_work(self, oe_worker_task task, void *argument) except -1
+    cdef int finish_work(self) except? -1
+    cdef int forget_graph(self) except -1
+    cdef int start_plan(self) except -1
+    cdef int renew_scheduler(self) except -1
+    cdef int note_graph_sizes(self) except -1
+    cdef lib.ggml_backend_sched_t measuring_scheduler(self) except NULL
+    cdef size_t more_work(self, lib.ggml_cgraph *graph) noexcept
+    cdef int give_up(self) except -1
+    cdef lib.ggml_backend_dev_t cpu_device(self) noexcept
+    cdef lib.ggml_backend_buffer_type_t buffer_type(self, int device) noexcept
+    cdef lib.ggml_backend_buffer_type_t cpu_buffer_type(self) noexcept

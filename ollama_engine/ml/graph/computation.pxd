@@ -1,0 +1,44 @@
+from libc.stddef cimport size_t
+from libc.stdint cimport int64_t, uint64_t
+
+from ollama_engine.ml.ggml cimport libggml as lib
+from ollama_engine.ml.graph.backend cimport Backend
+from ollama_engine.ml.ggml.libcompute cimport oe_compute_job
+from ollama_engine.ml.graph.tensor cimport Graph
+
+
+cdef class Computation(Graph):
+    cdef readonly Backend backend
+    cdef readonly int max_nodes
+    cdef lib.ggml_cgraph *graph
+    # -- tensors made so far; constants by address --
+    cdef size_t used_at_start
+    cdef list inputs
+    cdef set unwritten
+    cdef set placed
+    # -- operands as they were before the scheduler of several devices put copies in their place --
+    cdef lib.ggml_tensor **operands
+    cdef int64_t n_operands
+    # -- state --
+    cdef dict limits
+    cdef bint has_outputs
+    cdef bint attached
+    cdef bint computed
+    cdef oe_compute_job job
+
+    cdef int begin(self, Backend backend, int max_nodes) except -1
+    cdef int64_t count(self) noexcept
+    cdef int settle(self) except -1
+    cdef int make_ready(self) except -1
+    cdef int finish(self, int status) except -1
+    cdef int prepare(self) except -1
+    cdef int measure_into(self, size_t *sizes) except -1
+    cdef int refuse_more_than_available(self, const size_t *sizes) except -1
+    cdef int plan(self, uint64_t structure) except -1
+    cdef int allocate(self) except -1
+    cdef size_t upper_bound(self) noexcept
+    cdef int assign_devices(self) except -1
+    cdef int detach(self) except -1
+    cdef int restore_operands(self) except -1
+    cdef int forget_inputs(self) except -1
+    cdef int check_inputs(self) except -1

@@ -1,0 +1,1 @@
+from ollama_engine.ml.graph.tensor import Tensor as Tensor

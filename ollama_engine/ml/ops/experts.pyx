@@ -1,0 +1,121 @@
+"""Our own operations for mixtures of experts. They are ggml custom operations, which only its CPU backend runs.
+
+A product with experts (csrc/kernels/small_batch/experts_op.h) is three nodes of the graph: the first sorts the rows by
+their experts, the second quantizes the activations in that order, the third multiplies. A weighted sum of rows
+(csrc/kernels/weighted_sum_op.h) is one node.
+"""
+
+from libc.stdint cimport int64_t
+
+from ollama_engine.errors import ShapeError
+
+from ollama_engine.ml.ggml cimport libggml as lib
+from ollama_engine.ml.graph.computation cimport Computation
+from ollama_engine.ml.ggml.libsmallbatch cimport (
+    oe_experts_acts_size, oe_experts_multiply_op, oe_experts_plan_op, oe_experts_plan_size, oe_experts_quantize_op,
+    oe_sb_kernel, oe_sb_kernel_for, oe_weighted_sum_op,
+)
+from ollama_engine.ml.ops.small_batch cimport custom, kernel_of
+from ollama_engine.ml.graph.tensor cimport Graph, Tensor, alive, describe, graph_of, wrap
+
+from ollama_engine.ml.ops.small_batch import SMALL_BATCH_QUANTIZED
+
+# One thread sorts the ids, and counts them in 32 bits.
+cdef int64_t MAX_ROUTES = 1 << 22
+
+
+cdef int _check(Tensor experts, Tensor b, Tensor ids) except -1:
+    cdef lib.ggml_tensor *x = experts.ptr
+    cdef lib.ggml_tensor *y = b.ptr
+    cdef lib.ggml_tensor *i = ids.ptr
+    if not lib.ggml_is_contiguous(x):
+        raise ShapeError(f"mul_mat_id_small_batch: the experts {describe(experts)} must be contiguous")
+    if y.type != lib.GGML_TYPE_F32 or y.nb[0] != sizeof(float):
+        raise ShapeError(f"mul_mat_id_small_batch: the values must be f32 with contiguous rows, got {describe(b)}")
+    if i.type != lib.GGML_TYPE_I32 or i.nb[0] != sizeof(int):
+        raise ShapeError(f"mul_mat_id_small_batch: the ids must be i32 with contiguous rows, got {describe(ids)}")
+    if x.ne[3] != 1 or y.ne[3] != 1 or i.ne[2] != 1 or i.ne[3] != 1:
+        raise ShapeError("mul_mat_id_small_batch: experts and values have up to 3 dimensions, ids 2; "
+                         f"got {describe(experts)}, {describe(b)}, {describe(ids)}")
+    if x.ne[0] != y.ne[0] or i.ne[1] != y.ne[2] or i.ne[0] % y.ne[1]:
+        raise ShapeError(f"mul_mat_id_small_batch: {describe(experts)}, {describe(b)} and ids {describe(ids)} do not "
+                         f"fit: expected values [{x.ne[0]}, {i.ne[0]} or 1, {i.ne[1]}]")
+    if i.ne[0] > MAX_ROUTES // i.ne[1]:
+        raise ShapeError(f"mul_mat_id_small_batch: {describe(ids)} is more than {MAX_ROUTES} ids; use mul_mat_id")
+    return 0
+
+
+cdef Tensor _plan(Graph graph, Tensor ids, int64_t experts):
+    """The node that sorts the ids. Gate, up and down have the same ids and share it."""
+    cdef int64_t[4] ne = [oe_experts_plan_size(ids.ptr.ne[0] * ids.ptr.ne[1], experts), 1, 1, 1]
+    cdef lib.ggml_tensor *operand = ids.ptr
+    key = (<size_t>operand, experts)
+    plan = graph.rounded.get(key)
+    if plan is None:
+        plan = wrap(graph, custom(graph, ne, lib.GGML_TYPE_I32, &operand, 1, oe_experts_plan_op, 1,
+                                  <void *><size_t>experts))
+        graph.rounded[key] = plan
+    return plan
+
+
+cdef Tensor _rounded(Graph graph, Tensor b, Tensor ids, Tensor plan, const oe_sb_kernel *kernel):
+    """The node that quantizes the activations. Gate and up have the same values and ids and share it."""
+    cdef int64_t[4] ne = [oe_experts_acts_size(kernel, b.ptr.ne[0], ids.ptr.ne[0] * ids.ptr.ne[1]), 1, 1, 1]
+    cdef lib.ggml_tensor *operands[3]
+    # A row alone is laid out for multiply_single, which the kernel for few rows may have where `kernel` has none.
+    alone = oe_sb_kernel_for(kernel, 1).multiply_single != NULL
+    key = (<size_t>b.ptr, <size_t>plan.ptr, <size_t>kernel.quantize, alone)
+    acts = graph.rounded.get(key)
+    if acts is None:
+        operands[0], operands[1], operands[2] = b.ptr, ids.ptr, plan.ptr
+        acts = wrap(graph, custom(graph, ne, lib.GGML_TYPE_I8, operands, 3, oe_experts_quantize_op,
+                                  lib.GGML_N_TASKS_MAX, <void *>kernel))
+        graph.rounded[key] = acts
+    return acts
+
+
+def mul_mat_id_small_batch(Tensor experts not None, Tensor b not None, Tensor ids not None, str instructions=None):
+    """One matrix for each row, as mul_mat_id: experts [n, m, e] of a type in SMALL_BATCH_QUANTIZED, b f32
+    [n, used or 1, k], ids i32 [used, k] -> f32 [m, used, k].
+
+    Takes up to 2**22 ids, and is fast where few rows choose the same expert. Ids may repeat, also within one token. `b`
+    is quantized to 8 bits as in mul_mat_id. A row of the result has the same bits on every CPU and whatever the other
+    rows are. `instructions`: one of `small_batch_instructions(experts.dtype)`; None takes the last.
+    """
+    cdef Graph graph = graph_of(experts, b, ids)
+    cdef lib.ggml_tensor *operands[3]
+    cdef int64_t[4] ne
+    kernel = kernel_of("mul_mat_id_small_batch", SMALL_BATCH_QUANTIZED, experts, instructions)
+    _check(experts, b, ids)
+    plan = _plan(graph, ids, experts.ptr.ne[2])
+    acts = _rounded(graph, b, ids, plan, kernel)
+    operands[0], operands[1], operands[2] = experts.ptr, (<Tensor>acts).ptr, (<Tensor>plan).ptr
+    ne[0], ne[1], ne[2], ne[3] = experts.ptr.ne[1], ids.ptr.ne[0], ids.ptr.ne[1], 1
+    result = custom(graph, ne, lib.GGML_TYPE_F32, operands, 3, oe_experts_multiply_op, lib.GGML_N_TASKS_MAX,
+                    <void *>kernel)
+    graph.limit_index(ids, experts.ptr.ne[2], result)
+    return wrap(graph, result)
+
+
+def suits_weighted_sum(Tensor x not None):
+    """Whether to use weighted_sum on `x`: it needs a backend with no device but the CPU."""
+    alive(x)
+    return x.owner.is_graph and (<Computation>x.owner).backend.n_handles == 1
+
+
+def weighted_sum(Tensor x not None, Tensor weights not None):
+    """Weighted sum of rows, added in order: x f32 [m, rows, n], weights f32 [1, rows, n] -> f32 [m, n]."""
+    cdef Graph graph = graph_of(x, weights)
+    cdef lib.ggml_tensor *a = x.ptr
+    cdef lib.ggml_tensor *w = weights.ptr
+    cdef lib.ggml_tensor *operands[2]
+    cdef int64_t[4] ne = [a.ne[0], a.ne[2], 1, 1]
+    if a.type != lib.GGML_TYPE_F32 or a.nb[0] != sizeof(float) or w.type != lib.GGML_TYPE_F32:
+        raise ShapeError(f"weighted_sum: expected f32 with contiguous rows and f32 weights, got {describe(x)} and "
+                         f"{describe(weights)}")
+    if w.ne[0] != 1 or w.ne[1] != a.ne[1] or w.ne[2] != a.ne[2] or w.ne[3] != 1 or a.ne[3] != 1:
+        raise ShapeError(f"weighted_sum: {describe(x)} takes weights [1, {a.ne[1]}, {a.ne[2]}], "
+                         f"got {describe(weights)}")
+    operands[0], operands[1] = a, w
+    return wrap(graph, custom(graph, ne, lib.GGML_TYPE_F32, operands, 2, oe_weighted_sum_op, lib.GGML_N_TASKS_MAX,
+                              NULL))

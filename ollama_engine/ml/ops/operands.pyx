@@ -1,0 +1,71 @@
+"""Checks of operands that several operations share."""
+
+from ollama_engine.errors import ShapeError
+
+from ollama_engine.ml.ggml cimport libggml as lib
+from ollama_engine.ml.graph.tensor cimport Graph, Tensor, describe
+
+cdef double LARGEST_FLOAT = 3.4028234663852886e38
+
+
+cdef double finite(object value, str op, str name) except? -1.0:
+    """`value` as a finite C float. Call it before any check of the graph: converting may run Python code."""
+    cdef double number = float(value)
+    if not -LARGEST_FLOAT <= number <= LARGEST_FLOAT:
+        raise ShapeError(f"{op}: {name} must be a finite number, got {value}")
+    return number
+
+
+SOFTCAPS = (1e-3, 1e6)
+cdef double _LEAST_CAP = SOFTCAPS[0], _MOST_CAP = SOFTCAPS[1]
+
+
+cpdef double read_softcap(object value, str op) except? -1.0:
+    """`value` as a soft cap: 0 for none, or one of `SOFTCAPS`, least and most. Raises ShapeError.
+
+    Published models cap at 30 or 50. Within the range, float32 holds score / cap for every score that matters; a
+    smaller cap makes all scores alike, and a larger one changes none.
+    """
+    cdef double cap = float(value)
+    if cap != 0 and not _LEAST_CAP <= cap <= _MOST_CAP:
+        raise ShapeError(f"{op}: softcap is 0 for none, or {_LEAST_CAP:g} to {_MOST_CAP:g}, got {value}")
+    return cap
+
+
+cdef int need_f32(Tensor a, str op) except -1:
+    if a.ptr.type != lib.GGML_TYPE_F32:
+        raise ShapeError(f"{op}: expected f32, got {describe(a)}; use ops.cast(...)")
+    return 0
+
+
+cdef int need_rows(Tensor a, str op) except -1:
+    """Refuse a tensor whose rows are not contiguous; the rows themselves may lie anywhere."""
+    need_f32(a, op)
+    if a.ptr.nb[0] != sizeof(float):
+        raise ShapeError(f"{op}: rows of {describe(a)} must be contiguous; use ops.cont(...)")
+    return 0
+
+
+cdef lib.ggml_tensor *dense(Graph graph, Tensor a, str op) except NULL:
+    """`a` with the strides of a newly made tensor of its shape. The graph needs room for one more tensor.
+
+    ggml_is_contiguous ignores the stride of a dimension of size 1, but many kernels use it all the same.
+    """
+    cdef lib.ggml_tensor *t = a.ptr
+    cdef size_t expected = lib.ggml_type_size(t.type)
+    cdef bint strict = t.nb[0] == expected
+    cdef int i
+    if not lib.ggml_is_contiguous(t):
+        raise ShapeError(f"{op}: {describe(a)} must be contiguous; use ops.cont(...)")
+    expected = lib.ggml_row_size(t.type, t.ne[0])
+    for i in range(1, 4):
+        strict = strict and t.nb[i] == expected
+        expected *= t.ne[i]
+    if strict:
+        return t
+    return lib.ggml_reshape_4d(graph.ctx, t, t.ne[0], t.ne[1], t.ne[2], t.ne[3])
+
+
+cdef lib.ggml_tensor *dense_f32(Graph graph, Tensor a, str op) except NULL:
+    need_f32(a, op)
+    return dense(graph, a, op)

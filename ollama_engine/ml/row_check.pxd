@@ -1,6 +1,0 @@
-from libc.stdint cimport int64_t
-
-from ollama_engine.ml.tensor cimport Tensor
-
-
-cdef int check_rows(Tensor index, int64_t rows) except -1

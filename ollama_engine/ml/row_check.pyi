@@ -1,1 +1,0 @@
-from ollama_engine.ml.tensor import Tensor as Tensor

@@ -1,0 +1,231 @@
+"""Weights: the tensors of a GGUF file, planned for each device, then mapped or read.
+
+On the CPU, weights stay in the mapped file. A matrix gets a second, repacked copy (`Tensor.repacked`) where ggml can
+repack its type and `kernel_choice` has no faster kernel for the original. Where memory is short there are no such
+copies, and the log says so.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import TracebackType
+
+from ollama_engine.errors import ClosedError
+from ollama_engine.ml.device.hostmem import available_bytes
+from ollama_engine.ml.device.placement_plan import Placement
+from ollama_engine.ml.gguf.gguf_file import GGUFFile, TensorInfo
+from ollama_engine.ml.gguf.mapped_files import MappedFiles
+from ollama_engine.ml.gguf.model_file import ModelFile
+from ollama_engine.ml.graph.backend import Backend
+from ollama_engine.ml.graph.storage import Storage
+from ollama_engine.ml.graph.tensor import Tensor
+from ollama_engine.ml.weights.weight_plan import OF_ALL_LAYERS, plan_weights
+
+log = logging.getLogger(__name__)
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes done and the bytes in all."""
+
+_CHUNK = 64 << 20
+_GROUP = 64 << 20
+
+
+class Weights(Mapping[str, Tensor]):
+    """All tensors of a model by name.
+
+    Construction plans and allocates nothing; `load` takes the memory and fills it, `repack` adds the repacked copies.
+    Both raise NoMemoryError when a device is too small. Without a `placement` all is on the CPU.
+    `tied`: the model computes its output with the embeddings of tokens where the file has no output; "output.weight" is
+    a copy of them then, on the device of the output layer.
+    """
+
+    def __init__(
+        self, backend: Backend, gguf: GGUFFile, placement: Placement | None = None, *, repack: bool = True,
+        tied: bool = False,
+    ) -> None:  # fmt: skip
+        self.backend = backend
+        self.gguf = gguf
+        self.plan = plan_weights(backend, gguf, placement, mmap=backend.params.mmap, repack=repack, tied=tied)
+        """Which tensor goes on which device."""
+        self._repacked = list(self.plan.repacked)
+        self._tensors: dict[str, Tensor] = {}
+        self._storages: list[Storage] = []
+        self._loaded = False
+        self._meter = _Meter(None, 0)
+        self.files = MappedFiles()
+        """The files that tensors are mapped from."""
+
+    # -- commit --------------------------------------------------------------------------------------------------------
+
+    def load(self, progress: Progress | None = None) -> None:
+        """Map, allocate and read. Call `repack` later, when everything else that the model needs has its memory.
+
+        `progress` is called with (bytes done, bytes in all), last by `repack` with both equal.
+        """
+        copied = [i for i in self.plan.infos.values() if i.name not in self.plan.mapped]
+        total = sum(i.nbytes for i in (*self.plan.infos.values(), *self._repacked))
+        self._meter = _Meter(progress, total)
+        with self._open_files() as files:
+            self._map(files, self._meter)
+            self._copy(copied, files, self._meter)
+        self._loaded = True
+
+    def declare(self) -> None:
+        """Make tensors without taking memory, to plan with: mapped ones are not read yet, all else has no contents."""
+        with self._open_files() as files:
+            self._map(files, self._meter, touch=False)
+        if rest := [info for info in self.plan.infos.values() if info.name not in self._tensors]:
+            storage = self._storage(len(rest))
+            self._tensors |= {info.name: storage.add(info.name, info.dtype, info.shape) for info in rest}
+        self._loaded = True
+
+    def repack(self) -> None:
+        """Make the repacked copies, unless they take more than half of the memory that is left."""
+        needed = sum(info.nbytes for info in self._repacked)
+        if needed > available_bytes() // 2:
+            log.warning("%d MiB for repacked copies of the weights would take more than half of the %d MiB available; "
+                        "decoding goes without them", needed >> 20, available_bytes() >> 20)  # fmt: skip
+            self._repacked = []
+        with self._open_files() as files:
+            self._repack(files, self._meter)
+        self._meter.finish()
+
+    @contextmanager
+    def _open_files(self) -> Iterator[list[ModelFile]]:
+        """Open the model's files. On an error, free what was loaded."""
+        files = [ModelFile(path) for path in self.gguf.files]
+        try:
+            yield files
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            for file in files:
+                file.close()
+
+    def _storage(self, capacity: int) -> Storage:
+        storage = Storage(self.backend, capacity)
+        self._storages.append(storage)
+        return storage
+
+    def _map(self, files: list[ModelFile], meter: _Meter, *, touch: bool = True) -> None:
+        for number, file in enumerate(files):
+            infos = [i for i in self.plan.mapped.values() if i.file == number]
+            if not infos:
+                continue
+            storage = self._storage(len(infos))
+            for info in infos:
+                self._tensors[info.name] = storage.add(info.name, info.dtype, info.shape)
+            storage.map(file.mapping(), {info.name: info.offset for info in infos})
+            file.watch(self.files)
+            fits = touch and sum(info.nbytes for info in infos) < available_bytes()
+            for info in infos:
+                if fits:
+                    _touch(storage, info)
+                meter.advance(info.nbytes)
+
+    def _copy(self, infos: list[TensorInfo], files: list[ModelFile], meter: _Meter) -> None:
+        places = {info.name: (self.plan.devices[info.name], info.name in OF_ALL_LAYERS) for info in infos}
+        for device, of_all in sorted(set(places.values())):
+            mine = [i for i in infos if places[i.name] == (device, of_all)]
+            storage = self._storage(len(mine))
+            for info in mine:
+                self._tensors[info.name] = storage.add(info.name, info.dtype, info.shape)
+            storage.allocate(device)
+            if not of_all:  # which, as weights, would have the graph cut at each operation that reads them elsewhere
+                storage.mark_weights()
+            for info in mine:
+                self._tensors[info.name].set_bytes(files[info.file].read(info))
+                meter.advance(info.nbytes)
+
+    def _repack(self, files: list[ModelFile], meter: _Meter) -> None:
+        if not self._repacked:
+            return
+        storage = self._storage(len(self._repacked))
+        for info in self._repacked:
+            self._tensors[info.name].repacked = storage.add(info.name, info.dtype, info.shape)
+        storage.allocate_repacked()
+        for group in _groups(self._repacked):
+            storage.fill({info.name: files[info.file].read(info) for info in group})
+            for info in group:
+                meter.advance(info.nbytes)
+
+    def planned(self) -> dict[str, dict[str, int]]:
+        """Bytes by device name, {"CPU": {"weights": .., "mapped": .., "repacked": ..}}, of copies if they are made."""
+        names = [device.name for device in self.backend.devices]
+        plan = self.plan.planned(names)
+        plan[names[-1]]["repacked"] = sum(info.nbytes for info in self._repacked)
+        return plan
+
+    # -- use -----------------------------------------------------------------------------------------------------------
+
+    def __getitem__(self, name: str) -> Tensor:
+        if not self._loaded:
+            raise ClosedError("these weights are not loaded, or closed")
+        return self._tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def close(self) -> None:
+        """Free the memory. Safe to call twice."""
+        for storage in self._storages:
+            storage.close()
+        self.files.close()
+        self._loaded = False
+        self._storages = []
+        self._tensors = {}
+
+    def __enter__(self) -> Weights:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _groups(infos: list[TensorInfo]) -> Iterator[list[TensorInfo]]:
+    """Groups of tensors to repack at once: work for all threads, yet short enough for Ctrl-C between two groups."""
+    group: list[TensorInfo] = []
+    for info in infos:
+        group.append(info)
+        if sum(member.nbytes for member in group) >= _GROUP:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def _touch(storage: Storage, info: TensorInfo) -> None:
+    """Page a mapped tensor in now, where the system can; otherwise the first step does so page by page."""
+    end = info.offset + info.nbytes
+    for begin in range(info.offset, end, _CHUNK):
+        if not storage.populate(begin, min(_CHUNK, end - begin)):
+            return
+
+
+class _Meter:
+    """Reports progress, at most once for each percent."""
+
+    def __init__(self, report: Progress | None, total: int) -> None:
+        self._report = report
+        self._total = total
+        self._done = 0
+        self._shown = -1
+
+    def advance(self, nbytes: int) -> None:
+        self._done += nbytes
+        percent = self._done * 100 // max(1, self._total)
+        if self._report is not None and percent > self._shown:
+            self._shown = percent
+            self._report(self._done, self._total)
+
+    def finish(self) -> None:
+        if self._report is not None and self._shown < 100:
+            self._report(self._total, self._total)

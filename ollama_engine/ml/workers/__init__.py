@@ -1,0 +1,1 @@
+"""Devices of other processes and machines, reached through ggml's RPC."""

@@ -1,0 +1,74 @@
+"""BatchMethods: what an Engine offers for prompts by the thousands."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from ollama_engine.sample import SamplingParams
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ollama_engine.config import EngineConfig
+    from ollama_engine.runner.bulk.answer import BatchAnswer
+    from ollama_engine.runner.bulk.answering import OnError
+    from ollama_engine.runner.chat.options import ChatKeywords
+    from ollama_engine.runner.load.loading import Loaded
+
+__all__ = ["BatchMethods"]
+
+_DEFAULT_PARAMS = SamplingParams()
+
+
+class BatchMethods:
+    """Any number of prompts, answered in order as they are taken."""
+
+    if TYPE_CHECKING:
+
+        def _open(self) -> Loaded:
+            """The model. Raises ClosedError."""
+
+        @property
+        def config(self) -> EngineConfig:
+            """The options."""
+
+    def map_batches(
+        self, prompts: Iterable[Any], params: SamplingParams = _DEFAULT_PARAMS, *,
+        checkpoint: str | os.PathLike[str] | None = None, on_error: OnError = "raise", **options: Unpack[ChatKeywords],
+    ) -> Iterator[BatchAnswer]:  # fmt: skip
+        """The answers to any number of prompts, in their order; prompts are taken from the iterable as they are needed.
+
+        A prompt is what `generate` takes, or a list of messages, which `chat` takes. With `checkpoint`, a path, answers
+        are kept in a file of JSON lines before they are returned. The same call with the same prompts goes on where one
+        that was killed has ended: it returns the answers in the file, and computes the others.
+
+        Args:
+            prompts: what `generate` takes, or lists of messages.
+            params: how tokens are chosen. A seed is that of each prompt.
+            checkpoint: file of answers, made where it does not exist.
+            on_error: "raise", or "keep": a prompt that the model cannot take has an answer with an `error`.
+            options: see `RequestKeywords`; with messages also `ChatKeywords`.
+
+        Closing the iterator cancels what is under way. Raises as `generate` and `chat` do; ConfigError for
+        one prompt instead of several, and where the checkpoint is a folder, or of another model, of other parameters or
+        prompts; EngineBusyError where another process writes it.
+        """
+        from ollama_engine.runner.bulk import answering  # noqa: PLC0415
+
+        answering.check_prompts(prompts)
+        model = os.path.basename(self._open().path)
+        how: Any = answering.Answering(self, self.config.parallel, params, options, on_error)  # type: ignore[arg-type]
+        if checkpoint is None:
+            return answering.answered(how, enumerate(prompts))
+        from ollama_engine.runner.bulk.checkpoint import Checkpoint  # noqa: PLC0415
+
+        kept = Checkpoint(checkpoint, answering.job_of(model, how))
+
+        def all_of_them() -> Iterator[BatchAnswer]:
+            with kept, closing(answering.resumed(how, prompts, kept)) as answers:  # type: ignore[type-var]
+                yield from answers
+
+        return all_of_them()

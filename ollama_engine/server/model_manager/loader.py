@@ -1,0 +1,143 @@
+"""Loader: how models get into memory. LocalLoader loads them in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ollama_engine.engine import Engine
+from ollama_engine.errors import UnsupportedModelError
+from ollama_engine.server.local_model import LocalModel
+from ollama_engine.server.model_manager.facts import facts_of, with_template
+from ollama_engine.server.model_manager.memory import need_of
+
+if TYPE_CHECKING:
+    from ollama_engine.ml.device.memory import MemoryReport
+    from ollama_engine.server.model_manager.planner import Bytes, Need
+    from ollama_engine.server.model_manager.runner_options import RunnerOptions
+    from ollama_engine.server.served import ServedModel
+    from ollama_engine.server.settings import ServerSettings
+    from ollama_engine.store.stored_model import StoredModel
+
+__all__ = ["LoadProgress", "LoadedEngine", "Loader", "LocalLoader", "engine_options", "log_changed",
+           "refuse_adapters"]  # fmt: skip
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+"""How often a model on other devices is asked whether it is over."""
+
+LoadProgress = Callable[[int, int], None]
+"""Called with bytes done and bytes in all, from any thread. What it raises ends the load."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedEngine:
+    """A model in memory.
+
+    Attributes:
+        model: what answers.
+        memory: what it takes.
+        close: frees it; requests that still run end with ClosedError.
+        over: whether it takes no requests any more, though nobody has closed it: after a fault, or a crash.
+        ended: awaits that it is over; None for a model that neither has a process of its own nor uses other devices.
+    """
+
+    model: ServedModel
+    memory: MemoryReport
+    close: Callable[[], Awaitable[None]]
+    over: Callable[[], bool]
+    ended: Callable[[], Awaitable[object]] | None = None
+
+
+class Loader(Protocol):
+    """Loads models, in this process or in others."""
+
+    async def measure(self, stored: StoredModel, options: RunnerOptions, taken: Bytes) -> Need:
+        """What a model will take, where all loaded ones are unloaded for it, which take `taken` on each device.
+
+        Raises what loading raises for a file that cannot be loaded.
+        """
+
+    async def load(self, stored: StoredModel, options: RunnerOptions, progress: LoadProgress) -> LoadedEngine:
+        """Load a model. Raises as `Engine` does, and what `progress` raises."""
+
+
+class LocalLoader:
+    """Loads models in this process."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self._settings = settings
+
+    async def measure(self, stored: StoredModel, options: RunnerOptions, taken: Bytes) -> Need:
+        return await asyncio.to_thread(measure, stored, options, self._settings, taken)
+
+    async def load(self, stored: StoredModel, options: RunnerOptions, progress: LoadProgress) -> LoadedEngine:
+        refuse_adapters(stored)
+        settings = self._settings
+
+        def load() -> tuple[Engine, LoadedEngine]:
+            chosen = engine_options(stored, options, settings)
+            log_changed(stored, options, chosen)
+            engine = Engine(stored.model_path, projector=stored.projector_path, progress=progress, **chosen)
+            try:
+                model = LocalModel(engine, stored, with_template(facts_of(engine), stored.template))
+                return engine, LoadedEngine(
+                    model, engine.memory, lambda: asyncio.to_thread(engine.close), lambda: engine.closed,
+                    (lambda: _over(engine)) if settings.devices else None,
+                )  # fmt: skip
+            except BaseException:
+                engine.close()
+                raise
+
+        return (await asyncio.to_thread(load))[1]
+
+
+async def _over(engine: Engine) -> None:
+    """Wait until an engine has closed, as it does when a worker is gone."""
+    while not engine.closed:
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+def measure(stored: StoredModel, options: RunnerOptions, settings: ServerSettings, taken: Bytes) -> Need:
+    """What a model will take where nothing is loaded, with the layers on GPUs that fit there then.
+
+    `taken`: what loaded models take now on each device. Reads the header of the file.
+    """
+    refuse_adapters(stored)
+    known = engine_options(stored, options, settings)
+    del known["max_queue"]
+    return need_of(Engine.plan_memory(stored.model_path, projector=stored.projector_path, more_memory=taken, **known))
+
+
+def engine_options(stored: StoredModel, options: RunnerOptions, settings: ServerSettings) -> dict[str, Any]:
+    """Keyword arguments of the Engine; num_ctx is at most what the model was trained for, as in Ollama."""
+    from ollama_engine.ml.gguf.gguf_file import GGUFFile  # noqa: PLC0415 (numpy; the server starts sooner without)
+    from ollama_engine.ml.gguf.metadata import Metadata  # noqa: PLC0415
+
+    has_gpu = bool(settings.devices) or any(device.kind in ("gpu", "igpu") for device in Engine.devices())
+    chosen = options.engine_options(settings, has_gpu=has_gpu)
+    with GGUFFile(stored.model_path) as file:
+        trained = file.metadata.get(f"{Metadata(file.metadata).architecture}.context_length")
+    if chosen["num_ctx"] and isinstance(trained, int) and trained > 0:
+        chosen["num_ctx"] = min(chosen["num_ctx"], trained)
+    return chosen
+
+
+def log_changed(stored: StoredModel, options: RunnerOptions, chosen: Mapping[str, Any]) -> None:
+    """Log which options of a request its model is not loaded with; see `engine_options`."""
+    if options.num_ctx and chosen["num_ctx"] != options.num_ctx:
+        log.warning("%s: num_ctx is %d and not %d: the model was trained for no more",
+                    stored.name, chosen["num_ctx"], options.num_ctx)  # fmt: skip
+    for name, own in (("num_gpu", "gpu_layers"), ("main_gpu", "main_gpu")):
+        if getattr(options, name) and own not in chosen:
+            log.warning("%s: %s does nothing: this machine has no GPU", stored.name, name)
+
+
+def refuse_adapters(stored: StoredModel) -> None:
+    """Raise UnsupportedModelError for a model with adapters: without them its answers are another model's."""
+    if stored.adapter_paths:
+        raise UnsupportedModelError(f"model '{stored.name}' has an adapter (LoRA), which cannot be applied yet")

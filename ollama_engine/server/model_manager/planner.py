@@ -1,0 +1,196 @@
+"""Planner: what to load, unload and share next. Pure: it sees numbers, and neither models nor a clock.
+
+Requests wait in the order of their arrival. One that fits a loaded model gets it at once, unless an earlier one waits
+for that model to be unloaded; so nobody starves. Loads come one after another, since only between them is known how
+much memory is free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ollama_engine.server.model_manager.runner_options import RunnerOptions
+
+__all__ = ["Bytes", "Grant", "LoadPlan", "ModelLimits", "Need", "Resident", "Waiter", "plan"]
+
+Bytes = Mapping[str, int]
+"""Bytes for each device, by its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """A model that has memory, or takes or frees it.
+
+    Attributes:
+        number: of this load; no two have the same.
+        key: which model.
+        state: whether it can be used.
+        options: that it was loaded with.
+        context_length: tokens that it was trained for; None while that is not known.
+        holds: requests that use it.
+        last_used: when the latest of them came or ended.
+        expires_at: when it is unloaded if nobody uses it then.
+        memory: what it takes, its mapped file included.
+    """
+
+    number: int
+    key: str
+    state: Literal["loading", "ready", "unloading"]
+    options: RunnerOptions
+    context_length: int | None = None
+    holds: int = 0
+    last_used: float = 0.0
+    expires_at: float = 0.0
+    memory: Bytes = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a model will take.
+
+    Attributes:
+        memory: bytes on each device, its mapped file and estimates included.
+        least: of these, what it cannot be loaded without.
+        alone: no other model may stay, since there was too little memory with others.
+        room: bytes that devices of other machines have for models of this server, as they said when it was measured:
+            to ask them takes too long for a plan.
+    """
+
+    memory: Bytes = field(default_factory=dict)
+    least: Bytes = field(default_factory=dict)
+    alone: bool = False
+    room: Bytes = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """A request that waits for a model. `need` is None until it has been measured."""
+
+    number: int
+    key: str
+    options: RunnerOptions
+    need: Need | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLimits:
+    """What the machine gives.
+
+    Attributes:
+        models: how many may be loaded at once.
+        free: bytes that models may take beyond those that are loaded, whose mapped files stay in memory.
+    """
+
+    models: int
+    free: Bytes = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A request gets a loaded model."""
+
+    waiter: int
+    resident: int
+
+
+@dataclass(slots=True)
+class LoadPlan:
+    """What to do now. `load` and `measure` are numbers of waiters, `unload` of residents without holds."""
+
+    grants: list[Grant] = field(default_factory=list)
+    unload: list[int] = field(default_factory=list)
+    load: int | None = None
+    measure: int | None = None
+
+
+def plan(residents: Sequence[Resident], waiters: Sequence[Waiter], limits: ModelLimits, now: float) -> LoadPlan:
+    """The next steps for these requests, the earliest first."""
+    return _Planner(residents, limits).plan(waiters, now)
+
+
+class _Planner:
+    def __init__(self, residents: Sequence[Resident], limits: ModelLimits) -> None:
+        self._residents = residents
+        self._by_key = {resident.key: resident for resident in residents}
+        self._limits = limits
+        self._granted: dict[int, int] = {}
+        self._retiring: dict[int, Resident] = {}
+        self._result = LoadPlan()
+        # Whoever needs a load waits for the loads and unloads that go on, and for those who need one and came earlier.
+        self._blocked = any(resident.state != "ready" for resident in residents)
+
+    def plan(self, waiters: Sequence[Waiter], now: float) -> LoadPlan:
+        for waiter in waiters:
+            resident = self._by_key.get(waiter.key)
+            if resident is None:
+                self._make_room(waiter)
+            elif resident.state == "ready" and resident.number not in self._retiring:
+                if waiter.options.fits(resident.options, resident.context_length):
+                    self._grant(waiter, resident)
+                else:
+                    self._retiring[resident.number] = resident
+        for resident in self._residents:
+            if resident.state == "ready" and resident.expires_at <= now:
+                self._retiring.setdefault(resident.number, resident)
+        self._result.unload = [number for number, retiring in self._retiring.items() if not self._holds(retiring)]
+        if self._result.unload:
+            self._result.load = None  # what is free will be known when they have left
+        return self._result
+
+    def _grant(self, waiter: Waiter, resident: Resident) -> None:
+        self._granted[resident.number] = self._granted.get(resident.number, 0) + 1
+        self._result.grants.append(Grant(waiter.number, resident.number))
+
+    def _holds(self, resident: Resident) -> int:
+        return resident.holds + self._granted.get(resident.number, 0)
+
+    def _make_room(self, waiter: Waiter) -> None:
+        """Load this waiter's model, or retire others for it."""
+        if self._blocked:
+            return
+        self._blocked = True
+        if waiter.need is None:
+            self._result.measure = waiter.number
+        elif victims := self._victims(waiter.need):
+            self._retiring |= {victim.number: victim for victim in victims}
+        else:
+            self._result.load = waiter.number
+
+    def _victims(self, need: Need) -> list[Resident]:
+        """The fewest models to unload, least recently used first, and those that nobody uses before others."""
+        order = sorted(self._residents, key=lambda resident: (self._holds(resident) > 0, resident.last_used))
+        if need.alone:
+            return order
+        fits = self._fits(need.memory, need.room)
+        if not self._fits(need.least, need.room)([]):
+            # It does not fit even into an empty machine. Loading it says so; no other model is unloaded for it.
+            fits = self._fits({}, {})
+        chosen: list[Resident] = []
+        for resident in order:
+            left = [other for other in order if other not in chosen]
+            if not left or fits(left):
+                break
+            chosen.append(resident)
+        for resident in reversed(chosen[:-1]):
+            fewer = [other for other in chosen if other is not resident]
+            if fits([other for other in order if other not in fewer]):
+                chosen = fewer
+        return chosen
+
+    def _fits(self, memory: Bytes, room: Bytes) -> Callable[[Sequence[Resident]], bool]:
+        """Whether a model of these bytes can be loaded when only some residents are left."""
+        total = {
+            device: free + sum(resident.memory.get(device, 0) for resident in self._residents)
+            for device, free in self._limits.free.items()
+        } | dict(room)
+
+        def fits(left: Sequence[Resident]) -> bool:
+            taken = {device: sum(other.memory.get(device, 0) for other in left) for device in total}
+            return len(left) < self._limits.models and all(
+                nbytes <= total.get(device, nbytes + taken.get(device, 0)) - taken.get(device, 0)
+                for device, nbytes in memory.items()
+            )
+
+        return fits

@@ -1,0 +1,134 @@
+"""What the manager keeps: requests that wait, and models that are loaded, being loaded, or being unloaded."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from ollama_engine.server.model_manager.memory import mapped_bytes, taken_bytes
+from ollama_engine.server.model_manager.planner import Bytes, Need, Resident, Waiter
+from ollama_engine.server.model_manager.runner_options import RunnerOptions
+
+if TYPE_CHECKING:
+    from ollama_engine.server.model_manager.loader import LoadedEngine
+    from ollama_engine.store.stored_model import StoredModel
+
+__all__ = ["LoadCancelledError", "LoadProgressMeter", "LoadedModelEntry", "WaitingQueue", "WaitingRequest"]
+
+
+class LoadCancelledError(Exception):
+    """Nobody waits for this load any more."""
+
+
+class LoadProgressMeter:
+    """How far a load is. Written from the thread that loads, read by the event loop."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self.done = 0
+        self.total = 0
+        self.started_at = self.moved_at = clock()
+        self.cancelled = False
+
+    def __call__(self, done: int, total: int) -> None:
+        """The loader's progress. Raises LoadCancelledError once the load is cancelled."""
+        if self.cancelled:
+            raise LoadCancelledError
+        if (done, total) != (self.done, self.total):
+            self.done, self.total, self.moved_at = done, total, self._clock()
+
+
+@dataclass(eq=False)
+class WaitingRequest:
+    """A request that waits for a model: `granted` becomes the entry that it then holds."""
+
+    number: int
+    stored: StoredModel
+    options: RunnerOptions
+    keep_alive: float
+    granted: asyncio.Future[LoadedModelEntry]
+    need: Need | None = None
+
+    def view(self) -> Waiter:
+        """What the planner sees."""
+        return Waiter(self.number, self.stored.digest, self.options, self.need)
+
+
+@dataclass(eq=False)
+class LoadedModelEntry:
+    """A model from the beginning of its load until its memory is free."""
+
+    number: int
+    stored: StoredModel
+    options: RunnerOptions
+    need: Need
+    keep_alive: float
+    meter: LoadProgressMeter
+    state: Literal["loading", "ready", "unloading"] = "loading"
+    loaded: LoadedEngine | None = None
+    holds: int = 0
+    last_used: float = 0.0
+    expires_at: float = 0.0
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def view(self) -> Resident:
+        """What the planner sees."""
+        memory = self.need.memory if self.loaded is None else taken_bytes(self.loaded.memory)
+        trained = None if self.loaded is None else self.loaded.model.facts.context_length
+        return Resident(
+            self.number, self.stored.digest, self.state, self.options, trained, self.holds, self.last_used,
+            self.expires_at, memory,
+        )  # fmt: skip
+
+    def mapped(self) -> Bytes:
+        """Bytes of its file that are mapped."""
+        return {} if self.loaded is None else mapped_bytes(self.loaded.memory)
+
+    def used(self, now: float) -> None:
+        """A request came or ended."""
+        self.last_used = now
+        self.expires_at = now + self.keep_alive
+
+
+class WaitingQueue:
+    """Requests that wait, in the order of their arrival."""
+
+    def __init__(self) -> None:
+        self._by_number: dict[int, WaitingRequest] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_number)
+
+    def __iter__(self) -> Iterator[WaitingRequest]:
+        return iter(self._by_number.values())
+
+    def __getitem__(self, number: int) -> WaitingRequest:
+        return self._by_number[number]
+
+    def add(self, waiting: WaitingRequest) -> None:
+        """At the end."""
+        self._by_number[waiting.number] = waiting
+
+    def take(self, number: int) -> WaitingRequest | None:
+        """Remove a request; None where it waits no more."""
+        return self._by_number.pop(number, None)
+
+    def wanting(self, entry: LoadedModelEntry) -> list[WaitingRequest]:
+        """Those whom this model serves once it is loaded."""
+        digest, options = entry.stored.digest, entry.options
+        return [waiting for waiting in self if waiting.stored.digest == digest and waiting.options.fits(options)]
+
+    def alike(self, other: WaitingRequest) -> list[WaitingRequest]:
+        """Those for the same model with the same options."""
+        wanted = (other.stored.digest, other.options)
+        return [waiting for waiting in self if (waiting.stored.digest, waiting.options) == wanted]
+
+    def fail(self, failed: Iterable[WaitingRequest], error_of: Callable[[StoredModel], Exception]) -> None:
+        """End these requests, each with an error of its own: several tasks raise them."""
+        for waiting in list(failed):
+            self.take(waiting.number)
+            if not waiting.granted.done():
+                waiting.granted.set_exception(error_of(waiting.stored))

@@ -1,0 +1,30 @@
+"""What a build asks of the CPU, beside what ggml's library says it is compiled with."""
+
+from __future__ import annotations
+
+import platform
+
+import pytest
+
+from ollama_engine.ml.device.cpu_check import missing_instructions, required_instructions
+from ollama_engine.ml.device.device import devices
+
+NAMES = {
+    "SSE3": "sse3", "SSSE3": "ssse3", "AVX": "avx", "AVX2": "avx2", "FMA": "fma", "F16C": "f16c", "BMI2": "bmi2",
+    "AVX512": "avx512f", "AVX512_VBMI": "avx512vbmi", "AVX512_VNNI": "avx512vnni", "AVX512_BF16": "avx512bf16",
+    "AVX_VNNI": "avxvnni",
+}  # fmt: skip
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="other CPUs are not asked")
+def test_a_native_build_asks_for_all_that_its_ggml_is_compiled_with() -> None:
+    required = required_instructions()
+    if not required:
+        pytest.skip("a portable build asks for nothing")
+    compiled = {NAMES[name] for name, value in devices()[-1].features.items() if value == "1" and name in NAMES}
+    assert "sse3" in compiled
+    assert compiled <= set(required)
+
+
+def test_this_cpu_has_what_this_build_asks_for() -> None:
+    assert missing_instructions() == ()

@@ -1,0 +1,95 @@
+"""The manager with engines: the packaged models, loaded, used and unloaded."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import threading
+
+import pytest
+
+from ollama_engine import Engine, demo
+from ollama_engine.sample import SamplingParams
+from ollama_engine.server.library import Library
+from ollama_engine.server.local_model import LocalModel
+from ollama_engine.server.model_manager.loader import LocalLoader
+from ollama_engine.server.model_manager.manager import ModelManager
+from ollama_engine.server.settings import ServerSettings
+
+SMALL = {"num_ctx": 64, "num_batch": 32, "num_thread": 1}
+
+
+async def answer(pool: ModelManager, name: str, **lease: float) -> str:
+    async with pool.lease(Library().find(name), SMALL, **lease) as held:
+        params = SamplingParams(max_tokens=6, temperature=0)
+        return "".join([chunk.text async for chunk in held.model.generate("Once upon a time", params)])
+
+
+def test_two_models_answer_as_their_engines_do() -> None:
+    async def both() -> list[str]:
+        pool = ModelManager(settings := ServerSettings(), LocalLoader(settings))
+        try:
+            return list(await asyncio.gather(answer(pool, "demo"), answer(pool, "demo"), answer(pool, "demo-vision")))
+        finally:
+            await pool.close()
+
+    found = asyncio.run(both())
+    params = SamplingParams(max_tokens=6, temperature=0)
+    for text, path in zip(found, (demo.path(), demo.path(), demo.vision_path()), strict=True):
+        with Engine(path, num_ctx=64, batch_size=32, threads=1) as engine:
+            assert text == engine.generate("Once upon a time", params).text
+
+
+def test_an_engine_that_closed_itself_is_loaded_anew() -> None:
+    async def test() -> None:
+        pool = ModelManager(settings := ServerSettings(), LocalLoader(settings))
+        first = await answer(pool, "demo")
+        (row,) = pool.loaded()
+        assert isinstance(row.model, LocalModel)
+        row.model.engine.close()  # as it does after a fault, or when its file has changed
+        assert await answer(pool, "demo") == first
+        await pool.close()
+
+    asyncio.run(test())
+
+
+def test_facts_of_a_loaded_model() -> None:
+    async def facts() -> None:
+        pool = ModelManager(settings := ServerSettings(num_parallel=2), LocalLoader(settings))
+        async with pool.lease(Library().find("demo-vision"), {"num_ctx": 100_000}) as held:
+            found = held.model.facts
+        assert found.num_ctx == found.context_length  # no more than it was trained for
+        assert found.parallel == 2
+        assert {"completion", "vision"} <= found.capabilities
+        assert found.memory_bytes > os.path.getsize(demo.vision_path())
+        await pool.close()
+
+    asyncio.run(facts())
+
+
+@pytest.mark.slow
+def test_memory_files_and_threads_return_after_unloading() -> None:
+    """30 times load, answer and unload; what the first ten cycles leave behind is what all others do."""
+
+    def resident_bytes() -> int:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+
+    def used() -> tuple[int, int, int]:
+        return resident_bytes(), len(os.listdir("/proc/self/fd")), threading.active_count()
+
+    async def cycles() -> None:
+        pool = ModelManager(settings := ServerSettings(), LocalLoader(settings))
+        for number in range(30):
+            await answer(pool, "demo", keep_alive=0)
+            while pool._entries:
+                await asyncio.sleep(0.001)
+            if number == 9:
+                before = used()
+        after = used()
+        assert after[1:] == before[1:]
+        assert after[0] - before[0] < 8 << 20  # one load takes more than that
+        await pool.close()
+
+    asyncio.run(cycles())

@@ -1,0 +1,1 @@
+"""What tests of several rooms share: tiny models, waiting with a limit, workers, sizes of the quick suite."""
