@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from types import TracebackType
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import ollama_engine  # its Session is imported when it is asked for: a program starts sooner
+from ollama_engine.closing import Closing
 from ollama_engine.config import CacheType, EngineConfig, FlashAttention
 from ollama_engine.errors import ClosedError
 from ollama_engine.not_copied import NotCopied
@@ -32,10 +32,14 @@ from ollama_engine.runner.score.methods import ScoreMethods
 from ollama_engine.runner.session.identity import ModelIdentity
 from ollama_engine.segments import Segment
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 
 @refuses_unknown(options_elsewhere)
 class Engine(
-    GenerateMethods, BatchMethods, EmbedMethods, ImageMethods, ChatMethods, ScoreMethods, FactMethods, NotCopied
+    GenerateMethods, BatchMethods, EmbedMethods, ImageMethods, ChatMethods, ScoreMethods, FactMethods, NotCopied,
+    Closing,
 ):  # fmt: skip
     """A loaded model, shared by any number of threads and asyncio tasks: their requests are computed together.
 
@@ -235,14 +239,9 @@ class Engine(
         self._closed = True
         self._engine_thread.close()
 
-    def __enter__(self) -> Engine:
+    def __enter__(self) -> Self:
         self._open()
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"Engine({self._loaded.path!r}{', closed' if self._closed else ''})"

@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Generic, TypeVar
 
+from ollama_engine.closing import Closing
 from ollama_engine.errors import ConfigError, Option
 
 __all__ = ["Job", "Workers"]
@@ -30,7 +30,7 @@ class Job(Generic[T]):
     cost: int
 
 
-class Workers:
+class Workers(Closing):
     """A context manager; `threads` are all cores if None. Raises ConfigError for fewer than 1."""
 
     def __init__(self, threads: int | None = None) -> None:
@@ -61,10 +61,6 @@ class Workers:
                 if not future.cancelled():
                     future.exception()
 
-    def __enter__(self) -> Workers:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Cancel the jobs that have not begun, and wait for the others."""
         self._pool.shutdown(cancel_futures=True)

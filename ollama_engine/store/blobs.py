@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from types import TracebackType
 
+from ollama_engine.closing import Closing
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.store.locks import held, try_lock, unlock
 from ollama_engine.store.manifest import Layer, hex_of
@@ -139,14 +139,14 @@ def _is_leftover(name: str) -> bool:
     return name.startswith("sha256-") or (name.startswith(".") and name.endswith(TEMPORARY))
 
 
-class BlobWriter:
+class BlobWriter(Closing):
     """A blob that is being written. Left without `commit`, it leaves nothing behind."""
 
     def __init__(self, blobs: BlobStore) -> None:
         self._blobs = blobs
         self._hash = sha256()
         self._path = blobs.folder / f".{os.urandom(8).hex()}{TEMPORARY}"
-        self._file = open(self._path, "xb")  # noqa: SIM115 (closed by `commit` or `__exit__`)
+        self._file = open(self._path, "xb")  # noqa: SIM115 (closed by `commit` or `close`)
 
     def write(self, data: bytes) -> None:
         self._hash.update(data)
@@ -164,12 +164,8 @@ class BlobWriter:
         flush_folder(self._blobs.folder)
         return digest
 
-    def __enter__(self) -> BlobWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Delete what is not committed."""
         self._file.close()
         self._path.unlink(missing_ok=True)
 

@@ -12,12 +12,12 @@ import re
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from types import TracebackType
 from typing import Any, Final
 from urllib.parse import urljoin
 
 import httpx
 
+from ollama_engine.closing import AsyncClosing
 from ollama_engine.errors import ModelNotFoundError, RegistryError
 from ollama_engine.store.manifest import MANIFEST_TYPE, MAX_BYTES, Layer, Manifest
 from ollama_engine.store.names import ModelName
@@ -38,7 +38,7 @@ class TransientError(Exception):
     """A failure that may be gone at the next try."""
 
 
-class Registry:
+class Registry(AsyncClosing):
     """One model's repository in a registry; an async context manager.
 
     Args:
@@ -63,12 +63,8 @@ class Registry:
             follow_redirects=True, timeout=settings.timeout, limits=limits, event_hooks=hooks
         )
 
-    async def __aenter__(self) -> Registry:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def aclose(self) -> None:
+        """Close the connections."""
         await self._client.aclose()
 
     async def _refuse_plain_text(self, request: httpx.Request) -> None:

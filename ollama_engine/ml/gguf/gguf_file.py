@@ -13,13 +13,17 @@ import re
 import stat
 from collections.abc import Iterator, Mapping
 from io import FileIO
-from types import MappingProxyType, TracebackType
-from typing import Final, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from ollama_engine.closing import Closing
 from ollama_engine.errors import ClosedError, ModelFormatError, NoMemoryError
 from ollama_engine.ml.gguf._gguf import MAX_HEADER, Header
 from ollama_engine.ml.gguf.gguf_faults import HeaderFaultError, fault_error
 from ollama_engine.ml.gguf.metadata import Metadata, MetadataValue
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["IMAGE_PARTS", "GGUFFile", "TensorInfo"]
 
@@ -50,7 +54,7 @@ class TensorInfo(NamedTuple):
     file: int
 
 
-class GGUFFile:
+class GGUFFile(Closing):
     """A GGUF model opened for reading; a context manager.
 
     A path to any part of a split model opens all of its parts; the metadata are those of the first one.
@@ -135,14 +139,9 @@ class GGUFFile:
         for part in self._parts:
             part.close()
 
-    def __enter__(self) -> GGUFFile:
+    def __enter__(self) -> Self:
         self._first()
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"GGUFFile({self.path!r})"

@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from types import TracebackType
 
+from ollama_engine.closing import Closing
 from ollama_engine.errors import ClosedError
 from ollama_engine.ml.device.hostmem import available_bytes
 from ollama_engine.ml.device.placement_plan import Placement
@@ -32,7 +32,7 @@ _CHUNK = 64 << 20
 _GROUP = 64 << 20
 
 
-class Weights(Mapping[str, Tensor]):
+class Weights(Mapping[str, Tensor], Closing):
     """All tensors of a model by name.
 
     Construction plans and allocates nothing; `load` takes the memory and fills it, `repack` adds the repacked copies.
@@ -180,14 +180,6 @@ class Weights(Mapping[str, Tensor]):
         self._loaded = False
         self._storages = []
         self._tensors = {}
-
-    def __enter__(self) -> Weights:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _groups(infos: list[TensorInfo]) -> Iterator[list[TensorInfo]]:

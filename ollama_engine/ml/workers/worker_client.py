@@ -11,6 +11,7 @@ import socket
 import struct
 from collections.abc import Iterable
 
+from ollama_engine.closing import Closing
 from ollama_engine.errors import ConfigError, DeviceError, Option
 from ollama_engine.ml.device.device_info import Device
 from ollama_engine.ml.device.worker_address import SCHEME, WorkerAddress, read_address
@@ -32,7 +33,7 @@ SILENT_SECONDS = 30
 """How long a connection may be without any sign of the other machine, until the system ends it."""
 
 
-class WorkerClient:
+class WorkerClient(Closing):
     """A connection to a worker on which HELLO has been said. Raises DeviceError where that fails."""
 
     def __init__(self, address: WorkerAddress) -> None:
@@ -101,12 +102,6 @@ class WorkerClient:
     def close(self) -> None:
         """End the connection; the worker frees what it took for it. Safe to call twice."""
         self._socket.close()
-
-    def __enter__(self) -> WorkerClient:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def _ask(self, command: int, body: bytes, size: int) -> bytes:
         try:

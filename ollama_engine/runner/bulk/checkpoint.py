@@ -12,9 +12,9 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO
 
+from ollama_engine.closing import Closing
 from ollama_engine.errors import ConfigError, EngineBusyError, Option
 from ollama_engine.runner.bulk.answer import BatchAnswer
 
@@ -24,7 +24,7 @@ MARK = "ollama_engine_answers"
 VERSION = 1
 
 
-class Checkpoint:
+class Checkpoint(Closing):
     """An open checkpoint, new or one to go on with.
 
     Args:
@@ -93,14 +93,6 @@ class Checkpoint:
         if not self._file.closed:
             os.fsync(self._file.fileno())
             self._file.close()
-
-    def __enter__(self) -> Checkpoint:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def check_head(head: bytes, path: Path, job: str) -> None:

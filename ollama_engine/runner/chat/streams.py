@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from types import TracebackType
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING
 
+from ollama_engine.closing import AsyncClosing, Closing
 from ollama_engine.errors import ClosedError
-from ollama_engine.runner.chat.answer_reader import AnswerReader
-from ollama_engine.runner.chat.late_reader import LateReader
 from ollama_engine.runner.chat.results import ChatChunk, ChatResult, collect_chat
+from ollama_engine.runner.request.results import Chunk
 from ollama_engine.runner.request.stream import Stream
 
 if TYPE_CHECKING:
@@ -18,18 +17,18 @@ if TYPE_CHECKING:
 __all__ = ["AsyncChatStream", "ChatStream"]
 
 
-class ChatStream(Iterator[ChatChunk]):
+class ChatStream(Iterator[ChatChunk], Closing):
     """The chunks of one answer. Closing or dropping it cancels the request at its next step.
 
     `next` raises what ended the request early. For one thread: chunks are read in their order.
     """
 
-    def __init__(self, stream: Stream, reader: AnswerReader) -> None:
+    def __init__(self, stream: Stream, read: Callable[[Chunk], ChatChunk]) -> None:
         self._stream = stream
-        self._reader = reader
+        self._read = read
 
     def __next__(self) -> ChatChunk:
-        return self._reader.read(next(self._stream))
+        return self._read(next(self._stream))
 
     def result(self) -> ChatResult:
         """All that is left to come, as one result. Raises ClosedError where nothing is."""
@@ -41,24 +40,16 @@ class ChatStream(Iterator[ChatChunk]):
         """Cancel the request if it has not ended; there are no further chunks. Safe to call twice."""
         self._stream.close()
 
-    def __enter__(self) -> ChatStream:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         return f"ChatStream({self._stream!r})"
 
 
-class AsyncChatStream(AsyncIterator[ChatChunk]):
+class AsyncChatStream(AsyncIterator[ChatChunk], AsyncClosing):
     """`ChatStream` for asyncio: `async for`. Cancelling the task that waits for a chunk cancels the request."""
 
-    def __init__(self, stream: AsyncStream, reader: LateReader) -> None:
+    def __init__(self, stream: AsyncStream, read: Callable[[Chunk], ChatChunk]) -> None:
         self._stream = stream
-        self._reader = reader
+        self._read = read
 
     @property
     def merges(self) -> bool:
@@ -70,7 +61,7 @@ class AsyncChatStream(AsyncIterator[ChatChunk]):
         self._stream.merges = value
 
     async def __anext__(self) -> ChatChunk:
-        return self._reader.read(await anext(self._stream))
+        return self._read(await anext(self._stream))
 
     async def result(self) -> ChatResult:
         """All that is left to come, as one result. Raises ClosedError where nothing is."""
@@ -81,14 +72,6 @@ class AsyncChatStream(AsyncIterator[ChatChunk]):
     async def aclose(self) -> None:
         """Cancel the request if it has not ended; there are no further chunks. Safe to call twice."""
         await self._stream.aclose()
-
-    async def __aenter__(self) -> AsyncChatStream:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
     def __repr__(self) -> str:
         return f"AsyncChatStream({self._stream!r})"

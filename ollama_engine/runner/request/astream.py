@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from types import TracebackType
 from typing import Generic, TypeVar, cast
 
+from ollama_engine.closing import AsyncClosing
 from ollama_engine.errors import ClosedError
 from ollama_engine.runner.request.channel import Event, RequestChannel
 from ollama_engine.runner.request.results import Chunk, Completion, collect, merged
@@ -50,7 +50,7 @@ class AsyncMailbox(Generic[Item]):
         return self.items.popleft()
 
 
-class AsyncStream(AsyncIterator[Chunk]):
+class AsyncStream(AsyncIterator[Chunk], AsyncClosing):
     """The chunks of one request, as they come: `async for`. For the event loop that was running when it was made.
 
     `aclose`, leaving `async with`, or dropping the iterator cancels the request at its next step; so does cancelling
@@ -135,14 +135,6 @@ class AsyncStream(AsyncIterator[Chunk]):
 
     def __repr__(self) -> str:
         return f"AsyncStream({'ended' if self._ended else 'open'})"
-
-    async def __aenter__(self) -> AsyncStream:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
 
 async def _start(channel: RequestChannel, submit: Callable[[], object]) -> None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import TracebackType
 
+from ollama_engine.closing import Closing
 from ollama_engine.runner.request.request import Request
 from ollama_engine.runner.request.results import Chunk
 
 __all__ = ["Stream"]
 
 
-class Stream(Iterator[Chunk]):
+class Stream(Iterator[Chunk], Closing):
     """The chunks of one request, as they come. Closing or dropping it cancels the request at its next step.
 
     `next` raises what ended the request early. Several threads may take from one stream; each chunk goes to one.
@@ -42,11 +42,3 @@ class Stream(Iterator[Chunk]):
 
     def __repr__(self) -> str:
         return f"Stream({'closed' if self._closed else 'open'}, of {self._request!r})"
-
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

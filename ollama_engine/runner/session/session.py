@@ -7,9 +7,9 @@ import logging
 import os
 from collections.abc import Callable
 from threading import Lock, RLock
-from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
+from ollama_engine.closing import Closing
 from ollama_engine.errors import ClosedError, ConfigError, EngineBusyError
 from ollama_engine.not_copied import NotCopied
 from ollama_engine.runner.core.engine_core import EngineCore
@@ -33,7 +33,7 @@ from ollama_engine.runner.session.identity import ModelIdentity
 from ollama_engine.sample import SamplingParams
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from typing_extensions import Self, Unpack
 
 __all__ = ["Session"]
 
@@ -46,7 +46,7 @@ _NOTHING = SamplingParams(max_tokens=0)
 ONE_BY_ONE = "a session takes texts one by one"
 
 
-class Session(NotCopied):
+class Session(NotCopied, Closing):
     """Tokens whose keys and values stay in the cache until the session is closed: only new tokens are computed.
 
     A session does one thing at a time: another thread's call meanwhile, or one while a stream is open, raises
@@ -326,15 +326,10 @@ class Session(NotCopied):
             answer.generation.channel.cancelled = True
         self._submission.thread.post(self._release)
 
-    def __enter__(self) -> Session:
+    def __enter__(self) -> Self:
         if self._closed:
             raise ClosedError("this Session is closed")
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"Session({'closed' if self._closed else _counted(len(self._inputs))})"
