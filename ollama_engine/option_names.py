@@ -73,14 +73,14 @@ def unknown_option(
     `elsewhere`: options of other calls, {how to write one, with {} for its name: their names}.
     """
     homes = {"": own, **(elsewhere or {})}
-    found = meant(name, [option for names in homes.values() for option in names])
+    likely = meant(name, [option for names in homes.values() for option in names])
     said = f"{call} takes no {name!r}"
-    if found is None:
+    if likely is None:
         return UnknownOptionError(f"{said}; it takes {', '.join(own)}")
-    home = next(home for home, names in homes.items() if found in names)
-    if found == name:
+    home = next(home for home, names in homes.items() if likely in names)
+    if likely == name:
         return UnknownOptionError(f"{said}; it belongs into {home.format(name)}")
-    return UnknownOptionError(f"{said}; did you mean {home.format(found) if home else found}?")
+    return UnknownOptionError(f"{said}; did you mean {home.format(likely) if home else likely}?")
 
 
 def meant(name: str, known: list[str]) -> str | None:

@@ -49,7 +49,7 @@ def render_conversation(
         _warn_of_tools(template)
         # A template may write them behind a system message only: a new one would make it write them, too.
         to_system = after_system or (form.takes_system and not writes_tools(template, after_system=True))
-        messages = _with_tools(messages, _told(tools, dialect or detect(template.source)), to_system=to_system)
+        messages = _with_tools(messages, _tools_text(tools, dialect or detect(template.source)), to_system=to_system)
     if not form.takes_system and any(message.role in SYSTEM for message in messages):
         messages = _system_first(messages)
     if not form.writes_calls and any(message.tool_calls for message in messages):
@@ -73,7 +73,7 @@ def _warn_of_tools(template: MessageTemplate) -> None:
     )
 
 
-def _told(tools: Sequence[Mapping[str, Any]], dialect: Dialect) -> str:
+def _tools_text(tools: Sequence[Mapping[str, Any]], dialect: Dialect) -> str:
     """The text that tells the model its tools and the form of a call, for templates that do not.
 
     Control tokens in the form of a call are tokens, as in templates; in definitions they are text.
@@ -87,18 +87,18 @@ def _told(tools: Sequence[Mapping[str, Any]], dialect: Dialect) -> str:
     return joined([begin, given, Traced.whole(form)])
 
 
-def _with_tools(messages: Sequence[Message], told: str, *, to_system: bool) -> list[Message]:
+def _with_tools(messages: Sequence[Message], tools_text: str, *, to_system: bool) -> list[Message]:
     """Puts the text about tools behind the system message at the beginning, or before the user's first text."""
     if not to_system:
         at = next((number for number, message in enumerate(messages) if message.role == "user"), None)
         if at is None:
             raise ChatError("the chat template has no place for tools, and there is no user's message to take them")
-        first = replace(messages[at], content=(joined([told, "\n\n"]), *_parts(messages[at])))
+        first = replace(messages[at], content=(joined([tools_text, "\n\n"]), *_parts(messages[at])))
         return [*messages[:at], first, *messages[at + 1 :]]
     if messages[0].role not in SYSTEM:
-        return [Message("system", told), *messages]
+        return [Message("system", tools_text), *messages]
     between = "\n\n" if messages[0].text else ""
-    return [replace(messages[0], content=(*_parts(messages[0]), joined([between, told]))), *messages[1:]]
+    return [replace(messages[0], content=(*_parts(messages[0]), joined([between, tools_text]))), *messages[1:]]
 
 
 def _parts(message: Message) -> tuple[Any, ...]:
@@ -108,19 +108,19 @@ def _parts(message: Message) -> tuple[Any, ...]:
 def _system_first(messages: Sequence[Message]) -> list[Message]:
     """System messages before the text of the user's message that follows them."""
     log.info("the chat template has no place for a system message; it stands before the user's first message")
-    found: list[Message] = []
+    merged: list[Message] = []
     waiting = ""
     for message in messages:
         if message.role in SYSTEM:
             waiting = joined([waiting, *_parts(message), "\n\n"])
         elif waiting and message.role == "user":
-            found.append(replace(message, content=(waiting, *_parts(message))))
+            merged.append(replace(message, content=(waiting, *_parts(message))))
             waiting = ""
         else:
-            found.append(message)
+            merged.append(message)
     if waiting:
         raise ChatError("the chat template has no place for a system message, and no user's message follows it")
-    return found
+    return merged
 
 
 def _calls_in_content(message: Message) -> Message:

@@ -63,12 +63,12 @@ class MediaMarks:
                 "the chat template does not write all messages that have images in them exactly once: images "
                 f"{len(self._media)}, written {_times(len(places))}"
             )
-        found: list[Segment] = []
+        segments: list[Segment] = []
         end = 0
         for begin, after, number in places:
-            found += [*text_segments(text[end:begin], trust_contents=trust_contents), self._media[number]]
+            segments += [*text_segments(text[end:begin], trust_contents=trust_contents), self._media[number]]
             end = after
-        return [*found, *text_segments(text[end:], trust_contents=trust_contents)]
+        return [*segments, *text_segments(text[end:], trust_contents=trust_contents)]
 
     def _marks_in(self, text: str) -> list[tuple[int, int, int]]:
         """(begin, end, number of the image) of each mark."""

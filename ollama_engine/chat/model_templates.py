@@ -59,10 +59,10 @@ class ModelTemplates:
 
     def _compile(self, source: str) -> ChatTemplate:
         with self._compiling:
-            found = self._compiled.get(source)
-            if found is None:
-                found = ChatTemplate(source, self._special_tokens)
+            template = self._compiled.get(source)
+            if template is None:
+                template = ChatTemplate(source, self._special_tokens)
                 if len(self._compiled) >= len(self.sources) + 8:  # sources that callers pass
                     self._compiled.clear()
-                self._compiled[source] = found
-            return found
+                self._compiled[source] = template
+            return template

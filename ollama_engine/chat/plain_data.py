@@ -37,12 +37,12 @@ def plain_data(value: object, where: str, kept: Kept = _nothing) -> Any:
 
 def as_mapping(where: str, given: object, kept: Kept = _nothing) -> Mapping[str, Any]:
     """The fields of a dict, a dataclass or a pydantic object, as plain data. Raises ChatError for anything else."""
-    found = plain_data(given, where, kept)
-    if not isinstance(found, dict):
+    fields = plain_data(given, where, kept)
+    if not isinstance(fields, dict):
         raise ChatError(
             f"{where}: expected a dict, a dataclass or an object with model_dump, got {type(given).__name__}"
         )
-    return found
+    return fields
 
 
 def as_json(value: object, where: str) -> str:

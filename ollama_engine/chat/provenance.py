@@ -94,11 +94,11 @@ class Traced(str):
         return self._located(super().rsplit(sep, maxsplit), sep)
 
     def splitlines(self, keepends: bool = False) -> list[Any]:
-        found, at = [], 0
+        lines, at = [], 0
         for line, whole in zip(super().splitlines(keepends), super().splitlines(True), strict=True):
-            found.append(self._cut(at, at + len(line)))
+            lines.append(self._cut(at, at + len(line)))
             at += len(whole)
-        return found
+        return lines
 
     def partition(self, sep: str, /) -> tuple[Any, Any, Any]:
         before, found, after = map(len, super().partition(sep))
@@ -117,11 +117,11 @@ class Traced(str):
             return super().replace(old, new, left)
         parts: list[str] = []
         begin = 0
-        while left != 0 and (found := self.find(old, begin)) >= 0:
-            whole = self._cut(found, found + len(old))
+        while left != 0 and (place := self.find(old, begin)) >= 0:
+            whole = self._cut(place, place + len(old))
             trusted = trusted_spans(whole) == ((0, len(old)),)
-            parts += (self._cut(begin, found), new if trusted else _plain(new))
-            begin, left = found + len(old), left - 1
+            parts += (self._cut(begin, place), new if trusted else _plain(new))
+            begin, left = place + len(old), left - 1
         return joined([*parts, self._cut(begin, len(self))])
 
     def lower(self) -> str:
@@ -153,13 +153,13 @@ class Traced(str):
 
     def _located(self, parts: list[str], sep: str | None) -> list[Any]:
         """Pieces of this text that `sep` (None: white space) stands between, with their marks."""
-        found, at = [], 0
+        pieces, at = [], 0
         for part in parts:
             if sep is None:  # no white space at its beginning, and nothing else before it
                 at = self.index(part, at)
-            found.append(self._cut(at, at + len(part)))
+            pieces.append(self._cut(at, at + len(part)))
             at += len(part) + len(sep or "")
-        return found
+        return pieces
 
 
 class Safe(Traced):

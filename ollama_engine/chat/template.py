@@ -97,13 +97,13 @@ class ChatTemplate:
 
         Raises ChatError where the template refuses the messages, or fails.
         """
-        found = [_for_template(message, keep_none=keep_none) for message in messages]
+        prepared = [_for_template(message, keep_none=keep_none) for message in messages]
         mark = final = ""
         if continue_final_message:
             name = "content" if continue_final_message is True else continue_final_message
-            mark, final = mark_end(found, name, self.source)
+            mark, final = mark_end(prepared, name, self.source)
         given = {**self._special_tokens, **(variables or {})}
-        given |= {"messages": found, "tools": tools, "documents": documents}
+        given |= {"messages": prepared, "tools": tools, "documents": documents}
         text = self._render({**given, "add_generation_prompt": add_generation_prompt})
         return cut_at_mark(mark, final, text) if mark else text
 
@@ -138,8 +138,8 @@ def text_segments(text: str, *, trust_contents: bool = False) -> list[Text]:
 
 def _for_template(message: Mapping[str, Any], *, keep_none: bool) -> dict[str, Any]:
     """Without fields that are None, as transformers leaves them out; reasoning under all of its names."""
-    found = {name: value for name, value in message.items() if keep_none or value is not None}
-    if found.get("role") in ROLES:
-        found["role"] = Traced.whole(found["role"])
-    reasoning = next((found[name] for name in REASONING if name in found), None)
-    return found if reasoning is None else {"thinking": reasoning, **found, "reasoning_content": reasoning}
+    fields = {name: value for name, value in message.items() if keep_none or value is not None}
+    if fields.get("role") in ROLES:
+        fields["role"] = Traced.whole(fields["role"])
+    reasoning = next((fields[name] for name in REASONING if name in fields), None)
+    return fields if reasoning is None else {"thinking": reasoning, **fields, "reasoning_content": reasoning}

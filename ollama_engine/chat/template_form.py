@@ -57,14 +57,14 @@ class TemplateForm:
     def fields(self, message: Message, parts_of: PartsOf | None = None) -> dict[str, Any]:
         """The message as the template reads it. `parts_of` gives the parts of a content with images, else None."""
         role = "system" if message.role == "developer" and not self.knows_developer else message.role
-        found: dict[str, Any] = {"role": role, **self._content(message, parts_of)}
+        required: dict[str, Any] = {"role": role, **self._content(message, parts_of)}
         optional = {
             "reasoning_content": message.reasoning,
             "tool_calls": [self._call(call) for call in message.tool_calls] or None,
             "tool_call_id": message.tool_call_id,
             "name": message.name,
         }
-        return found | {name: value for name, value in optional.items() if value is not None} | dict(message.extra)
+        return required | {name: value for name, value in optional.items() if value is not None} | dict(message.extra)
 
     def _content(self, message: Message, parts_of: PartsOf | None) -> dict[str, Any]:
         if message.content is None or (message.tool_calls and not message.content):

@@ -72,19 +72,19 @@ class BreakerFinder:
         self._n_vocab = n_vocab
         self._vocabulary = vocabulary
         self._text: tuple[bytes, list[int]] | None = None
-        self._found: dict[tuple[str, ...], SequenceBreakers] = {}
+        self._made: dict[tuple[str, ...], SequenceBreakers] = {}
 
     def find(self, texts: Sequence[str]) -> SequenceBreakers:
         """The breakers for these texts."""
         key = tuple(texts)
-        found = self._found.get(key)
-        if found is None:
+        breakers = self._made.get(key)
+        if breakers is None:
             sequences = [sequence for text in key for sequence in self._sequences(text)]
-            found = SequenceBreakers.of(self._n_vocab, sequences)
-            if len(self._found) >= _KEPT:
-                self._found = {}
-            self._found[key] = found
-        return found
+            breakers = SequenceBreakers.of(self._n_vocab, sequences)
+            if len(self._made) >= _KEPT:
+                self._made = {}
+            self._made[key] = breakers
+        return breakers
 
     def _sequences(self, text: str) -> Iterator[tuple[int, ...]]:
         breaker = text.encode()[:_MAX_BYTES]

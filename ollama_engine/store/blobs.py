@@ -172,14 +172,14 @@ class BlobWriter(Closing):
 
 def hash_file(path: Path, progress: Progress | None = None) -> str:
     """`sha256:...` of a file."""
-    found, done, total = sha256(), 0, path.stat().st_size
+    sha, done, total = sha256(), 0, path.stat().st_size
     with open(path, "rb", buffering=0) as file:
         while data := file.read(READ_BYTES):
-            found.update(data)
+            sha.update(data)
             done += len(data)
             if progress is not None:
                 progress(done, total)
-    return f"sha256:{found.hexdigest()}"
+    return f"sha256:{sha.hexdigest()}"
 
 
 def damaged(blobs: BlobStore, layer: Layer) -> ModelFormatError:

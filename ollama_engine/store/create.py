@@ -125,22 +125,22 @@ async def create_model(store: ModelStore, name: ModelName, recipe: Recipe, repor
 # -- weights -----------------------------------------------------------------------------------------------------------
 
 
-def _quantized(store: ModelStore, layer: Layer, wanted: str, report: Report) -> Layer:
+def _quantized(store: ModelStore, layer: Layer, quant: str, report: Report) -> Layer:
     """A model's layer, with smaller weights. Raises ConfigError for weights that are no floats."""
     if layer.kind != "model":
         return layer
     before = read_facts(store.blobs.path(layer.digest)).file_type
-    if before == wanted.upper():
+    if before == quant.upper():
         return layer
     if before not in FLOAT_TYPES:
         raise ConfigError(f"quantization is only supported for F16, BF16 and F32 models, this one is {before}")
-    title = f"quantizing {before} model to {wanted.upper()}"
+    title = f"quantizing {before} model to {quant.upper()}"
 
     def progress(done: int, total: int) -> None:
         report(TransferProgress(title, layer.digest, total, done))
 
     with temporary(store) as path:
-        quantize_model(store.blobs.path(layer.digest), path, wanted, progress=progress)
+        quantize_model(store.blobs.path(layer.digest), path, quant, progress=progress)
         return store.blobs.take(path, "model")
 
 
@@ -162,7 +162,7 @@ def weights_config(store: ModelStore, layers: Sequence[Layer]) -> dict[str, Any]
     families = [facts.architecture]
     if any(layer.kind == "projector" for layer in layers):
         families.append("clip")
-    found = {
+    fields = {
         "model_format": "gguf",
         "model_family": facts.architecture,
         "model_families": families,
@@ -171,7 +171,7 @@ def weights_config(store: ModelStore, layers: Sequence[Layer]) -> dict[str, Any]
         "context_length": facts.context_length,
         "embedding_length": facts.embedding_length,
     }
-    return {key: value for key, value in found.items() if value is not None}
+    return {key: value for key, value in fields.items() if value is not None}
 
 
 # -- texts -------------------------------------------------------------------------------------------------------------

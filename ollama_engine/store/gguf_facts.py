@@ -79,11 +79,11 @@ def capabilities(facts: GGUFFacts, template: str | None, *, projector: bool = Fa
     """
     if f"{facts.architecture}.pooling_type" in facts.metadata:
         return ["embedding"]
-    found = {"completion"}
+    abilities = {"completion"}
     if projector or f"{facts.architecture}.vision.block_count" in facts.metadata:
-        found.add("vision")
-    found |= file_abilities(facts.metadata, facts.template) if template is None else go_abilities(template)
-    return [name for name in ("completion", "tools", "insert", "vision", "thinking") if name in found]
+        abilities.add("vision")
+    abilities |= file_abilities(facts.metadata, facts.template) if template is None else go_abilities(template)
+    return [name for name in ("completion", "tools", "insert", "vision", "thinking") if name in abilities]
 
 
 def human_count(number: int) -> str:

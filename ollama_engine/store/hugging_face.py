@@ -77,12 +77,12 @@ def parts_of(file: HubFile, models: Sequence[HubFile]) -> tuple[HubFile, ...]:
 
 def choose_projector(files: Sequence[HubFile]) -> HubFile | None:
     """The file of the part that reads images, if there is one."""
-    found = sorted((file for file in files if _is_gguf(file) and _is_projector(file)), key=lambda file: file.path)
+    projectors = sorted((file for file in files if _is_gguf(file) and _is_projector(file)), key=lambda file: file.path)
     for quant in PREFERRED_PROJECTORS:
-        for file in found:
+        for file in projectors:
             if file.quant.lower() == quant:
                 return file
-    return found[0] if found else None
+    return projectors[0] if projectors else None
 
 
 def _is_gguf(file: HubFile) -> bool:
@@ -204,8 +204,8 @@ async def pull_from_hub(repository: Repository, store: ModelStore, report: Repor
 def _is_joined(store: ModelStore, name: ModelName, digests: Sequence[str], others: Sequence[Layer]) -> bool:
     """Whether the model that was joined of these parts is in the store."""
     try:
-        found = store.find(name)
+        model = store.find(name)
     except EngineError:
         return False
     paths = [store.blobs.path(layer.digest) for layer in others]
-    return found.config.get(JOINED_FROM) == digests and paths == [found.projector_path] * len(paths)
+    return model.config.get(JOINED_FROM) == digests and paths == [model.projector_path] * len(paths)

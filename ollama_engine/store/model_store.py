@@ -77,31 +77,31 @@ class ModelStore:
 
     def entries(self) -> list[Entry]:
         """All manifests, the newest first. Files that are none are left out; `broken` tells them."""
-        found = []
+        entries = []
         for name, path in self._files():
             with suppress(EngineError, OSError):
-                found.append(_entry(name, path))
-        return sorted(found, key=lambda entry: -entry.modified)
+                entries.append(_entry(name, path))
+        return sorted(entries, key=lambda entry: -entry.modified)
 
     def broken(self) -> list[tuple[Path, str]]:
         """Files below `manifests` that cannot be read as one, and why."""
-        found = []
+        faults = []
         for name, path in self._files():
             try:
                 _entry(name, path)
             except (EngineError, OSError) as error:
-                found.append((path, str(error)))
-        return found
+                faults.append((path, str(error)))
+        return faults
 
     def list(self) -> list[StoredModel]:
         """All models that can be loaded, the newest first."""
-        found = []
+        models = []
         for entry in self.entries():
             try:
-                found.append(stored_model(entry.name.short, entry.manifest, entry.modified, self.blobs))
+                models.append(stored_model(entry.name.short, entry.manifest, entry.modified, self.blobs))
             except EngineError as error:
                 logger.debug("%s is not listed: %s", entry.name.short, error)
-        return found
+        return models
 
     def entry(self, name: ModelName) -> Entry:
         """A model's manifest, whatever case its name is written in. Raises ModelNotFoundError, ModelFormatError."""

@@ -31,19 +31,19 @@ def parse_parameters(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
 
     Raises ConfigError for a name that is none, or a text that is no value of its type.
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, text in pairs:
         kind = PARAMETERS.get(name)
         if kind is None:
             raise ConfigError(f"unknown parameter '{name}'; a Modelfile knows {', '.join(sorted(PARAMETERS))}")
         if kind is list:
-            found.setdefault(name, []).append(text)
+            values.setdefault(name, []).append(text)
             continue
         try:
-            found[name] = TRUTH[text.lower()] if kind is bool else kind(text)
+            values[name] = TRUTH[text.lower()] if kind is bool else kind(text)
         except (ValueError, KeyError):
             raise ConfigError(f"PARAMETER {name} must be of type {NAMES[kind]}, got {text!r:.80}") from None
-    return found
+    return values
 
 
 def check_parameters(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def check_parameters(given: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises ConfigError for a value of another type.
     """
-    found = {}
+    values = {}
     for name, value in given.items():
         kind = PARAMETERS.get(name)
         if kind is list and isinstance(value, str):
@@ -64,5 +64,5 @@ def check_parameters(given: Mapping[str, Any]) -> dict[str, Any]:
         if wrong or (kind is list and not all(isinstance(text, str) for text in value)):
             assert kind is not None, "known, since it is wrong"
             raise ConfigError(f'option "{name}" must be of type {NAMES[kind]}')
-        found[name] = value
-    return found
+        values[name] = value
+    return values

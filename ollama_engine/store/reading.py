@@ -63,25 +63,25 @@ def read_json(layer: Layer, blobs: BlobStore) -> Any:
 
 
 def _expect(kind: type, layer: Layer, blobs: BlobStore) -> Any:
-    found = read_json(layer, blobs)
-    if found is None:
+    value = read_json(layer, blobs)
+    if value is None:
         return kind()
-    if not isinstance(found, kind):
-        raise ModelFormatError(f"blob {layer.digest} holds a {type(found).__name__}, expected a {kind.__name__}")
-    return found
+    if not isinstance(value, kind):
+        raise ModelFormatError(f"blob {layer.digest} holds a {type(value).__name__}, expected a {kind.__name__}")
+    return value
 
 
 def _messages(layer: Layer, blobs: BlobStore) -> list[dict[str, Any]]:
     """Messages, each with a role and a text. Raises ModelFormatError for others."""
-    found = []
+    messages = []
     for message in _expect(list, layer, blobs):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise ModelFormatError(f"blob {layer.digest} holds {message!r:.60}, expected a message with a role")
         content = message.get("content")
         if not isinstance(content, str | None):
             raise ModelFormatError(f"blob {layer.digest} holds a message without a text: {message!r:.60}")
-        found.append({**message, "content": content or ""})
-    return found
+        messages.append({**message, "content": content or ""})
+    return messages
 
 
 def _config(layer: Layer, blobs: BlobStore) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def details(stored: StoredModel, facts: GGUFFacts | None) -> dict[str, Any]:
     """Ollama's `details`. Fields that the config lacks are read from the file's header, `facts`."""
     config = stored.config
     family = config.get("model_family") or (facts.architecture if facts else "")
-    found = {
+    shown = {
         "parent_model": "",
         "format": config.get("model_format") or "gguf",
         "family": family,
@@ -51,8 +51,8 @@ def details(stored: StoredModel, facts: GGUFFacts | None) -> dict[str, Any]:
     for key in ("context_length", "embedding_length"):
         value = config.get(key) or getattr(facts, key, None)
         if value:
-            found[key] = value
-    return found
+            shown[key] = value
+    return shown
 
 
 def model_capabilities(stored: StoredModel, facts: GGUFFacts) -> list[str]:

@@ -109,12 +109,12 @@ class Answer(Scanner):
         ends = [end for pair_begin, end in pairs if begin in (None, pair_begin)]
         calls = call_begins if self.tools else ()
         yield from self.skip_space()
-        found = yield from self.until(markers(*ends, *calls), self.reasoning)
-        if found is None or found not in calls:
+        stop = yield from self.until(markers(*ends, *calls), self.reasoning)
+        if stop is None or stop not in calls:
             yield from self.skip_space()
             return None
-        marker = max((marker for marker in sections if found.startswith(marker)), key=len)
-        self.unread(len(found) - len(marker))
+        marker = max((marker for marker in sections if stop.startswith(marker)), key=len)
+        self.unread(len(stop) - len(marker))
         return marker
 
     def _at_start(self, texts: Sequence[str]) -> Reading[str | None]:

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from ollama_engine.chat.dialects.answer import Answer, Handler
 from ollama_engine.chat.dialects.scanner import Markers, Reading
-from ollama_engine.chat.dialects.tool_grammar import CallForm, Grammar, Wanted, start_of_forms
+from ollama_engine.chat.dialects.tool_grammar import AnswerOptions, CallForm, Grammar, start_of_forms
 from ollama_engine.chat.dialects.tools import ToolDefinition
 from ollama_engine.chat.events import Event
 from ollama_engine.errors import ClosedError, ConfigError, Option
@@ -91,7 +91,7 @@ class Dialect:
     turn_ends: Sequence[str] = ()
     read: Callable[[Dialect, Answer], Reading[None]] | None = None
     forms: Sequence[CallForm] = ()
-    answer_grammar: Callable[[Grammar, Wanted], str] | None = None
+    answer_grammar: Callable[[Grammar, AnswerOptions], str] | None = None
 
     def __repr__(self) -> str:
         return f"<dialect {self.name}>"
@@ -162,9 +162,9 @@ class Dialect:
                 Option("tool_choice"), f' must be "auto", "none", "required" or one of {names}, got {choice!r}'
             )
         grammar = Grammar(control_tokens)
-        wanted = Wanted(offered, choice != "auto", parallel, reasoning_open)
+        options = AnswerOptions(offered, choice != "auto", parallel, reasoning_open)
         if self.answer_grammar is not None:
-            return grammar.lark(self.answer_grammar(grammar, wanted))
+            return grammar.lark(self.answer_grammar(grammar, options))
         thinking = self.thinking if self.thinks or reasoning_open else ()
-        start = start_of_forms(grammar, wanted, self.forms, thinking, self.dropped)
+        start = start_of_forms(grammar, options, self.forms, thinking, self.dropped)
         return None if start is None else grammar.lark(start)

@@ -17,7 +17,7 @@ from ollama_engine.chat.dialects.answer import Answer, Call
 from ollama_engine.chat.dialects.base import Dialect
 from ollama_engine.chat.dialects.json_calls import read_arguments
 from ollama_engine.chat.dialects.scanner import Reading, markers
-from ollama_engine.chat.dialects.tool_grammar import Grammar, Json, Part, ToolChoice, Wanted, object_schema
+from ollama_engine.chat.dialects.tool_grammar import AnswerOptions, Grammar, Json, Part, ToolChoice, object_schema
 
 __all__ = ["HARMONY"]
 
@@ -94,19 +94,19 @@ def _read(dialect: Dialect, answer: Answer) -> Reading[None]:
     yield from _Messages(answer).read()
 
 
-def _answer_grammar(grammar: Grammar, wanted: Wanted) -> str:
+def _answer_grammar(grammar: Grammar, options: AnswerOptions) -> str:
     """Reasoning and a call; or, where none is required, reasoning and content, then a call or the final message."""
 
     def message(channel: str) -> str:
         return grammar.rule(f"{grammar.text(f'<|channel|>{channel}<|message|>')} {rest}")
 
     rest = f"{grammar.any_text('<|end|>')} {grammar.text('<|start|>assistant')}"
-    opened = rest if wanted.reasoning_open else ""
+    opened = rest if options.reasoning_open else ""
     calls: list[list[Part]] = [
-        [f"{tool.name} <|constrain|>json<|message|>", Json(object_schema(tool))] for tool in wanted.tools
+        [f"{tool.name} <|constrain|>json<|message|>", Json(object_schema(tool))] for tool in options.tools
     ]
     call = grammar.parts(["<|channel|>commentary to=functions.", ToolChoice(calls)])
-    if wanted.required:
+    if options.required:
         return f"{opened} {message('analysis')}* {call}"
     final = f"{grammar.text('<|channel|>final<|message|>')} TEXT?"
     return f"{opened} ({message('analysis')} | {message('commentary')})* ({call} | {final})"

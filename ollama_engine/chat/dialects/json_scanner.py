@@ -246,9 +246,9 @@ def parse_object(text: str) -> Mapping[str, Any]:
 
 
 def _once_each(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(members)
-    if len(found) != len(members):
+    fields = dict(members)
+    if len(fields) != len(members):
         names = [name for name, _ in members]
         twice = next(name for name in names if names.count(name) > 1)
         raise MalformedError(f"the key {twice!r} comes twice")
-    return found
+    return fields

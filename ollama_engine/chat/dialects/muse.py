@@ -16,7 +16,7 @@ from ollama_engine.chat.dialects.base import Dialect
 from ollama_engine.chat.dialects.marked_calls import MarkedCalls
 from ollama_engine.chat.dialects.scanner import WORD, Reading, markers
 from ollama_engine.chat.dialects.tagged_calls import TaggedCall
-from ollama_engine.chat.dialects.tool_grammar import EMPTY, Grammar, ToolChoice, Wanted
+from ollama_engine.chat.dialects.tool_grammar import EMPTY, AnswerOptions, Grammar, ToolChoice
 
 __all__ = ["MUSE"]
 
@@ -58,18 +58,18 @@ _BEGIN = '<atem:function_calls>\n<atem:invoke name="'
 _END = "</atem:invoke>\n</atem:function_calls>"
 
 
-def _answer_grammar(grammar: Grammar, wanted: Wanted) -> str:
+def _answer_grammar(grammar: Grammar, options: AnswerOptions) -> str:
     """Reasoning and calls, a message each; where none is required, messages to the user as well."""
     rest = f"{grammar.any_text('<|eom|>')} {grammar.text('<|start|>assistant')}"
     earlier = " | ".join(
-        f"{grammar.text(f' to={to}<|message|>')} {rest}" for to in ("self", "user")[: 2 - wanted.required]
+        f"{grammar.text(f' to={to}<|message|>')} {rest}" for to in ("self", "user")[: 2 - options.required]
     )
-    calls = [[f" to={tool.name}<|message|>{_BEGIN}", *_CALL.write(tool), _END] for tool in wanted.tools]
+    calls = [[f" to={tool.name}<|message|>{_BEGIN}", *_CALL.write(tool), _END] for tool in options.tools]
     call = grammar.rule(grammar.part(ToolChoice(calls)))
-    if wanted.parallel:
+    if options.parallel:
         call = f"{call} ({grammar.text('<|eom|><|start|>assistant')} {call})*"
-    before = f"{rest if wanted.reasoning_open else EMPTY} ({earlier})*"
-    answer = "" if wanted.required else f" | {grammar.text(' to=user<|message|>')} TEXT?"
+    before = f"{rest if options.reasoning_open else EMPTY} ({earlier})*"
+    answer = "" if options.required else f" | {grammar.text(' to=user<|message|>')} TEXT?"
     return f"{before} ({call}{answer})"
 
 

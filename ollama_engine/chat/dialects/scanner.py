@@ -214,13 +214,13 @@ class Scanner:
 
     def run(self, pattern: re.Pattern[str]) -> Reading[str]:
         """Read while the pattern, a class of characters repeated, goes on."""
-        found = []
+        pieces = []
         while True:
             match = pattern.match(self._text, self._at)
             if match is not None:
-                found.append(self._take(match.end()))
+                pieces.append(self._take(match.end()))
             if self._at < len(self._text) or self.closed:
-                return "".join(found)
+                return "".join(pieces)
             yield
 
     def value(self, scanner: ValueScanner, sink: Sink) -> Reading[None]:

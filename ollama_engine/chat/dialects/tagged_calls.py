@@ -127,7 +127,7 @@ class TaggedCall:
         types = types_of(resolved(member(parameters, key), parameters))
         if self.attributes:
             attributes, _ = yield from answer.text_to(self.value)
-            types = _told(attributes)
+            types = _types_said(attributes)
         elif self.value:
             yield from answer.skip_space()
             yield from answer.expect(self.value)
@@ -210,7 +210,7 @@ def types_of(schema: Any) -> frozenset[str] | None:
     return None
 
 
-def _told(attributes: str) -> frozenset[str] | None:
+def _types_said(attributes: str) -> frozenset[str] | None:
     """The types that attributes say: string="true", or type="string"."""
     if 'string="true"' in attributes or 'type="string"' in attributes:
         return STRING

@@ -17,6 +17,7 @@ from ollama_engine.chat.dialects.tools import ToolDefinition
 
 __all__ = [
     "EMPTY",
+    "AnswerOptions",
     "AnyText",
     "CallForm",
     "Grammar",
@@ -214,7 +215,7 @@ class CallForm:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class AnswerOptions:
     """Arguments of `Dialect.tool_grammar`, which says what they mean."""
 
     tools: Sequence[ToolDefinition]
@@ -225,7 +226,7 @@ class Wanted:
 
 def start_of_forms(
     grammar: Grammar,
-    wanted: Wanted,
+    options: AnswerOptions,
     forms: Sequence[CallForm],
     thinking: Sequence[tuple[str, str]],
     dropped: Sequence[str],
@@ -234,15 +235,15 @@ def start_of_forms(
 
     None where nothing can be forced, because no form has a marker to wait for.
     """
-    before = _reasoning(grammar, thinking, wanted.reasoning_open)
-    if wanted.required:
-        return f"{before} {forms[0].required(grammar, wanted.tools, wanted.parallel)}"
-    sections = [form.section(grammar, wanted.tools, wanted.parallel) for form in forms if form.marker]
+    before = _reasoning(grammar, thinking, options.reasoning_open)
+    if options.required:
+        return f"{before} {forms[0].required(grammar, options.tools, options.parallel)}"
+    sections = [form.section(grammar, options.tools, options.parallel) for form in forms if form.marker]
     if not sections:
         return None
     tokens = [grammar.text(token) for token in dropped if grammar.begins_with_token(token)]
     free = grammar.rule(" | ".join(["TEXT", *tokens]))
-    return f"{before} ({free}* ({' | '.join(sections)})){'*' if wanted.parallel else '?'} {free}*"
+    return f"{before} ({free}* ({' | '.join(sections)})){'*' if options.parallel else '?'} {free}*"
 
 
 def _reasoning(grammar: Grammar, pairs: Sequence[tuple[str, str]], reasoning_open: bool) -> str:

@@ -133,34 +133,34 @@ def _printf(form: str, *values: object) -> str:
     left = list(values)
     parts: list[str] = []
     at = 0
-    for found in _VERB.finditer(form):
-        parts.append(form[at : found.start()])
-        at = found.end()
-        if found[4] == "%":
-            parts.append(form[found.end() - 1 : found.end()])
+    for verb in _VERB.finditer(form):
+        parts.append(form[at : verb.start()])
+        at = verb.end()
+        if verb[4] == "%":
+            parts.append(form[verb.end() - 1 : verb.end()])
         elif not left:
-            parts.append(f"%!{found[4]}(MISSING)")
+            parts.append(f"%!{verb[4]}(MISSING)")
         else:
-            parts.append(_formatted(found, left.pop(0)))
+            parts.append(_formatted(verb, left.pop(0)))
     if left:
         raise _wrong("printf", "more values than its format takes")
     return joined([*parts, form[at:]])
 
 
-def _formatted(found: re.Match[str], value: object) -> str:
-    flags, width, precision, verb = found.groups()
+def _formatted(verb: re.Match[str], value: object) -> str:
+    flags, width, precision, letter = verb.groups()
     if int(width or 0) > _MAX_WIDTH or int(precision or 0) > _MAX_WIDTH:
-        raise _wrong("printf", f"{found[0]}, which is too wide")
-    if verb in "vst" and not flags and not width and precision is None:
+        raise _wrong("printf", f"{verb[0]}, which is too wide")
+    if letter in "vst" and not flags and not width and precision is None:
         return _argument(value)
-    if verb == "q":
+    if letter == "q":
         return json.dumps(str.__str__(printed(value)), ensure_ascii=False)
-    if verb in "vst":
+    if letter in "vst":
         text = str.__str__(printed(value))[: None if precision is None else int(precision)]
         return text.ljust(int(width or 0)) if "-" in flags else text.rjust(int(width or 0))
-    if verb in "dxXofeEgG" and kind_of(value) == "a number":
-        return str(found[0] % value)
-    raise _wrong("printf", f"{found[0]} for {kind_of(value)}")
+    if letter in "dxXofeEgG" and kind_of(value) == "a number":
+        return str(verb[0] % value)
+    raise _wrong("printf", f"{verb[0]} for {kind_of(value)}")
 
 
 def _typescript(value: object) -> str:
@@ -210,12 +210,12 @@ LAZY: dict[str, Callable[[Sequence[Callable[[], Any]]], Any]] = {}
 """Functions that compute only as many of their arguments as they need."""
 
 
-def _first(wanted: bool) -> Callable[[Sequence[Callable[[], Any]]], Any]:
+def _first(truth: bool) -> Callable[[Sequence[Callable[[], Any]]], Any]:
     def choose(arguments: Sequence[Callable[[], Any]]) -> Any:
         value: Any = ABSENT
         for argument in arguments:
             value = argument()
-            if is_true(value) is wanted:
+            if is_true(value) is truth:
                 break
         return value
 

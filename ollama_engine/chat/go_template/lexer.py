@@ -92,16 +92,16 @@ def _action(source: str, opens: int, line: int) -> tuple[list[Token], int, bool]
             return tokens, at + 2, False
         if spaced and source.startswith("-}}", at):
             return tokens, at + 3, True
-        found = _TOKEN.match(source, at)
-        if found is None:
+        match = _TOKEN.match(source, at)
+        if match is None:
             rest = source[at : at + 20].split("\n", maxsplit=1)[0]
             what = "is not closed" if not rest else f"has {rest!r}, which cannot stand there"
             raise ChatError(f"the template is not valid, line {line}: an action {what}")
-        at = found.end()
-        if found.lastgroup == "space":
+        at = match.end()
+        if match.lastgroup == "space":
             spaced = True
         else:
-            tokens.append(_token(str(found.lastgroup), found[0], spaced, line))
+            tokens.append(_token(str(match.lastgroup), match[0], spaced, line))
             spaced = False
 
 
@@ -144,14 +144,14 @@ def _float_or_octal(plain: str, figures: str) -> int | float:
 def unquoted(text: str) -> str:
     """A quoted Go string with its escapes resolved."""
 
-    def meant(found: re.Match[str]) -> str:
-        hexadecimal = found[1] or found[2] or found[3]
+    def meant(escape: re.Match[str]) -> str:
+        hexadecimal = escape[1] or escape[2] or escape[3]
         if hexadecimal:
             return chr(int(hexadecimal, 16))
-        if found[4]:
-            return chr(int(found[4], 8))
-        if found[5] not in _ESCAPES:
-            raise ChatError(f"the template is not valid: {json.dumps(found[0])} is no escape")
-        return _ESCAPES[found[5]]
+        if escape[4]:
+            return chr(int(escape[4], 8))
+        if escape[5] not in _ESCAPES:
+            raise ChatError(f"the template is not valid: {json.dumps(escape[0])} is no escape")
+        return _ESCAPES[escape[5]]
 
     return _ESCAPE.sub(meant, text)

@@ -53,8 +53,8 @@ def parse(source: str, knows: Callable[[str], bool]) -> ParsedTemplate:
     body, end = parser.nodes()
     if end is not None:
         raise parser.wrong(f"{{{{{end[0]}}}}} has nothing to end")
-    parser.found.body = body
-    return parser.found
+    parser.template.body = body
+    return parser.template
 
 
 class _Parser:
@@ -65,26 +65,26 @@ class _Parser:
         self._depth = 0
         self._loops = 0
         self._variables = ["$"]
-        self.found = ParsedTemplate()
+        self.template = ParsedTemplate()
 
     def wrong(self, what: str) -> ChatError:
         return ChatError(f"the template is not valid, line {self._line}: {what}")
 
     def nodes(self) -> tuple[tuple[Node, ...], tuple[str, _Words] | None]:
         """Nodes as far as an `end` or `else`, and which of them with what follows it; None at the end of the source."""
-        found: list[Node] = []
+        nodes: list[Node] = []
         for part in self._parts:
             if isinstance(part, LiteralText):
-                found.append(TextNode(part.text))
+                nodes.append(TextNode(part.text))
                 continue
             self._line = part.line
             words = _Words(part, self)
             if words.keyword() in ("end", "else"):
-                return tuple(found), (str(words.next().value), words)
+                return tuple(nodes), (str(words.next().value), words)
             node = self._node(words)
             if node is not None:
-                found.append(node)
-        return tuple(found), None
+                nodes.append(node)
+        return tuple(nodes), None
 
     def _node(self, words: _Words) -> Node | None:
         keyword = words.keyword()
@@ -147,7 +147,7 @@ class _Parser:
             self._depth -= 1
             if end is None or end[0] != "end":
                 raise ChatError(f"the template is not valid, line {line}: {{{{{keyword}}}}} has no end")
-            self.found.defined[name.value] = body
+            self.template.defined[name.value] = body
         return None if keyword == "define" else Invoke(name.value, pipe, line)
 
     def _deeper(self) -> None:
@@ -251,7 +251,7 @@ class _Words:
         raise self._parser.wrong(f"{token.value!r} cannot stand there")
 
     def _fields(self) -> tuple[str, ...]:
-        found = []
+        texts = []
         while self.peek().kind == "field" and not self.peek().spaced:
-            found.append(str(self.next().value))
-        return tuple(found)
+            texts.append(str(self.next().value))
+        return tuple(texts)

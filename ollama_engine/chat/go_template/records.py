@@ -22,16 +22,16 @@ def collated(messages: Sequence[Mapping[str, Any]]) -> list[TemplateRecord]:
 
     Raises ChatError for contents that are no text.
     """
-    found: list[TemplateRecord] = []
+    records: list[TemplateRecord] = []
     for number, message in enumerate(messages):
         record = _record(number, message)
-        last = found[-1] if found else None
+        last = records[-1] if records else None
         only_text = not record["ToolCalls"] and not record["Thinking"]
         if last is not None and last["Role"] == record["Role"] != "tool" and only_text:
             last["Content"] = joined([last["Content"], GAP, record["Content"]])
         else:
-            found.append(record)
-    return found
+            records.append(record)
+    return records
 
 
 def system_text(messages: Sequence[TemplateRecord]) -> str:

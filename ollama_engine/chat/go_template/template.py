@@ -78,14 +78,14 @@ class GoTemplate:
         """
         if documents:
             raise ChatError("a Go template has no place for documents")
-        found = [dict(message) for message in messages]
+        copies = [dict(message) for message in messages]
         mark = final = ""
         if continue_final_message:
             name = "content" if continue_final_message is True else continue_final_message
-            mark, final = mark_end(found, name, "content thinking reasoning_content reasoning")
+            mark, final = mark_end(copies, name, "content thinking reasoning_content reasoning")
         given = variables or {}
         switches = {"Think": False, "ThinkLevel": "", "IsThinkSet": "Think" in given or "ThinkLevel" in given}
-        read = collated(found)
+        read = collated(copies)
         if self._by_messages:
             data = {**switches, **given, "System": system_text(read), "Messages": read, "Response": ""}
             data["Tools"] = tool_records(tools) if tools else None

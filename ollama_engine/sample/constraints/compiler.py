@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ollama_engine.errors import GrammarError
 from ollama_engine.sample.constraints.answer import Reading
 from ollama_engine.sample.constraints.locate import located
-from ollama_engine.sample.constraints.matcher import GrammarConstraint, MaskMaker, told
+from ollama_engine.sample.constraints.matcher import GrammarConstraint, MaskMaker, short_message
 from ollama_engine.sample.constraints.source import Source, format_key, read_format, schema_grammar
 from ollama_engine.sample.constraints.vocabulary import ConstraintVocabulary, TextTokenizer, make_vocabulary
 from ollama_engine.sample.constraints.writable import check_writable
@@ -115,7 +115,7 @@ def compile_source(source: Source, tokenizer: LLTokenizer) -> LLMatcher:
     if matcher.is_error():
         if source.schema is not None:
             raise located(source.schema, partial(_refusal, LLTokenizer("byte")))
-        raise GrammarError(f"the grammar cannot be used: {told(matcher.get_error())}")
+        raise GrammarError(f"the grammar cannot be used: {short_message(matcher.get_error())}")
     return matcher
 
 
@@ -124,4 +124,4 @@ def _refusal(tokenizer: LLTokenizer, schema: Mapping[str, Any]) -> str:
     from llguidance import LLMatcher  # noqa: PLC0415
 
     matcher = LLMatcher(tokenizer, schema_grammar(schema), log_level=0)
-    return told(matcher.get_error()) if matcher.is_error() else ""
+    return short_message(matcher.get_error()) if matcher.is_error() else ""

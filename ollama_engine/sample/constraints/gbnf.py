@@ -105,12 +105,12 @@ class _Reader:
     def _split(self) -> list[_Piece]:
         pieces, at = [], 0
         while at < len(self._grammar):
-            found = _PIECE.match(self._grammar, at)
-            if found is None:
+            match = _PIECE.match(self._grammar, at)
+            if match is None:
                 raise self._error("cannot be read", at)
-            if found.lastgroup != "space":
-                pieces.append(_Piece(str(found.lastgroup), found[0], at))
-            at = found.end()
+            if match.lastgroup != "space":
+                pieces.append(_Piece(str(match.lastgroup), match[0], at))
+            at = match.end()
         return [*pieces, _Piece("newline", "\n", at), _Piece("end", "", at)]
 
     def _error(self, what: str, at: int) -> GrammarError:
@@ -141,25 +141,25 @@ class _Reader:
 
     def rules(self) -> dict[str, Expression]:
         """All of them."""
-        found: dict[str, Expression] = {}
+        rules: dict[str, Expression] = {}
         self._skip_newlines()
         while self._next.kind != "end":
             name = self._expect("name", "the name of a rule")
-            if name.text in found:
+            if name.text in rules:
                 raise self._error(f"rule {name.text} is there twice", name.at)
             self._expect("define", "::=")
             self._skip_newlines()
-            found[name.text] = self._alternatives()
+            rules[name.text] = self._alternatives()
             self._expect("newline", "the end of the rule")
             self._skip_newlines()
-        self._check_references(found)
-        return found
+        self._check_references(rules)
+        return rules
 
-    def _check_references(self, found: dict[str, Expression]) -> None:
-        if "root" not in found:
+    def _check_references(self, rules: dict[str, Expression]) -> None:
+        if "root" not in rules:
             raise self._error("there is no rule `root`", len(self._grammar))
         for i, piece in enumerate(self._pieces):
-            if piece.kind == "name" and piece.text not in found and self._pieces[i + 1].kind != "define":
+            if piece.kind == "name" and piece.text not in rules and self._pieces[i + 1].kind != "define":
                 raise self._error(f"there is no rule {piece.text}", piece.at)
 
     def _alternatives(self) -> Expression:
@@ -235,11 +235,11 @@ class _Reader:
             part = Repeat(part, *bounds)
 
     def _bounds(self, piece: _Piece) -> tuple[int, int | None]:
-        found = _COUNT.fullmatch(piece.text)
-        if found is None:
+        match = _COUNT.fullmatch(piece.text)
+        if match is None:
             raise self._error("expected {number}, {number,} or {number,number}", piece.at)
-        low = int(found[1])
-        high = low if found[2] is None else int(found[3]) if found[3] else None
+        low = int(match[1])
+        high = low if match[2] is None else int(match[3]) if match[3] else None
         if max(low, high or 0) > MOST_REPEATS or (high is not None and high < low):
             raise self._error(f"counts are 0 to {MOST_REPEATS}, the lower one first", piece.at)
         return low, high
@@ -247,14 +247,14 @@ class _Reader:
     def _codes(self, text: str, at: int) -> list[tuple[int, bool]]:
         """Code points, and whether each was written as it is."""
         codes = []
-        for found in _ESCAPE.finditer(text):
-            number = found[1] or found[2] or found[3]
-            if number is None and found[5] is None and found[4] not in _PLAIN:
-                raise self._error(f"unknown escape \\{found[4]}", at)
-            code = int(number, 16) if number else ord(found[5] or _PLAIN[found[4]])
+        for match in _ESCAPE.finditer(text):
+            number = match[1] or match[2] or match[3]
+            if number is None and match[5] is None and match[4] not in _PLAIN:
+                raise self._error(f"unknown escape \\{match[4]}", at)
+            code = int(number, 16) if number else ord(match[5] or _PLAIN[match[4]])
             if code > LAST or 0xD800 <= code <= 0xDFFF:
                 raise self._error(f"U+{code:X} is no character", at)
-            codes.append((code, found[5] is not None))
+            codes.append((code, match[5] is not None))
         return codes
 
     def _set(self, piece: _Piece) -> Characters:
@@ -275,24 +275,24 @@ class _Reader:
 
 
 def _merged(ranges: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    found: list[tuple[int, int]] = []
+    merged: list[tuple[int, int]] = []
     for low, high in sorted(ranges):
-        if found and low <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], max(found[-1][1], high))
+        if merged and low <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], high))
         else:
-            found.append((low, high))
-    return tuple(found)
+            merged.append((low, high))
+    return tuple(merged)
 
 
 def _complement(ranges: tuple[tuple[int, int], ...]) -> Characters:
-    found = []
+    gaps = []
     for first, last in ANY.ranges:
         at = first
         for low, high in ranges:
             if high >= at and low <= last:
                 if low > at:
-                    found.append((at, low - 1))
+                    gaps.append((at, low - 1))
                 at = max(at, high + 1)
         if at <= last:
-            found.append((at, last))
-    return Characters(tuple(found))
+            gaps.append((at, last))
+    return Characters(tuple(gaps))

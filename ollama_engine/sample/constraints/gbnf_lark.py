@@ -122,11 +122,11 @@ def _follows(productions: dict[str, Choices], terminals: dict[str, Regular]) -> 
 
 
 def _starts_of(symbols: list[Symbol], starts: dict[str, int], empty: set[str]) -> int:
-    found = 0
+    begins = 0
     for kind, text in symbols:
         if kind == "token":
             break
-        found |= starts[text]
+        begins |= starts[text]
         if text not in empty:
             break
-    return found
+    return begins

@@ -91,16 +91,16 @@ class Builder:
 
     def _joined(self, e: Concatenation) -> list[Symbol]:
         """The symbols of a sequence; neighbours without recursion are one terminal."""
-        found: list[Symbol] = []
+        symbols: list[Symbol] = []
         together: Regular = EMPTY
         for part in e.parts:
             plain = self._regular(part)
             if plain is None:
-                found += [*self._terminal(together), *self._symbols(part)]
+                symbols += [*self._terminal(together), *self._symbols(part)]
                 together = EMPTY
             else:
                 together = cat(together, plain)
-        return [*found, *self._terminal(together)]
+        return [*symbols, *self._terminal(together)]
 
     def _terminal(self, e: Regular) -> list[Symbol]:
         """A terminal, or its characters one by one."""
@@ -142,16 +142,16 @@ class Builder:
         return self._regular_list(e)
 
     def _regular_list(self, e: Concatenation | Alternatives) -> Regular | None:
-        found: list[Regular] = []
+        regulars: list[Regular] = []
         for part in e.parts if isinstance(e, Concatenation) else e.choices:
             each = self._regular(part)
             if each is None:
                 return None
-            found.append(each)
+            regulars.append(each)
         if isinstance(e, Alternatives):
-            return alt(*found)
+            return alt(*regulars)
         whole = EMPTY
-        for each in reversed(found):
+        for each in reversed(regulars):
             whole = cat(each, whole)
         return whole
 
@@ -162,11 +162,11 @@ def _is_among(atom: tuple[int, int], e: Characters) -> bool:
 
 def _reachable(rules: dict[str, Expression], name: str) -> set[str]:
     """Rules that a rule refers to, over others too."""
-    found: set[str] = set()
+    reached: set[str] = set()
     waiting = [name]
     while waiting:
         for e in walk(rules[waiting.pop()]):
-            if isinstance(e, Reference) and e.rule not in found:
-                found.add(e.rule)
+            if isinstance(e, Reference) and e.rule not in reached:
+                reached.add(e.rule)
                 waiting.append(e.rule)
-    return found
+    return reached

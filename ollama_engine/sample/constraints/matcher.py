@@ -16,7 +16,7 @@ from ollama_engine.sample.constraints.answer import Reading
 if TYPE_CHECKING:
     from llguidance import LLExecutor, LLMatcher
 
-__all__ = ["GrammarConstraint", "MaskMaker", "told"]
+__all__ = ["GrammarConstraint", "MaskMaker", "short_message"]
 
 Mask = npt.NDArray[np.uint32]
 
@@ -26,7 +26,7 @@ LONGEST = 500
 """Characters of the matcher's message, which may quote the grammar."""
 
 
-def told(message: str) -> str:
+def short_message(message: str) -> str:
     """The matcher's message, without what it appends for those who debug it."""
     return message.partition("\n<state>")[0].strip()[:LONGEST]
 
@@ -110,7 +110,7 @@ class GrammarConstraint:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            said = told(self._matcher.get_error())
+            said = short_message(self._matcher.get_error())
             if said in FULFILLED:
                 where = "once this answer has begun" if self._begun else "from the first token on"
                 raise GrammarError(f"no answer can fulfil this grammar, {where}: a rule never ends, or allows nothing")
@@ -148,11 +148,11 @@ class MaskMaker:
 
     def make(self, constraints: Sequence[GrammarConstraint]) -> None:
         """Make those that are missing. An error of one is raised when its mask is asked for."""
-        wanted = [constraint for constraint in constraints if constraint.wants_mask]
-        if len(wanted) > 1:
+        missing = [constraint for constraint in constraints if constraint.wants_mask]
+        if len(missing) > 1:
             # Anew each time: a mask is kept until its row is sampled, which may be some steps later.
-            words = np.zeros((len(wanted), self.n_words), np.uint32)
-            matchers = [(each.mask_into(row), i) for i, (each, row) in enumerate(zip(wanted, words, strict=True))]
-            self._executor.unsafe_compute_mask_ptr(matchers, words.ctypes.data, words.strides[0], len(wanted))
-        elif wanted:
-            wanted[0].make_mask()
+            words = np.zeros((len(missing), self.n_words), np.uint32)
+            matchers = [(each.mask_into(row), i) for i, (each, row) in enumerate(zip(missing, words, strict=True))]
+            self._executor.unsafe_compute_mask_ptr(matchers, words.ctypes.data, words.strides[0], len(missing))
+        elif missing:
+            missing[0].make_mask()

@@ -32,19 +32,19 @@ def cat(a: Regular, b: Regular) -> Regular:
 
 def alt(*choices: Regular) -> Regular:
     """Any of these."""
-    found: set[Regular] = set()
+    others: set[Regular] = set()
     atoms = 0
     for choice in choices:
         for each in choice[1] if choice[0] == "alt" else (choice,):
             if each[0] == "set":
                 atoms |= each[1]
             else:
-                found.add(each)
+                others.add(each)
     if atoms:
-        found.add(("set", atoms))
-    if len(found) == 1:
-        return next(iter(found))
-    return ("alt", frozenset(found)) if found else NOTHING
+        others.add(("set", atoms))
+    if len(others) == 1:
+        return next(iter(others))
+    return ("alt", frozenset(others)) if others else NOTHING
 
 
 def rep(inner: Regular, low: int, high: int | None) -> Regular:

@@ -102,16 +102,16 @@ class _Check:
                 self._visit(inner, at("", keyword, name), conjoined=True, depth=depth + 1)
 
     def _resolved(self, target: str, pointer: str) -> object:
-        found: object = self._root
+        node: object = self._root
         for part in target.split("/")[1:]:
             name = part.replace("~1", "/").replace("~0", "~")
-            if isinstance(found, Mapping) and name in found:
-                found = found[name]
-            elif isinstance(found, list) and name.isdecimal() and int(name) < len(found):
-                found = found[int(name)]
+            if isinstance(node, Mapping) and name in node:
+                node = node[name]
+            elif isinstance(node, list) and name.isdecimal() and int(name) < len(node):
+                node = node[int(name)]
             else:
                 raise fault(f"names {target}, which is not there", pointer, "$ref")
-        return found
+        return node
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
@@ -156,15 +156,15 @@ class _Check:
 
     def _named(self, schema: Schema, names: Any, pointer: str) -> Schema:
         """An object whose names are listed, or match a pattern, said with `properties` or `patternProperties`."""
-        found = self._resolve(names)
-        said = set(found) - ANNOTATIONS - {"type"} if isinstance(found, Mapping) else set()
-        if found is True or (isinstance(found, Mapping) and not said and found.get("type", "string") == "string"):
+        rule = self._resolve(names)
+        said = set(rule) - ANNOTATIONS - {"type"} if isinstance(rule, Mapping) else set()
+        if rule is True or (isinstance(rule, Mapping) and not said and rule.get("type", "string") == "string"):
             return {}
         others = schema.get("additionalProperties", True)
-        if not {"properties", "patternProperties"} & set(schema) and found:
+        if not {"properties", "patternProperties"} & set(schema) and rule:
             if said == {"pattern"}:
-                return {"patternProperties": {found["pattern"]: others}, "additionalProperties": False}
-            listed = found.get("enum", [found["const"]] if "const" in found else None)
+                return {"patternProperties": {rule["pattern"]: others}, "additionalProperties": False}
+            listed = rule.get("enum", [rule["const"]] if "const" in rule else None)
             if said <= {"enum", "const"} and isinstance(listed, list) and all(isinstance(name, str) for name in listed):
                 return {"properties": dict.fromkeys(listed, others), "additionalProperties": False}
         raise fault("is supported with a pattern or an enum alone, and without `properties`", pointer, "propertyNames")

@@ -122,16 +122,16 @@ def lark_with_schemas(grammar: str) -> str:
     Raises GrammarError for parts that cannot be enforced.
     """
     pieces, at = [], 0
-    for found in _JSON.finditer(grammar):
+    for match in _JSON.finditer(grammar):
         try:
-            schema, length = json.JSONDecoder().raw_decode(grammar[found.end() :])
+            schema, length = json.JSONDecoder().raw_decode(grammar[match.end() :])
         except ValueError:
             continue  # the matcher says what is wrong, and where
-        if found.start() < at or not isinstance(schema, dict):
+        if match.start() < at or not isinstance(schema, dict):
             continue
         checked = {**checked_schema(schema), "x-guidance": JSON_OPTIONS}
-        pieces += [grammar[at : found.end()], json.dumps(checked)]
-        at = found.end() + length
+        pieces += [grammar[at : match.end()], json.dumps(checked)]
+        at = match.end() + length
     return "".join([*pieces, grammar[at:]])
 
 
