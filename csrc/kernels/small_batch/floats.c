@@ -127,8 +127,10 @@ INLINE void multiply_several(const oe_sb_type type, const oe_sb_product *p, int6
 }
 
 #if defined(__AVX512F__) && !defined(OE_SB_SCALAR)
-/* For a single row AVX2 is faster than AVX-512, by up to a quarter where rows are long. */
-extern const oe_sb_kernel oe_sb_f16_avx2, oe_sb_bf16_avx2;
+/* For a single row AVX2 is faster than AVX-512, by up to a quarter where rows are long. Hidden, so that a build which
+ * leaves them out fails as it is linked, and not as it is imported. */
+extern const oe_sb_kernel oe_sb_f16_avx2 __attribute__((visibility("hidden")));
+extern const oe_sb_kernel oe_sb_bf16_avx2 __attribute__((visibility("hidden")));
 
 INLINE void multiply_row(const oe_sb_type type, const oe_sb_product *p, int64_t first, int64_t last) {
     (type == OE_SB_F16 ? oe_sb_f16_avx2 : oe_sb_bf16_avx2).multiply(p, first, last);
