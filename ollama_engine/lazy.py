@@ -23,7 +23,7 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
         try:
             module = import_module(f"{package}.{home}")
         except (ImportError, MemoryError, OSError, SystemError) as error:
-            from ollama_engine.errors import short_of_memory  # noqa: PLC0415 (as rarely as this)
+            from ollama_engine.errors import short_of_memory  # noqa: PLC0415 (importing the package imports nothing else)
 
             if told := short_of_memory(error):
                 raise told from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Mapping
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from ollama_engine.errors import UnknownOptionError
@@ -89,8 +90,6 @@ def meant(name: str, known: list[str]) -> str | None:
     for candidate in (plain, ALIASES.get(plain)):
         if candidate in known:
             return candidate
-    from difflib import get_close_matches  # noqa: PLC0415 (after a typing mistake only)
-
     likely = [option for option in known if {plain[:4], option[:4]} != {"min_", "max_"}]
     return next(iter(get_close_matches(plain, likely, 1, ALIKE)), None)
 

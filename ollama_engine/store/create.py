@@ -179,7 +179,7 @@ def weights_config(store: ModelStore, layers: Sequence[Layer]) -> dict[str, Any]
 
 def _check_texts(recipe: Recipe) -> None:
     """Raise ChatError or ConfigError for a template or messages with which the model could answer nothing."""
-    from ollama_engine.chat.go_template import GoTemplate  # noqa: PLC0415 (few recipes have one)
+    from ollama_engine.chat.go_template import GoTemplate  # noqa: PLC0415 (jinja2: 0.1 s of its start)
 
     if recipe.template is not None:
         GoTemplate(recipe.template)

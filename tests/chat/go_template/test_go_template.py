@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ollama_engine import Engine, SamplingParams, demo
 from ollama_engine.chat.go_template import GoTemplate, evaluator
 from ollama_engine.chat.go_template.evaluator import Evaluator
 from ollama_engine.chat.go_template.functions import FUNCTIONS, LAZY
@@ -157,8 +158,6 @@ def test_a_template_that_never_ends_is_stopped(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_engine_takes_one() -> None:
-    from ollama_engine import Engine, SamplingParams, demo  # noqa: PLC0415
-
     template = GoTemplate(ONE_EXCHANGE)
     with Engine(demo.path(), num_ctx=256) as engine:
         segments = engine.apply_template([USER], template=template)
