@@ -14,7 +14,7 @@ from ray.serve.handle import DeploymentHandle
 from ollama_engine.errors import ConfigError, Option
 from ollama_engine.option_names import meant
 from ollama_engine.ray.replica import Replica
-from ollama_engine.ray.replica_scheduler import ReplicaScheduler
+from ollama_engine.ray.replica_model_manager import ReplicaModelManager
 from ollama_engine.ray.router import PrefixRouter
 from ollama_engine.server.app import create_app
 from ollama_engine.server.library import PACKAGED
@@ -76,7 +76,7 @@ class _Server:
         self._engines = engines
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
-        return create_app(self._settings, manager=ReplicaScheduler(self._engines, self._settings.keep_alive))
+        return create_app(self._settings, manager=ReplicaModelManager(self._engines, self._settings.keep_alive))
 
 
 def application(settings: ServerSettings, options: ReplicaOptions | None = None) -> Application:
@@ -97,7 +97,7 @@ def application(settings: ServerSettings, options: ReplicaOptions | None = None)
 
 
 def engines(settings: ServerSettings, options: ReplicaOptions | None = None) -> Application:
-    """The engines alone: `ReplicaScheduler` sends them requests."""
+    """The engines alone: `ReplicaModelManager` sends them requests."""
     options = options or ReplicaOptions()
     deployment = serve.deployment(
         Replica,

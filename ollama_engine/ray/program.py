@@ -12,7 +12,7 @@ from ray import serve
 from ollama_engine.errors import ConfigError, Option
 from ollama_engine.ray.application import ReplicaOptions, engines
 from ollama_engine.ray.cluster import cluster
-from ollama_engine.ray.replica_scheduler import ReplicaScheduler
+from ollama_engine.ray.replica_model_manager import ReplicaModelManager
 from ollama_engine.server.program import listener
 from ollama_engine.server.program import serve as serve_http
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["NAME", "replicas", "serve_replicas"]
 
 NAME = "ollama-engine"
-"""Of the application in Ray Serve."""
+"""The application's name in Ray Serve."""
 
 
 def serve_replicas(
@@ -35,14 +35,14 @@ def serve_replicas(
     """
     with listener(settings):  # a port that is taken is told before the replicas are started
         pass
-    with replicas(settings, options, address) as scheduler:
-        serve_http(settings, listening, scheduler)
+    with replicas(settings, options, address) as manager:
+        serve_http(settings, listening, manager)
 
 
 @contextmanager
 def replicas(
     settings: ServerSettings, options: ReplicaOptions, address: str | None = None
-) -> Iterator[ReplicaScheduler]:  # fmt: skip
+) -> Iterator[ReplicaModelManager]:  # fmt: skip
     """Engines on Ray, from when they run until the block ends.
 
     `address`: of a running Ray cluster ("auto", HOST:PORT), of which this machine is a node; None starts one in
@@ -59,7 +59,7 @@ def replicas(
             _refuse_a_name_that_is_taken()
         try:
             handle = serve.run(engines(settings, options), name=NAME, route_prefix=None, logging_config=logs)
-            yield ReplicaScheduler(handle, settings.keep_alive)
+            yield ReplicaModelManager(handle, settings.keep_alive)
         finally:
             if address is None:
                 serve.shutdown()

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["ModelWish", "Replica"]
 
 MESSAGES_PER_SECOND = 400
-"""Of all answers of a replica. Each takes Ray's processes a millisecond, and HTTP's another: with a message for each
-token, many answers side by side would leave the engine little of the machine."""
+"""Messages that a replica sends, for all its answers together. Each takes Ray's processes a millisecond, and HTTP's
+another: with one for each token, many answers side by side would leave the engine little of the machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class ModelWish:
 
 
 class Replica:
-    """Engines behind the scheduler of the single-machine server.
+    """Engines behind the model manager of the single-machine server.
 
     Errors cross as data, so that the same class with the same message arrives: Ray wraps what a method raises.
 
@@ -56,13 +56,13 @@ class Replica:
 
     def __init__(self, settings: ServerSettings, threads: int | None = None) -> None:
         self._library = Library(settings.files, ModelStore(settings.models))
-        self._scheduler = make_manager(settings)
+        self._manager = make_manager(settings)
         self._streams = 0
         self._defaults = {} if threads is None else {"num_thread": threads}
 
     def _lease(self, wish: ModelWish) -> AbstractAsyncContextManager[ModelLease]:
         stored = self._library.find(wish.name)
-        return self._scheduler.lease(stored, {**self._defaults, **wish.options}, wish.keep_alive)
+        return self._manager.lease(stored, {**self._defaults, **wish.options}, wish.keep_alive)
 
     async def prepare(self, wish: ModelWish, *, chain: list[bytes]) -> dict[str, Any]:
         """Load a model: its facts under "facts", or "$failure"."""
@@ -83,7 +83,7 @@ class Replica:
     async def call_if_loaded(self, wish: ModelWish, body: dict[str, Any]) -> dict[str, Any] | None:
         """`call` for what watches a model, which must not load it: None where it is not loaded."""
         name = self._library.find(wish.name).name
-        row = next((row for row in self._scheduler.loaded() if row.model.stored.name == name), None)
+        row = next((row for row in self._manager.loaded() if row.model.stored.name == name), None)
         if row is None:
             return None
         try:
@@ -109,8 +109,8 @@ class Replica:
 
     async def unload(self, name: str) -> bool:
         """Unload a model when its requests have ended. False where it is not loaded."""
-        return await self._scheduler.unload(self._library.find(name))
+        return await self._manager.unload(self._library.find(name))
 
     async def __del__(self) -> None:
         """Unload all models: Ray Serve awaits this before it ends a replica."""
-        await self._scheduler.close()
+        await self._manager.close()

@@ -77,7 +77,7 @@ class ReplicaModel(CalledModel):
         return sent["result"]
 
     async def _of_all(self, method: str, *args: Any) -> list[Any]:
-        """What each replica that has the model loaded says; those that end meanwhile say nothing."""
+        """The results of all replicas that have the model loaded; those that end meanwhile give none."""
         body = {"method": method, "args": list(args), "kwargs": {}}
         with suppress(DeploymentUnavailableError):
             answers = self._engines.broadcast("call_if_loaded", self._wish, body)
@@ -105,7 +105,7 @@ class ReplicaModel(CalledModel):
 
 
 async def send(engines: DeploymentHandle, method: str, *args: Any, chain: Sequence[bytes]) -> dict[str, Any]:
-    """What a method of a replica returns. Raises the error it says; ModelProcessError where replicas keep ending.
+    """The result of a replica's method. Raises the error it says; ModelProcessError where replicas keep ending.
 
     Cancelling this cancels the request: Ray by itself has the replica go on.
     """

@@ -1,4 +1,4 @@
-"""What errors become for clients: a status, and a body in the style of the API that was asked."""
+"""Errors as clients get them: a status, and a body in the style of the API that was asked."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def status_of(error: Exception) -> int:
 
 
 def message_of(error: Exception) -> str:
-    """What a client is told. The text of an error that nobody expected stays in the log: it may name files."""
+    """The message for a client. The text of an error that nobody expected stays in the log: it may name files."""
     if isinstance(error, RequestValidationError):
         return wrong_body(error)
     if isinstance(error, HTTPException):
@@ -64,7 +64,7 @@ def message_of(error: Exception) -> str:
 
 
 def wrong_body(error: RequestValidationError) -> str:
-    """What is wrong with a body, and where: "messages.0.content: Input should be a valid string"."""
+    """The first mistake in a body, behind its place: "messages.0.content: Input should be a valid string"."""
     first: dict[str, Any] = error.errors()[0]
     place = [str(part) for part in first["loc"] if part != "body"]
     if first["type"] == "missing" and not place:

@@ -20,7 +20,7 @@ __all__ = ["RequestLog", "note", "note_names"]
 log = logging.getLogger("ollama_engine.server.requests")
 KEY = "ollama_engine.noted"
 QUIET = ("/", "/health", "/metrics", "/page/live")
-"""What is asked again and again by programs that watch."""
+"""Routes that monitoring programs ask again and again."""
 
 
 def note(request: Request, **facts: object) -> None:

@@ -38,7 +38,7 @@ class AnswerStream(Protocol[Chunk_co]):
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What is known of a loaded model and does not change.
+    """Facts of a loaded model, which do not change.
 
     Attributes:
         architecture: `general.architecture` of its file.
@@ -74,11 +74,11 @@ class ServedModel(Protocol):
 
     @property
     def stored(self) -> StoredModel:
-        """What was loaded."""
+        """The stored model that was loaded."""
 
     @property
     def facts(self) -> ModelFacts:
-        """What does not change."""
+        """Its facts, which do not change."""
 
     def generate(
         self, prompt: Prompt, params: SamplingParams, *, images: Images = None, **options: Any

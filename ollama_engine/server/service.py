@@ -17,7 +17,7 @@ __all__ = ["Service", "service_of"]
 
 @dataclass(frozen=True)
 class Service:
-    """What all routes share.
+    """The objects that all routes share.
 
     Attributes:
         settings: of the server.

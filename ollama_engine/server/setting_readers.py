@@ -1,4 +1,4 @@
-"""What settings mean: from the text of a variable or flag to a value. A ValueError says what was expected."""
+"""Readers of settings: from the text of a variable or flag to a value. A ValueError says what was expected."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TIME = "a number of seconds, or a duration such as 5m or 1h30m"
 
 
 def texts(text: str) -> tuple[str, ...]:
-    """What commas separate."""
+    """The parts that commas separate."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
@@ -52,11 +52,11 @@ def attention(text: str) -> str:
 
 
 def level(text: str) -> int:
-    """Of the log."""
-    found = str(LEVELS.get(text.lower(), text))
-    if found not in ("0", "1", "2"):
+    """The log's level."""
+    digit = str(LEVELS.get(text.lower(), text))
+    if digit not in ("0", "1", "2"):
         raise ValueError("0 (info), 1 (debug) or 2 (trace)")
-    return int(found)
+    return int(digit)
 
 
 def number(low: int) -> Callable[[str], int]:

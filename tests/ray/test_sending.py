@@ -17,7 +17,7 @@ pytest.importorskip("ray.serve", reason="the extra `ray` is not installed")
 from ray.serve.request_router import RequestRouter
 
 from ollama_engine.ray.replica_model import send
-from ollama_engine.ray.replica_scheduler import ReplicaScheduler
+from ollama_engine.ray.replica_model_manager import ReplicaModelManager
 from ollama_engine.ray.router import PrefixRouter
 from ollama_engine.server.library import Library
 from ollama_engine.store.model_store import ModelStore
@@ -65,7 +65,7 @@ def test_a_call_that_is_cancelled_is_cancelled_in_the_replica() -> None:
     assert not asyncio.run(answered())
 
 
-class Loading(ReplicaScheduler):
+class Loading(ReplicaModelManager):
     """Loads of it end when `loaded_now` is set."""
 
     def __init__(self) -> None:
@@ -83,15 +83,15 @@ def test_requests_that_wait_for_one_model_hold_one_entry(tmp_path: Path) -> None
     stored = Library((), ModelStore(tmp_path)).find("demo")
 
     async def held() -> list[int]:
-        scheduler = Loading()
+        manager = Loading()
         async with AsyncExitStack() as stack:
-            leases = [asyncio.ensure_future(stack.enter_async_context(scheduler.lease(stored, {}))) for _ in range(3)]
+            leases = [asyncio.ensure_future(stack.enter_async_context(manager.lease(stored, {}))) for _ in range(3)]
             for _ in leases:
-                await scheduler.began.acquire()
-            scheduler.loaded_now.set()
+                await manager.began.acquire()
+            manager.loaded_now.set()
             await asyncio.gather(*leases)
-            before = [row.requests for row in scheduler.loaded()]
-        return before + [row.requests for row in scheduler.loaded()]
+            before = [row.requests for row in manager.loaded()]
+        return before + [row.requests for row in manager.loaded()]
 
     assert asyncio.run(held()) == [3, 0]
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["count_tokens", "message", "message_events"]
 
 DEFAULTS = {"temperature": 1.0, "top_p": 1.0}
-"""What Anthropic's API documents, where neither the request nor the model's parameters say."""
+"""Defaults that Anthropic's API documents, where neither the request nor the model's parameters say."""
 REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 FOR_TEMPLATES = ("tools",)
 

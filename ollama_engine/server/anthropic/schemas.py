@@ -47,7 +47,7 @@ class Thinking(Schema):
 
 
 class OutputFormat(Schema):
-    """What form the answer has."""
+    """The form of the answer."""
 
     type: Literal["json_schema"]
     json_schema: dict[str, Any] = Field(alias="schema")

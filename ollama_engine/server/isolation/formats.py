@@ -11,7 +11,7 @@ __all__ = ["FormatAtHome", "SentReader", "sent_reader"]
 
 @dataclass(frozen=True, slots=True)
 class SentReader:
-    """What crosses of a chunk's reader: why the answer is not whole, None where it is."""
+    """The part of a chunk's reader that crosses: why the answer is not whole, None where it is."""
 
     cut: str | None = None
 
@@ -33,7 +33,7 @@ class FormatAtHome:
 
     @property
     def sent(self) -> object:
-        """What crosses: a type becomes its JSON schema. Raises as `read_format` does."""
+        """The format as it crosses: a type becomes its JSON schema. Raises as `read_format` does."""
         if isinstance(self._given, type) or get_origin(self._given) is not None:
             from ollama_engine.sample.constraints.source import read_format  # noqa: PLC0415 (few answers have one)
 

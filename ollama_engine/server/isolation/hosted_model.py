@@ -23,7 +23,7 @@ FLASH_ATTENTION = {-1: "auto", 0: "off", 1: "on"}
 
 
 class Status(enum.IntEnum):
-    """What /health says, in Ollama's numbers."""
+    """The status in /health's body, in Ollama's numbers."""
 
     READY = 0
     LAUNCHED = 2
@@ -32,7 +32,7 @@ class Status(enum.IntEnum):
 
 
 class Operation(enum.IntEnum):
-    """What /load does, in Ollama's numbers."""
+    """The operations of /load, in Ollama's numbers."""
 
     FIT = 0
     ALLOC = 1
@@ -52,12 +52,12 @@ class HostedModel:
 
     @property
     def status(self) -> Status:
-        """What is to be said of it now; ERROR where its engine has closed itself, too."""
+        """The status now; ERROR where the engine has closed itself, too."""
         closed = self._status is Status.READY and self._model is not None and self._model.engine.closed
         return Status.ERROR if closed else self._status
 
     def model(self) -> ServedModel:
-        """What answers. Raises ConfigError before it is loaded."""
+        """The loaded model. Raises ConfigError before there is one."""
         if self._model is None:
             raise ConfigError("no model is loaded yet", advice=["send /load with Operation 1 first"])
         return self._model

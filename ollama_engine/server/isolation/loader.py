@@ -88,7 +88,7 @@ async def _watched(process: ModelProcess, asked: dict[str, Any], progress: LoadP
 
 
 async def _health(process: ModelProcess) -> Any:
-    """What /health says; no progress where the process is gone, which its load says better."""
+    """The body of /health; no progress where the process is gone, which its load says better."""
     try:
         return (await process.client.get("/health", timeout=PROGRESS_SECONDS * 100)).json()
     except Exception:  # any: it has ended, or is busy

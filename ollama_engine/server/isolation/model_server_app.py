@@ -139,5 +139,5 @@ async def lines(stream: AnswerStream[Any]) -> AsyncGenerator[bytes, None]:
 
 
 def last_line(error: Exception) -> bytes:
-    """What ends an answer early, as a line."""
+    """An error that ends an answer early, as a line."""
     return json.dumps({"$failure": sent_error(error)}).encode() + b"\n"

@@ -37,7 +37,7 @@ class RemoteModel(CalledModel):
 
 
 async def request(process: ModelProcess, path: str, body: Mapping[str, Any]) -> Any:
-    """What a process answers. Raises the error that it says, and ModelProcessError where it has ended."""
+    """The answer of a process. Raises the error that it says, and ModelProcessError where it has ended."""
     try:
         response = await process.client.post(path, content=json.dumps(body).encode())
         found = response.json()

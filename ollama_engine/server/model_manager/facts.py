@@ -15,7 +15,7 @@ __all__ = ["facts_of", "with_template"]
 
 
 def facts_of(engine: Engine) -> ModelFacts:
-    """What does not change of a loaded model, with its file's own template."""
+    """Facts of a loaded model, which do not change, with its file's own template."""
     info, memory = engine.info, engine.memory
     template = info.metadata.get("tokenizer.chat_template")
     capabilities = set(file_abilities(info.metadata, template if isinstance(template, str) else None))

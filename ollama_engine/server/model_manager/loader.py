@@ -57,7 +57,7 @@ class Loader(Protocol):
     """Loads models, in this process or in others."""
 
     async def measure(self, stored: StoredModel, options: RunnerOptions, taken: Bytes) -> Need:
-        """What a model will take, where all loaded ones are unloaded for it, which take `taken` on each device.
+        """Memory that a model will take, where all loaded ones are unloaded for it, which take `taken` on each device.
 
         Raises what loading raises for a file that cannot be loaded.
         """
@@ -103,7 +103,7 @@ async def _over(engine: Engine) -> None:
 
 
 def measure(stored: StoredModel, options: RunnerOptions, settings: ServerSettings, taken: Bytes) -> Need:
-    """What a model will take where nothing is loaded, with the layers on GPUs that fit there then.
+    """Memory that a model will take where nothing is loaded, with the layers on GPUs that fit there then.
 
     `taken`: what loaded models take now on each device. Reads the header of the file.
     """

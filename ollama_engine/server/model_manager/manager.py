@@ -1,4 +1,4 @@
-"""Scheduler: who keeps which models loaded. It does what the planner says, on the server's event loop."""
+"""ModelManager: who keeps which models loaded. It does what the planner says, on the server's event loop."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ class ModelManager:
         self._advance()
 
     def _taken(self) -> Bytes:
-        """What loaded models take on each device: memory that a further one may have, since they can be unloaded."""
+        """Bytes of loaded models on each device: memory that a further one may have, since they can be unloaded."""
         taken: Counter[str] = Counter()
         for entry in self._entries.values():
             taken.update(entry.view().memory)

@@ -32,7 +32,7 @@ def free_memory(mapped: Iterable[Bytes]) -> Bytes:
 
 
 def cpu_name() -> str:
-    """What the CPU is called in memory reports."""
+    """The CPU's name in memory reports."""
     return next((device.name for device in Engine.devices() if device.kind == "cpu"), "CPU")
 
 
@@ -55,5 +55,5 @@ def taken_bytes(report: MemoryReport) -> Bytes:
 
 
 def mapped_bytes(report: MemoryReport) -> Bytes:
-    """Of these, weights read from the mapped file."""
+    """The mapped weights among these bytes, which are read from the file."""
     return {device.device: device.mapped for device in report.devices}

@@ -48,7 +48,7 @@ class Resident:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a model will take.
+    """Memory that a model will take.
 
     Attributes:
         memory: bytes on each device, its mapped file and estimates included.
@@ -76,7 +76,7 @@ class Waiter:
 
 @dataclass(frozen=True, slots=True)
 class ModelLimits:
-    """What the machine gives.
+    """Limits of the machine.
 
     Attributes:
         models: how many may be loaded at once.
@@ -97,7 +97,7 @@ class Grant:
 
 @dataclass(slots=True)
 class LoadPlan:
-    """What to do now. `load` and `measure` are numbers of waiters, `unload` of residents without holds."""
+    """The steps to take now. `load` and `measure` are numbers of waiters, `unload` of residents without holds."""
 
     grants: list[Grant] = field(default_factory=list)
     unload: list[int] = field(default_factory=list)

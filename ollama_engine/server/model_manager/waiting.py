@@ -1,4 +1,4 @@
-"""What the manager keeps: requests that wait, and models that are loaded, being loaded, or being unloaded."""
+"""The manager's records: requests that wait, and models that are loaded, being loaded, or being unloaded."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class WaitingRequest:
     need: Need | None = None
 
     def view(self) -> Waiter:
-        """What the planner sees."""
+        """The planner's view of it."""
         return Waiter(self.number, self.stored.digest, self.options, self.need)
 
 
@@ -75,7 +75,7 @@ class LoadedModelEntry:
     gone: asyncio.Event = field(default_factory=asyncio.Event)
 
     def view(self) -> Resident:
-        """What the planner sees."""
+        """The planner's view of it."""
         memory = self.need.memory if self.loaded is None else taken_bytes(self.loaded.memory)
         trained = None if self.loaded is None else self.loaded.model.facts.context_length
         return Resident(

@@ -1,3 +1,3 @@
-"""What no other API has: tokenize, detokenize, apply-template, health, metrics, slots, trace."""
+"""Routes that no other API has: tokenize, detokenize, apply-template, health, metrics, slots, trace."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What /api/generate and /api/chat have in common: the model, its options, and how an answer's lines end."""
+"""The common part of /api/generate and /api/chat: the model, its options, and how an answer's lines end."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def template_options(think: object, template: str = "", **others: Any) -> dict[s
 
 
 async def load_only(service: Service, asked: OllamaCall, line: Line) -> AsyncGenerator[Line, None]:
-    """What a request without a prompt does: load the model, or unload it where it is kept for no time."""
+    """The line of a request without a prompt, which loads the model, or unloads it where it is kept for no time."""
     if asked.keep_alive == 0:
         await service.manager.unload(asked.stored)
         yield {**line, "done": True, "done_reason": "unload"}
@@ -143,7 +143,7 @@ async def chat_chunks(
 
 
 def debug_line(asked: OllamaCall, segments: Sequence[Segment]) -> Line:
-    """What `_debug_render_only` asks for."""
+    """The prompt as it would be computed, which `_debug_render_only` asks for."""
     texts = [getattr(part, "text", None) for part in segments]
     numbers = iter(range(len(texts)))
     shown = "".join(f"[img-{next(numbers)}]" if text is None else text for text in texts)

@@ -16,7 +16,7 @@ AnswerFormat = Literal["json", ""] | dict[str, Any]
 
 
 class Body(BaseModel):
-    """What all bodies have: JSON's own types, none converted to another."""
+    """The base of all bodies: JSON's own types, none converted to another."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 

@@ -1,4 +1,4 @@
-"""What runs: /api/version, /api/status, /api/ps."""
+"""The server's state: /api/version, /api/status, /api/ps."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def running(service: Annotated[Service, Depends(service_of)]) -> dict[str,
 
 
 def row(loaded: LoadedModel) -> dict[str, Any]:
-    """What /api/ps says of a model."""
+    """A loaded model in /api/ps."""
     stored, facts = loaded.model.stored, loaded.model.facts
     return {
         "name": stored.name,

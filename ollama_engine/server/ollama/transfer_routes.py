@@ -116,7 +116,7 @@ async def create(request: Request, body: CreateRequest, service: Served, store: 
 
 
 def recipe_of(body: CreateRequest) -> Recipe:
-    """What a request says, but for the model that it is from. Raises ApiError."""
+    """The recipe in a request, but for the model that it is from. Raises ApiError."""
     licenses = [body.license] if isinstance(body.license, str) else body.license or []
     config = {"renderer": body.renderer, "parser": body.parser, "requires": body.requires}
     return Recipe(
@@ -187,7 +187,7 @@ async def upload_blob(digest: str, request: Request, store: Store) -> Response:
 
 
 def disk_error(error: OSError) -> Exception:
-    """What a client is told of it: that the disk is full. Others stay as they are, in the log."""
+    """The error for a client: that the disk is full. Others stay as they are, in the log."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     return ApiError(507, f"{error.filename or 'the store'}: {error.strerror}") if full else error
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULTS", "answer_format", "chat_completion", "chat_events", "numbered_seeds"]
 
 DEFAULTS = {"temperature": 1.0, "top_p": 1.0}
-"""What OpenAI's API documents, where neither the request nor the model's parameters say."""
+"""Defaults that OpenAI's API documents, where neither the request nor the model's parameters say."""
 
 Starts = list[Callable[[], AnswerStream[ChatChunk]]]
 
@@ -175,7 +175,7 @@ def _head(model: ServedModel, name: str, kind: str) -> dict[str, Any]:
 
 
 def _starts(model: ServedModel, request: ChatRequest) -> Starts:
-    """What starts each of the answers."""
+    """A function for each of the answers, which starts it."""
     messages = conversation(model.stored, engine_messages(as_dicts(request.messages)))
     options = _chat_options(request)
     effort = request.reasoning_effort or (request.reasoning.effort if request.reasoning else None)

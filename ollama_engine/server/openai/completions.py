@@ -114,7 +114,7 @@ class CompletionCall:
         return asked
 
     def chosen(self, done: Sequence[Completion]) -> list[tuple[int, Completion]]:
-        """What the client gets: number of the prompt, answer. The best first, where they are some of several."""
+        """The answers for the client, each behind the number of its prompt. Where some are left out, the best first."""
         found: list[tuple[int, Completion]] = []
         for prompt in range(len(self.prompts)):
             answers = list(done[prompt * self.made : (prompt + 1) * self.made])

@@ -11,11 +11,11 @@ from ollama_engine.server.served import ServedModel
 __all__ = ["chat_logprobs", "completion_logprobs", "token_entries"]
 
 LEAST = -9999.0
-"""What the API writes for a probability of 0, whose logarithm JSON cannot hold."""
+"""Stands for the logarithm of a probability of 0, which JSON cannot hold."""
 
 
 async def chat_logprobs(model: ServedModel, entries: Sequence[TokenLogprobs]) -> dict[str, Any]:
-    """Of chat completions: an object for each token."""
+    """Those of a chat completion: an object for each token."""
     return {"content": await token_entries(model, entries), "refusal": None}
 
 
@@ -36,7 +36,7 @@ def _entry(text: bytes, logprob: float) -> dict[str, Any]:
 async def completion_logprobs(
     model: ServedModel, entries: Sequence[tuple[int, TokenLogprobs | None]], *, offset: int
 ) -> tuple[dict[str, Any], int]:
-    """Of text completions: lists beside each other; and the offset behind the last token.
+    """Those of a text completion: lists beside each other; and the offset behind the last token.
 
     `entries` are tokens with their log-probabilities, None for the first of a prompt. `offset` is the number of
     characters before the first of them.

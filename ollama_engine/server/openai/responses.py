@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["response", "response_events"]
 
 LOGPROBS = "message.output_text.logprobs"
-"""What "include" has to name for log-probabilities."""
+"""Named in "include" by requests for log-probabilities."""
 
 
 async def response(service: Service, request: ResponseRequest) -> dict[str, Any]:

@@ -24,7 +24,7 @@ ELSEWHERE = {
 
 
 class TextFormat(Schema):
-    """What form the answer has."""
+    """The form of the answer."""
 
     type: Literal["text", "json_object", "json_schema"] = "text"
     json_schema: dict[str, Any] | None = Field(None, alias="schema")
@@ -143,7 +143,7 @@ def _extend(turn: dict[str, Any], where: str, kind: str, item: Mapping[str, Any]
 
 
 def _reasoning(where: str, item: Mapping[str, Any]) -> str:
-    """What the model thought, else the summary of it."""
+    """The model's reasoning, else the summary of it."""
     parts = item.get("content") or item.get("summary") or []
     texts = [part.get("text") if isinstance(part, Mapping) else None for part in parts] if _listed(parts) else [None]
     if not all(isinstance(text, str) for text in texts):

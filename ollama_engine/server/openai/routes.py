@@ -55,7 +55,7 @@ async def create_chat_completion(body: ChatRequest, request: Request, service: T
 
 @router.post("/completions")
 async def create_completion(body: CompletionRequest, request: Request, service: TheService) -> Response:
-    """What follows a text, without a chat template."""
+    """The continuation of a text, without a chat template."""
     note_body(request, body, body.model)
     if body.stream:
         return await streamed(completion_events(service, body), sse.MEDIA_TYPE, last_words)

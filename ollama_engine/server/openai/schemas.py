@@ -16,7 +16,7 @@ Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 class StreamOptions(Schema):
-    """What a stream has beside the answer."""
+    """Options of a stream beside the answer."""
 
     include_usage: bool | None = Field(None, description="end the stream with an event that counts tokens")
 
@@ -29,7 +29,7 @@ class JsonSchema(Schema):
 
 
 class ResponseFormat(Schema):
-    """What form the answer has."""
+    """The form of the answer."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None

@@ -12,7 +12,7 @@ __all__ = ["usage_body"]
 
 
 def usage_body(prompts: Sequence[Usage], answers: Sequence[Usage], *, reasoning_tokens: int = 0) -> dict[str, Any]:
-    """What answers took. `prompts` are those of the first answer to each prompt, which counts once."""
+    """The tokens of answers. `prompts` are those of the first answer to each prompt, which counts once."""
     read = sum(usage.prompt_tokens for usage in prompts)
     written = sum(usage.completion_tokens + usage.discarded_tokens for usage in answers)
     return {

@@ -1,4 +1,4 @@
-"""What the live view shows of a loaded model, as plain data."""
+"""The live view of a loaded model, as plain data."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ async def root(request: Request) -> Response:
 
 @router.get("/page/live")
 async def live(service: Annotated[Service, Depends(service_of)], after: float = 0.0) -> dict[str, Any]:
-    """What every loaded model does now, and its steps that began `after` these seconds of the engine's clock."""
+    """The state of every loaded model, and its steps that began `after` these seconds of the engine's clock."""
     models = []
     for loaded in service.manager.loaded():
         with suppress(ClosedError, ModelProcessError):  # it was unloaded meanwhile, or has crashed

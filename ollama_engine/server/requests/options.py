@@ -38,10 +38,10 @@ CONTEXTS = 10
 SEED_SPACE = 2**64
 INT32_MAX = 2**31 - 1
 LARGEST = 1e9
-"""Of what is no whole number. No option has a use for more; infinities and NaN are none of these."""
+"""The largest number that is not whole. No option has a use for more; infinities and NaN are refused."""
 RANGES = {"temperature": (0.0, LARGEST), "top_k": (0, INT32_MAX), "top_p": (0.0, 1.0), "min_p": (0.0, 1.0),
           "typical_p": (0.0, 1.0), "num_keep": (0, INT32_MAX)}  # fmt: skip
-"""Of other values the nearest in the range is taken, as in Ollama."""
+"""Ranges of options. For a value beyond, the nearest in the range is taken, as in Ollama."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class ModelOptions:
 
     @property
     def clamped(self) -> list[str]:
-        """Of which another value is taken than was given: "top_p:1.5->1.0"."""
+        """The options of which another value is taken than was given: "top_p:1.5->1.0"."""
         taken = {name: self.within(name, 0) for name in RANGES} | {"repeat_penalty": self.repeat_penalty}
         given = self.sampling.items()
         return [f"{name}:{value}->{taken[name]}" for name, value in given if value != taken.get(name, value)]

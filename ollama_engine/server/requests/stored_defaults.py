@@ -1,4 +1,4 @@
-"""What a stored model brings along: its options, system message and first messages, which stand below a request's."""
+"""Defaults of a stored model: its options, system message and first messages, which stand below a request's."""
 
 from __future__ import annotations
 

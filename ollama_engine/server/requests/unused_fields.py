@@ -12,7 +12,7 @@ __all__ = ["note_body", "unused_fields"]
 WITHOUT_EFFECT = ("user", "metadata")
 """Declared, for their types alone."""
 ALWAYS_TRUE = ("strict", "description")
-"""Of a schema with a name: every schema is enforced, and a description is for readers."""
+"""Fields of a schema with a name: every schema is enforced, and a description is for readers."""
 
 
 def unused_fields(body: BaseModel) -> list[str]:

@@ -17,7 +17,7 @@ __all__ = ["BodyLimits"]
 SLOWEST = 10_000
 """Bytes per second that a client has to send, all in all, behind the first `pause` seconds."""
 CLOSE = {"Connection": "close"}
-"""What is left of the body is not read."""
+"""Ends the connection: the rest of the body is not read."""
 
 
 class BodyLimits:
@@ -70,7 +70,7 @@ class BodyLimits:
 
 
 async def within(receive: Receive, seconds: float) -> Message | None:
-    """What comes within that time, or None. `asyncio.wait_for` may lose a cancellation, before Python 3.12."""
+    """The message that comes in that time, or None. `asyncio.wait_for` may lose a cancellation, before Python 3.12."""
     if seconds == math.inf:
         return await receive()
     coming = asyncio.ensure_future(receive())

@@ -1,4 +1,4 @@
-"""ReplicaScheduler: which models the replicas have loaded, as the server that sends them requests sees it."""
+"""ReplicaModelManager: which models the replicas have loaded, as the server that sends them requests sees it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ollama_engine.server.served import ModelFacts
     from ollama_engine.store.stored_model import StoredModel
 
-__all__ = ["ReplicaScheduler"]
+__all__ = ["ReplicaModelManager"]
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class _Entry:
     holds: int = 0
 
 
-class ReplicaScheduler:
+class ReplicaModelManager:
     """`ManagesModels` over a deployment of `Replica`.
 
     Each replica loads and unloads models as the single-machine server does, by its own memory. What is known here is
