@@ -224,10 +224,10 @@ def test_a_model_that_calls_a_tool(tmp_path: Path) -> None:
         result = engine.chat(HELLO, SamplingParams(max_tokens=3, temperature=0), template=template, tools=tools)
         assert result.finish_reason in ("length", "stop")
         with engine.chat_stream(HELLO, SamplingParams(max_tokens=3), template=template, tools=tools) as stream:
-            reader = stream._reader
+            read_chunk = stream._read
         chunks = [Chunk('<tool_call>{"name": "f", "argu'), Chunk('ments": {}}</tool'), Chunk("_call>"),
                   Chunk("", finish_reason="stop", usage=result.usage)]  # fmt: skip
-        read = [reader.read(chunk) for chunk in chunks]
+        read = [read_chunk(chunk) for chunk in chunks]
         assert [chunk.finish_reason for chunk in read] == [None, None, None, "tool_calls"]
         called = collect_chat(read)
         assert (called.tool_calls[0].name, called.tool_calls[0].arguments, called.content) == ("f", {}, "")

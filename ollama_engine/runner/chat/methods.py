@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ollama_engine.runner.request.channel import RequestChannel, run_or_cancel
-from ollama_engine.runner.request.options import RequestOptions
-from ollama_engine.runner.request.preparing import Preparing
-from ollama_engine.runner.request.request import Request
-from ollama_engine.runner.request.stream import Stream
 from ollama_engine.sample import SamplingParams
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     # A program that does not chat starts sooner without these, and without jinja2.
-    from ollama_engine.runner.chat.late_reader import LateReader
+    from ollama_engine.runner.chat.call import ChatCall
     from ollama_engine.runner.chat.options import ChatKeywords, TemplateKeywords
-    from ollama_engine.runner.chat.prepared import ChatPreparation, PreparedChat
+    from ollama_engine.runner.chat.prepared import ChatPreparation
     from ollama_engine.runner.chat.results import ChatResult
     from ollama_engine.runner.chat.streams import AsyncChatStream, ChatStream
     from ollama_engine.runner.core.submission import Submission
@@ -92,29 +86,10 @@ class ChatMethods:
 
         The request starts with this call, not with the first `next`. Raises as `chat` does.
         """
-        from ollama_engine.runner.chat.forced_call import naming_tools  # noqa: PLC0415
-        from ollama_engine.runner.chat.options import split_keywords  # noqa: PLC0415
-        from ollama_engine.runner.chat.streams import ChatStream  # noqa: PLC0415
+        from ollama_engine.runner.chat.streams import ChatStream  # noqa: PLC0415 (see above)
 
-        submission, (chat, rest) = self._ready(), split_keywords(options)
-        request = Request(self)
-        preparing = Preparing(request.channel, rest.timeout)
-        preparation = self._preparation()
-        prepared = preparation.prepare(preparation.read(messages, chat), params, chat)
-        wanted = prepared.request_options(rest)
-        stream = ChatStream(Stream(request), prepared.reader())
-
-        def start() -> None:
-            preparing.check()
-            request.inputs = inputs = submission.inputs(prepared.segments, preparing)
-            with naming_tools(prepared.forced):
-                request.generation = submission.start(
-                    inputs, prepared.params, wanted, request.channel, show_special=prepared.show_special,
-                    preparing=preparing,
-                )  # fmt: skip
-
-        run_or_cancel(request.channel, start)
-        return stream
+        call = self._chat_call(messages, params, options)
+        return ChatStream(call.stream(self), call.read)
 
     async def achat(
         self, messages: Sequence[object], params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[ChatKeywords]
@@ -130,27 +105,17 @@ class ChatMethods:
         A `format` that is new is compiled, and a long conversation or images are read, in a thread; errors in them
         raise with the first chunk then.
         """
-        from ollama_engine.runner.chat.late_reader import LateReader  # noqa: PLC0415
+        from ollama_engine.runner.chat.streams import AsyncChatStream  # noqa: PLC0415 (see above)
+
+        call = self._chat_call(messages, params, options)
+        return AsyncChatStream(call.astream(self), call.read)
+
+    def _chat_call(self, messages: Sequence[object], params: SamplingParams, keywords: ChatKeywords) -> ChatCall:
+        from ollama_engine.runner.chat.call import ChatCall  # noqa: PLC0415 (see above)
         from ollama_engine.runner.chat.options import split_keywords  # noqa: PLC0415
-        from ollama_engine.runner.chat.streams import AsyncChatStream  # noqa: PLC0415
-        from ollama_engine.runner.request.astream import AsyncStream  # noqa: PLC0415
 
-        submission, (chat, rest) = self._ready(), split_keywords(options)
-        preparation, stream = self._preparation(), AsyncStream(self)
-        preparing = Preparing(stream.channel, rest.timeout)
-        conversation = preparation.read(messages, chat)
-        reader = LateReader()
-        starter = partial(_starter, submission, rest, stream.channel, preparing, reader)
-        if conversation.is_long:
-
-            def prepare_and_submit() -> None:
-                starter(preparation.prepare(conversation, params, chat))[0]()
-
-            stream.start(prepare_and_submit, in_thread=True)
-        else:
-            submit, takes_long = starter(preparation.prepare(conversation, params, chat))
-            stream.start(submit, in_thread=takes_long)
-        return AsyncChatStream(stream, reader)
+        submission, (chat, options) = self._ready(), split_keywords(keywords)
+        return ChatCall(submission, self._preparation(), messages, params, chat, options)
 
     def apply_template(
         self, messages: Sequence[object], *, add_generation_prompt: bool = True, **options: Unpack[TemplateKeywords]
@@ -163,27 +128,6 @@ class ChatMethods:
         """
         from ollama_engine.runner.chat.options import ChatOptions  # noqa: PLC0415
 
-        wanted = ChatOptions.of(options)
-        add = add_generation_prompt and not wanted.continue_final_message
-        return self._preparation().segments(messages, wanted, add_generation_prompt=add)
-
-
-def _starter(
-    submission: Submission, options: RequestOptions, channel: RequestChannel, preparing: Preparing, reader: LateReader,
-    prepared: PreparedChat,
-) -> tuple[Callable[[], None], bool]:  # fmt: skip
-    """A function that submits a chat, and whether calling it takes long. `reader` will read the answer."""
-    from ollama_engine.runner.chat.forced_call import naming_tools  # noqa: PLC0415
-
-    wanted = prepared.request_options(options)
-    reader.use(prepared.reader())
-    preparing.check()
-    start = submission.starter(
-        prepared.segments, prepared.params, wanted, channel, preparing, show_special=prepared.show_special
-    )
-
-    def submit() -> None:
-        with naming_tools(prepared.forced):
-            start()
-
-    return submit, submission.takes_long(wanted, prepared.segments)
+        chat = ChatOptions.of(options)
+        add = add_generation_prompt and not chat.continue_final_message
+        return self._preparation().segments(messages, chat, add_generation_prompt=add)

@@ -1,15 +1,15 @@
-"""GenerateMethods: an Engine's methods for answers and logits, for threads and for asyncio."""
+"""GenerateMethods: an Engine's methods for answers, for threads and for asyncio."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast, overload
+from typing import TYPE_CHECKING, overload
 
+from ollama_engine.runner.core.generation_call import GenerationCall
 from ollama_engine.runner.core.submission import Submission, check_forkable
 from ollama_engine.runner.request.answer_count import AnswerCount
 from ollama_engine.runner.request.images import with_images, with_images_each
 from ollama_engine.runner.request.options import RequestKeywords, RequestOptions
-from ollama_engine.runner.request.preparing import Preparing
 from ollama_engine.runner.request.prompts import Images, Prompt, Prompts, is_many
 from ollama_engine.runner.request.request import Request
 from ollama_engine.runner.request.results import Completion
@@ -19,7 +19,6 @@ from ollama_engine.sample import SamplingParams
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ollama_engine.input import FloatArray
     from ollama_engine.runner.request.astream import AsyncStream  # asyncio: a program without it starts sooner
 
 __all__ = ["GenerateMethods"]
@@ -28,7 +27,7 @@ _DEFAULT_PARAMS = SamplingParams()
 
 
 class GenerateMethods:
-    """Prompts in, answers or logits out; an Engine has all of this."""
+    """Prompts in, answers out; an Engine has all of this."""
 
     if TYPE_CHECKING:
 
@@ -79,12 +78,9 @@ class GenerateMethods:
             DeadlineError: `timeout` is over.
             ClosedError: the Engine is closed, before or meanwhile.
         """
-        prompt = with_images_each(prompt, images)
-        if n is not None or best_of is not None or is_many(prompt):
-            count = AnswerCount.of(n, best_of, params)
-            found = self._ready().complete_all(prompt, params, count, options)
-            return found if n is not None or is_many(prompt) else found[0]
-        return self._ready().complete(Request(self, watched=True), cast(Prompt, prompt), params, options)
+        call, listed = self._generation(with_images_each(prompt, images), params, n, best_of, options)
+        completions = call.wait()
+        return completions if listed else completions[0]
 
     def stream(
         self, prompt: Prompt, params: SamplingParams = _DEFAULT_PARAMS, *, images: Images = None,
@@ -95,19 +91,14 @@ class GenerateMethods:
         The request starts with this call, not with the first `next`. Raises as `generate` does; errors in the prompt
         raise here.
         """
-        request = Request(self)
-        stream = Stream(request)
-        self._ready().hand_in(request, with_images(prompt, images), params, options)
-        return stream
+        return self._generation(with_images(prompt, images), params, None, None, options)[0].stream(self)
 
     def submit(
         self, prompt: Prompt, params: SamplingParams = _DEFAULT_PARAMS, *, images: Images = None,
         **options: Unpack[RequestKeywords],
     ) -> Request:  # fmt: skip
         """Start a request and return at once; its `result()` waits. Raises as `stream` does."""
-        request = Request(self)
-        self._ready().hand_in(request, with_images(prompt, images), params, options)
-        return request
+        return self._generation(with_images(prompt, images), params, None, None, options)[0].submit(self)
 
     def fork(
         self, request: Request, params: SamplingParams | None = None, **options: Unpack[RequestKeywords]
@@ -145,12 +136,9 @@ class GenerateMethods:
         **options: Unpack[RequestKeywords],
     ) -> Completion | list[Completion]:  # fmt: skip
         """`generate` for asyncio. Cancelling the task cancels the request."""
-        prompt = with_images_each(prompt, images)
-        if n is not None or best_of is not None or is_many(prompt):
-            count = AnswerCount.of(n, best_of, params)
-            found = await self._ready().acomplete_all(prompt, params, count, options)
-            return found if n is not None or is_many(prompt) else found[0]
-        return await self.astream(cast(Prompt, prompt), params, **options).completion()
+        call, listed = self._generation(with_images_each(prompt, images), params, n, best_of, options)
+        completions = await call.coming()
+        return completions if listed else completions[0]
 
     def astream(
         self, prompt: Prompt, params: SamplingParams = _DEFAULT_PARAMS, *, images: Images = None,
@@ -161,19 +149,13 @@ class GenerateMethods:
         Beside the loop, in a thread, a new `format` is compiled, and long texts and images are read; errors in them
         raise with the first chunk then.
         """
-        from ollama_engine.runner.request.astream import AsyncStream  # noqa: PLC0415 (see above)
+        return self._generation(with_images(prompt, images), params, None, None, options)[0].astream(self)
 
-        submission, stream, wanted = self._ready(), AsyncStream(self), RequestOptions.of(options)
-        prompt = with_images(prompt, images)
-        preparing = Preparing(stream.channel, wanted.timeout)
-        submit = submission.starter(prompt, params, wanted, stream.channel, preparing)
-        stream.start(submit, in_thread=submission.takes_long(wanted, prompt))
-        return stream
-
-    def logits(self, prompt: Prompt, *, images: Images = None) -> FloatArray:
-        """The model's raw output at every token of a prompt, float32 [n_tokens, n_vocab].
-
-        Row i scores what follows input i; an image has an input for each of its embeddings, and the tokens around them.
-        `images` and errors are as in `generate`.
-        """
-        return self._ready().logits(with_images(prompt, images))
+    def _generation(
+        self, prompt: Prompt | Prompts, params: SamplingParams, n: int | None, best_of: int | None,
+        keywords: RequestKeywords,
+    ) -> tuple[GenerationCall, bool]:  # fmt: skip
+        """A call that is not handed in yet, and whether its caller gets a list."""
+        count = AnswerCount.of(n, best_of, params)
+        call = GenerationCall(self._ready(), prompt, params, RequestOptions.of(keywords), count)
+        return call, n is not None or is_many(prompt)

@@ -1,13 +1,11 @@
-"""EmbeddingCall: a call for embeddings or scores as its caller makes it, by waiting in a thread or for asyncio."""
+"""EmbeddingCall: the vectors, or the ranks, of texts."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from queue import SimpleQueue
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from ollama_engine.errors import ClosedError
 from ollama_engine.runner.core.engine_thread import EngineThread
@@ -15,7 +13,7 @@ from ollama_engine.runner.core.tasks import Update
 from ollama_engine.runner.embed.batcher import TextBatcher
 from ollama_engine.runner.embed.request import EmbeddingRequest, TokenizedText
 from ollama_engine.runner.embed.results import Results
-from ollama_engine.runner.request.channel import Event, RequestChannel, arun_or_cancel, result_of, run_or_cancel
+from ollama_engine.runner.request.call import EngineCall
 from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.tokenizer import Checkpoint
 
@@ -30,9 +28,9 @@ PIECES = (1, 16)
 """Sizes in batches: a call's first piece, which starts soon; and the largest later one, so that few are handed in."""
 
 
-@dataclass(frozen=True, eq=False)
-class EmbeddingCall(Generic[Value]):
-    """Texts to embed. `wait` or `coming` hands them in; the call takes no place in the queue before."""
+@dataclass(eq=False)
+class EmbeddingCall(EngineCall[Value]):
+    """Texts to embed. The call takes its place in the queue first, then hands in texts while others are computed."""
 
     texts: Tokenize
     n_texts: int
@@ -41,63 +39,34 @@ class EmbeddingCall(Generic[Value]):
     options: RequestOptions
     name: str | None
     """The caller's name for the texts, for errors; None for a single one."""
-    short: bool
-    """Whether the texts may be tokenized on an event loop."""
+    are_long: bool
+    """Whether no event loop should tokenize the texts."""
     thread: EngineThread
     batcher: TextBatcher
     batch_size: int
 
-    def wait(self) -> Value:
-        """Hand it in and wait for its value. Raises what went wrong."""
+    def __post_init__(self) -> None:
+        super().__init__()
+        self._request: EmbeddingRequest | None = None
+
+    @property
+    def feeds_long(self) -> bool:
+        return self.are_long
+
+    def hand_in(self) -> None:
         if not self.n_texts:
-            return self.results.value()
-        events: SimpleQueue[Event] = SimpleQueue()
-        channel = RequestChannel(events)
-
-        def embed() -> Value:
-            self._feed(self._start(channel))
-            value: Value = result_of(events.get())
-            return value
-
-        return run_or_cancel(channel, embed)
-
-    async def coming(self) -> Value:
-        """`wait` for asyncio; cancelling the task cancels it."""
-        if not self.n_texts:
-            return self.results.value()
-        from ollama_engine.runner.request.astream import AsyncMailbox  # noqa: PLC0415 (asyncio, for who uses it)
-
-        events: AsyncMailbox[Event] = AsyncMailbox()
-        channel = RequestChannel(events)
-
-        async def embed() -> Value:
-            request = self._start(channel)
-            if self.short:
-                self._feed(request)
-            else:
-                threading.Thread(target=self._feed, args=(request,), name="ollama_engine texts", daemon=True).start()
-            value: Value = result_of(await events.get())
-            return value
-
-        return await arun_or_cancel(channel, embed)
-
-    def _start(self, channel: RequestChannel) -> EmbeddingRequest:
-        """Take a place in the queue. Raises as `EngineThread.submit`."""
-        request = EmbeddingRequest(
-            channel=channel, options=self.options, submitted_at=self.thread.monitor.clock(), batcher=self.batcher,
-            results=self.results, missing=self.n_texts, name=self.name,
+            return
+        self._request = EmbeddingRequest(
+            channel=self.channel(), options=self.options, submitted_at=self.thread.monitor.clock(),
+            batcher=self.batcher, results=self.results, missing=self.n_texts, name=self.name,
         )  # fmt: skip
-        self.thread.submit(request)
-        return request
+        self.thread.submit(self._request)
 
-    def _check(self, request: EmbeddingRequest) -> None:
-        """Raise ClosedError where nobody waits any more: the call has ended, also by its timeout, or was cancelled."""
-        if request.channel.unwanted or request.channel.ended:
-            raise ClosedError("the call has ended before its texts were tokenized")
-
-    def _feed(self, request: EmbeddingRequest) -> None:
+    def feed(self) -> None:
         """Tokenize texts and hand them in, in pieces, until the request has ended. A bad text ends it."""
-        room, largest = (batches * self.batch_size for batches in PIECES)
+        if self._request is None:
+            return
+        request, (room, largest) = self._request, (batches * self.batch_size for batches in PIECES)
         piece: list[TokenizedText] = []
         waiting = 0
         try:
@@ -112,6 +81,14 @@ class EmbeddingCall(Generic[Value]):
             self._add(request, piece)
         except Exception as error:
             self._end(request, error)
+
+    def value(self) -> Value:
+        return self.results.value()
+
+    def _check(self, request: EmbeddingRequest) -> None:
+        """Raise ClosedError where nobody waits any more: the call has ended, also by its timeout, or was cancelled."""
+        if request.channel.unwanted or request.channel.ended:
+            raise ClosedError("the call has ended before its texts were tokenized")
 
     def _add(self, request: EmbeddingRequest, texts: list[TokenizedText]) -> None:
         self.thread.post(Update(lambda core: request.add(texts)))

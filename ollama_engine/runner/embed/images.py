@@ -6,7 +6,6 @@ these share. Callers' threads read and prepare, a few images ahead.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -21,7 +20,7 @@ from ollama_engine.runner.core.engine_thread import EngineThread
 from ollama_engine.runner.core.tasks import Update
 from ollama_engine.runner.media.image_reader import ImageReader
 from ollama_engine.runner.observe.monitor import Monitor
-from ollama_engine.runner.request.channel import Event, RequestChannel, arun_or_cancel, result_of, run_or_cancel
+from ollama_engine.runner.request.call import EngineCall
 from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.runner.request.prompts import numbered
 from ollama_engine.runner.request.results import Result
@@ -84,12 +83,12 @@ class ImageBatcher:
         else:
             self._monitor.encoded(self._batches, begin)
         request.moved_on.put(None)
-        return [(request, Result(request.encoded))] if len(request.encoded) == request.missing else []
+        return [(request, Result(None))] if len(request.encoded) == request.missing else []
 
 
-@dataclass(frozen=True, eq=False)
-class ImageCall:
-    """Images to encode. `wait` or `coming` hands them in: float32 [rows, n] for each, in their order.
+@dataclass(eq=False)
+class ImageCall(EngineCall[list[FloatArray]]):
+    """Images to encode: float32 [rows, n] for each, in their order.
 
     Raises ImageError, for an image of a list with its number; what the model raises; EngineBusyError, DeadlineError,
     ClosedError.
@@ -103,58 +102,41 @@ class ImageCall:
     name: str | None = None
     """The caller's name for the images, for errors; None for a single one."""
 
-    def wait(self) -> list[FloatArray]:
-        """The rows of each image, for a thread."""
+    def __post_init__(self) -> None:
+        super().__init__()
+        self._request: ImageRequest | None = None
+
+    @property
+    def feeds_long(self) -> bool:
+        return True
+
+    def hand_in(self) -> None:
         if not self.files:
-            return []
-        events: SimpleQueue[Event] = SimpleQueue()
-        channel = RequestChannel(events)
-
-        def encode() -> list[FloatArray]:
-            self._feed(self._start(channel))
-            found: list[FloatArray] = result_of(events.get())
-            return found
-
-        return run_or_cancel(channel, encode)
-
-    async def coming(self) -> list[FloatArray]:
-        """`wait` for asyncio; cancelling the task cancels it. Images are read and prepared in a thread."""
-        if not self.files:
-            return []
-        from ollama_engine.runner.request.astream import AsyncMailbox  # noqa: PLC0415 (asyncio, for who uses it)
-
-        events: AsyncMailbox[Event] = AsyncMailbox()
-        channel = RequestChannel(events)
-
-        async def encode() -> list[FloatArray]:
-            request = self._start(channel)
-            threading.Thread(target=self._feed, args=(request,), name="ollama_engine images", daemon=True).start()
-            found: list[FloatArray] = result_of(await events.get())
-            return found
-
-        return await arun_or_cancel(channel, encode)
-
-    def _start(self, channel: RequestChannel) -> ImageRequest:
-        """Take a place in the queue. Raises as `EngineThread.submit`."""
-        request = ImageRequest(
-            channel=channel, options=self.options, submitted_at=self.thread.monitor.clock(), batcher=self.batcher,
-            missing=len(self.files),
+            return
+        self._request = ImageRequest(
+            channel=self.channel(), options=self.options, submitted_at=self.thread.monitor.clock(),
+            batcher=self.batcher, missing=len(self.files),
         )  # fmt: skip
-        self.thread.submit(request)
-        return request
+        self.thread.submit(self._request)
 
-    def _feed(self, request: ImageRequest) -> None:
+    def feed(self) -> None:
         """Prepare images and hand them in, until the request has ended. A bad image ends it."""
+        if self._request is None:
+            return
+        request = self._request
         for number, data in enumerate(self.files):
             if number >= AHEAD and not _moves_on(request):
                 return
             try:
                 items = [self.reader.item(image_bytes(data))]
             except Exception as error:
-                told = numbered(error, self.name, number) if self.name and isinstance(error, EngineError) else error
-                self._end(request, told)
+                about = numbered(error, self.name, number) if self.name and isinstance(error, EngineError) else error
+                self._end(request, about)
                 return
             self._add(request, items)
+
+    def value(self) -> list[FloatArray]:
+        return [] if self._request is None else self._request.encoded
 
     def _add(self, request: ImageRequest, items: Iterable[MediaItem]) -> None:
         self.thread.post(Update(lambda core: request.pending.extend(items)))

@@ -64,7 +64,7 @@ class EmbeddingRequest(BatchedRequest):
     def give(
         self, parts: Sequence[tuple[int, TokenizedText]], vectors: Sequence[FloatArray | EngineError]
     ) -> Result | None:
-        """Take the vectors of some texts; after the last ones, returns the call's result. Raises the first error."""
+        """Take the vectors of some texts; returns a Result after the last ones. Raises the first error."""
         good: list[FloatArray] = []
         for (number, text), vector in zip(parts, vectors, strict=True):
             if isinstance(vector, EngineError):
@@ -73,4 +73,4 @@ class EmbeddingRequest(BatchedRequest):
             self.computed_tokens += len(text.tokens)
         self.results.put([number for number, _ in parts], [text for _, text in parts], good)
         self.missing -= len(parts)
-        return None if self.missing else Result(self.results.value())
+        return None if self.missing else Result(None)

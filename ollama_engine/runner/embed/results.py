@@ -64,14 +64,14 @@ class Embeddings:
     """An Embedding for each text, its vector shortened and normalized."""
 
     def __init__(self, n: int, dim: int, *, normalize: bool) -> None:
-        self._found: list[Embedding | None] = [None] * n
+        self._embeddings: list[Embedding | None] = [None] * n
         self._dim = dim
         self._normalize = normalize
 
     def put(self, numbers: Sequence[int], texts: Sequence[TokenizedText], vectors: Sequence[FloatArray]) -> None:
         for number, text, vector in zip(numbers, texts, vectors, strict=True):
             done = finish(vector, self._dim, normalize=self._normalize)
-            self._found[number] = Embedding(done, text.length, text.length - len(text.tokens))
+            self._embeddings[number] = Embedding(done, text.length, text.length - len(text.tokens))
 
     def value(self) -> list[Embedding]:
-        return [found for found in self._found if found is not None]
+        return [embedding for embedding in self._embeddings if embedding is not None]

@@ -89,14 +89,14 @@ class EmbedSubmission:
         documents = list(documents)
         pairs = partial(self._texts.pairs, query, documents, too_long, self._knows_pairs)
         results = Vectors(len(documents), 1, normalize=False, index=(slice(None), 0))
-        return self._call(pairs, documents, results, options, "documents", short=not is_long([query, *documents]))
+        return self._call(pairs, documents, results, options, "documents", long=is_long([query, *documents]))
 
     def _call(
         self, texts: Tokenize, given: Sequence[Prompt], results: Results[Value_co],
-        options: RequestOptions, name: str | None, *, short: bool | None = None,
+        options: RequestOptions, name: str | None, *, long: bool | None = None,
     ) -> EmbeddingCall[Value_co]:  # fmt: skip
         return EmbeddingCall(
-            texts, len(given), results, options, name, not is_long(given) if short is None else short,
+            texts, len(given), results, options, name, is_long(given) if long is None else long,
             self._engine_thread, self._batcher, self._loaded.config.batch_size,
         )  # fmt: skip
 

@@ -26,12 +26,13 @@ class Preparing:
 
     def __init__(self, flag: Cancellable, timeout: float | None) -> None:
         self.began_at = time.perf_counter()
-        self._flag = flag
+        self.flag = flag
+        """Says whether the request was cancelled."""
         self._timeout = timeout
 
     def check(self) -> None:
         """Raise ClosedError where the request was cancelled, DeadlineError where its time is over."""
-        flag = self._flag
+        flag = self.flag
         if flag.unwanted if isinstance(flag, RequestChannel) else flag.cancelled:
             raise ClosedError("the request was cancelled, or its stream was closed, before the engine had it")
         if self._timeout is not None and self.seconds() > self._timeout:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, cast, overload
 
-from ollama_engine.runner.request.channel import CancelFlag, Event, arun_or_cancel, result_of, run_or_cancel
 from ollama_engine.runner.request.images import with_images
 from ollama_engine.runner.request.options import RequestOptions
-from ollama_engine.runner.request.prompts import Images, Prompt, has_media, is_long, is_many
+from ollama_engine.runner.request.prompts import Images, Prompt, is_many
 
 if TYPE_CHECKING:
+    from ollama_engine.input import FloatArray
     from ollama_engine.runner.core.submission import Submission
 
     # A program that scores nothing starts sooner without them.
@@ -23,7 +22,7 @@ __all__ = ["ScoreMethods"]
 
 
 class ScoreMethods:
-    """How probable continuations of a prompt are; an Engine has all of this."""
+    """How probable continuations of a prompt are, and its logits; an Engine has all of this."""
 
     if TYPE_CHECKING:
 
@@ -66,14 +65,7 @@ class ScoreMethods:
         """
         options = RequestOptions(priority=priority, timeout=timeout, cache_salt=cache_salt)
         call, listed = self._scoring(with_images(prompt, images), continuations, options)
-        events: SimpleQueue[Event] = SimpleQueue()
-
-        def compute() -> list[Score]:
-            for _ in range(call.submit(events)):
-                result_of(events.get())
-            return call.scores()
-
-        scores = run_or_cancel(call.cancel, compute)
+        scores = call.wait()
         return scores if listed else scores[0]
 
     @overload
@@ -91,38 +83,23 @@ class ScoreMethods:
         priority: int = 0, timeout: float | None = None, cache_salt: str | None = None,
     ) -> Score | list[Score]:  # fmt: skip
         """`score` for asyncio: the same arguments, result and errors. Cancelling the task cancels the call."""
-        from ollama_engine.runner.request.astream import AsyncMailbox  # noqa: PLC0415 (asyncio)
-
         options = RequestOptions(priority=priority, timeout=timeout, cache_salt=cache_salt)
-        arguments = with_images(prompt, images), continuations, options
-        events: AsyncMailbox[Event] = AsyncMailbox()
-        cancel = CancelFlag()
+        call, listed = self._scoring(with_images(prompt, images), continuations, options)
+        scores = await call.coming()
+        return scores if listed else scores[0]
 
-        async def compute() -> list[Score] | Score:
-            if self._takes_long(*arguments[:2]):
-                import asyncio  # noqa: PLC0415 (see above)
+    def logits(self, prompt: Prompt, *, images: Images = None) -> FloatArray:
+        """The model's raw output at every token of a prompt, float32 [n_tokens, n_vocab].
 
-                call, listed = await asyncio.to_thread(self._scoring, *arguments, cancel)
-            else:
-                call, listed = self._scoring(*arguments, cancel)
-            for _ in range(call.submit(events)):
-                result_of(await events.get())
-            scores = call.scores()
-            return scores if listed else scores[0]
+        Row i scores what follows input i; an image has an input for each of its embeddings, and the tokens around them.
+        `images` and errors are as in `generate`.
+        """
+        from ollama_engine.runner.score.call import LogitsCall  # noqa: PLC0415 (see above)
 
-        return await arun_or_cancel(cancel, compute)
-
-    def _takes_long(self, prompt: Prompt, continuations: Continuation | Sequence[Continuation]) -> bool:
-        """Whether no event loop should wait while these are read."""
-        given = cast("Sequence[Prompt]", continuations if isinstance(continuations, (list, tuple)) else [continuations])
-        return has_media(prompt) or is_long([prompt, *given])
+        return LogitsCall(self._ready(), with_images(prompt, images)).wait()
 
     def _scoring(
-        self,
-        prompt: Prompt,
-        continuations: Continuation | Sequence[Continuation],
-        options: RequestOptions,
-        cancel: CancelFlag | None = None,
+        self, prompt: Prompt, continuations: Continuation | Sequence[Continuation], options: RequestOptions
     ) -> tuple[ScoreCall, bool]:
         """A call that is not handed in yet, and whether several continuations were given."""
         from ollama_engine.runner.score.call import ScoreCall  # noqa: PLC0415 (see above)
@@ -131,4 +108,4 @@ class ScoreMethods:
         is_empty = isinstance(continuations, (list, tuple)) and not continuations
         listed = is_empty or is_many(cast(Prompt, continuations))
         given = cast("list[Continuation]", list(continuations) if listed else [continuations])
-        return ScoreCall(submission, prompt, given, options, "continuations" if listed else None, cancel), listed
+        return ScoreCall(submission, prompt, given, options, "continuations" if listed else None), listed

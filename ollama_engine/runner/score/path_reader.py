@@ -27,20 +27,21 @@ class PathReader:
         self._path = path
         self._sampler = sampler
         self._begin = n_prompt - 1 + path.first
-        self.found: list[dict[int, ScoredToken]] = []
+        self.entries: list[dict[int, ScoredToken]] = []
         """For each row: token -> its score."""
 
     @property
     def next(self) -> int | None:
         """See `RowReader`."""
-        return self._begin + len(self.found) if len(self.found) < len(self._path.wanted) else None
+        return self._begin + len(self.entries) if len(self.entries) < len(self._path.scored) else None
 
     def read(self, begin: int, logits: FloatArray) -> None:
         """See `RowReader`."""
         assert begin == self.next, "rows come in their order"
-        wanted = self._path.wanted[len(self.found) :]
-        found = [self._row(row[: self._sampler.n_vocab], tokens) for row, tokens in zip(logits, wanted, strict=False)]
-        self.found += found
+        scored = self._path.scored[len(self.entries) :]
+        self.entries += [
+            self._row(row[: self._sampler.n_vocab], tokens) for row, tokens in zip(logits, scored, strict=False)
+        ]
 
     def _row(self, row: FloatArray, tokens: set[int]) -> dict[int, ScoredToken]:
         first = min(tokens)
@@ -51,4 +52,4 @@ class PathReader:
         return {token: ScoredToken(float(row[token]) - denominator, token == best) for token in tokens}
 
     def result(self) -> None:
-        """Nothing: who made it looks at `found`."""
+        """Nothing: who made it looks at `entries`."""

@@ -33,7 +33,7 @@ class Path:
     """Depth of the first row that it owns: it shares `first` tokens behind the prompt with the one it follows."""
     follows: int | None
     """The path before it that owns the row of depth `first` - 1, and so has these tokens; None for the first path."""
-    wanted: list[set[int]] = field(default_factory=list)
+    scored: list[set[int]] = field(default_factory=list)
     """Tokens to score with each row from `first` on."""
 
 
@@ -63,7 +63,7 @@ def plan_paths(continuations: Sequence[Tokens]) -> Paths:
             paths.append(Path(tokens, owned, follows, [set() for _ in range(owned, len(tokens))]))
         for token, node in zip(tokens, mine, strict=True):
             owner = paths[node.path]
-            owner.wanted[node.depth - owner.first].add(token)
+            owner.scored[node.depth - owner.first].add(token)
         nodes[tokens] = before = mine
         tokens_before = tokens
     return Paths(paths, nodes)

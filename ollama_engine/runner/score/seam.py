@@ -55,11 +55,11 @@ def tokenize_pair(
             "the prompt is empty, and this model puts no token before a text: nothing says how probable the first "
             "token is; give a prompt"
         )
-    found: list[tuple[int, ...]] = []
+    tokenized: list[tuple[int, ...]] = []
     for number, continuation in enumerate(continuations):
         with about_one(name, number):
-            found.append(tuple(_tokens(loaded, head, inputs, moved, continuation, checkpoint)))
-    return Pair(inputs, found)
+            tokenized.append(tuple(_tokens(loaded, head, inputs, moved, continuation, checkpoint)))
+    return Pair(inputs, tokenized)
 
 
 def _without_space(prompt: Prompt) -> tuple[Prompt, str]:

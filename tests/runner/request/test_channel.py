@@ -19,7 +19,6 @@ from ollama_engine.runner.request.channel import (
     result_of,
     run_or_cancel,
 )
-from ollama_engine.runner.request.group import Numbered, RequestGroup
 from ollama_engine.runner.request.results import Chunk, Result, Usage
 from tests.support.waiting import join
 
@@ -133,37 +132,6 @@ def test_one_result_or_what_ended_the_request_instead() -> None:
     with pytest.raises(ClosedError) as caught:
         result_of(error)
     assert caught.value is error
-
-
-def test_a_group_puts_together_what_belongs_together() -> None:
-    events: SimpleQueue[Numbered] = SimpleQueue()
-    group = RequestGroup(events.put)
-    channels = [group.channel() for _ in range(2)]
-    channels[1].send(Chunk("b", (1,)))
-    channels[0].send(Chunk("a", (1,)))
-    channels[1].send(LAST)
-    channels[0].send(LAST)
-    assert [found.text for found in group.completions(events.get_nowait)] == ["a end", "b end"]
-    assert not any(channel.unwanted for channel in channels)
-
-
-def test_the_first_that_fails_is_raised_at_once() -> None:
-    events: SimpleQueue[Numbered] = SimpleQueue()
-    group = RequestGroup(events.put)
-    channels = [group.channel() for _ in range(2)]
-    channels[1].send(ClosedError("the second one"))
-    with pytest.raises(ClosedError, match="second"):
-        run_or_cancel(group.call, group.completions, events.get_nowait)
-    assert all(channel.unwanted for channel in channels)
-
-
-def test_a_group_that_nobody_has_is_cancelled() -> None:
-    events: SimpleQueue[Numbered] = SimpleQueue()
-    group = RequestGroup(events.put)
-    channel = group.channel()
-    del group
-    gc.collect()
-    assert channel.unwanted
 
 
 def test_events_cross_to_an_event_loop() -> None:

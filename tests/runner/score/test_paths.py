@@ -29,8 +29,8 @@ def test_paths(continuations: list[Tokens], expected: list[tuple[Tokens, int, in
 def check(continuations: list[Tokens], planned: Paths) -> None:
     owned = set()
     for number, path in enumerate(planned.paths):
-        assert len(path.wanted) == len(path.tokens) - path.first > 0
-        assert all(path.wanted), "no row is computed for nothing"
+        assert len(path.scored) == len(path.tokens) - path.first > 0
+        assert all(path.scored), "no row is computed for nothing"
         for depth in range(path.first, len(path.tokens)):
             node = path.tokens[:depth]
             assert node not in owned, "a row is computed once"
@@ -47,7 +47,7 @@ def check(continuations: list[Tokens], planned: Paths) -> None:
             path = planned.paths[node.path]
             assert node == Node(node.path, depth)
             assert path.tokens[:depth] == tokens[:depth]
-            assert token in path.wanted[depth - path.first]
+            assert token in path.scored[depth - path.first]
 
 
 @settings(max_examples=scaled(2000, quick=300), deadline=None)
