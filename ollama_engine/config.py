@@ -144,11 +144,8 @@ def _checked(name: str, value: object) -> object:
 
 
 def _integer(name: str, value: object, low: int, high: int) -> int:
-    try:
-        number = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        number = None
-    if number is None or isinstance(value, bool) or not low <= number <= high:
+    number = as_whole(value, low, high)
+    if number is None:
         raise ConfigError(Option(name), f" is a whole number from {low} to {high}, got {value!r}")
     return number
 
@@ -159,6 +156,15 @@ def _choice(name: str, value: object, choices: tuple[str, ...]) -> object:
     if value not in choices:
         raise ConfigError(Option(name), f" is one of {', '.join(choices)}, got {value!r}")
     return value
+
+
+def as_whole(value: object, low: int, high: int) -> int | None:
+    """A whole number in these bounds, which a truth value is not; None for anything else."""
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+    return None if isinstance(value, bool) or not low <= number <= high else number
 
 
 def as_float(value: object) -> float:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["FileSizes", "check_target", "write_new_file"]
+__all__ = ["FileSizes", "check_target", "flush_folder", "write_new_file"]
 
 MARGIN = 1 << 20
 """Bytes of disk space to leave free."""
@@ -100,7 +100,7 @@ def write_new_file(
         if isinstance(error, OSError) and error.filename == str(temporary):
             raise OSError(error.errno, error.strerror, str(path)) from None
         raise
-    _flush_folder(target.parent)
+    flush_folder(target.parent)
 
 
 def _private(path: str, flags: int) -> int:
@@ -125,8 +125,8 @@ def _take_name(temporary: Path, target: Path) -> None:
         os.unlink(temporary)
 
 
-def _flush_folder(folder: Path) -> None:
-    """The name itself reaches the disk; folders cannot be flushed everywhere."""
+def flush_folder(folder: Path) -> None:
+    """Names of files reach the disk; folders cannot be flushed everywhere."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

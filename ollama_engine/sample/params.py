@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from ollama_engine.config import EngineConfig, as_float, documented
+from ollama_engine.config import EngineConfig, as_float, as_whole, documented
 from ollama_engine.errors import ConfigError, Option
 from ollama_engine.option_names import refuses_unknown
 
@@ -235,11 +234,8 @@ class SamplingParams:
 
 
 def _integer(name: str, value: object, low: int, high: int = _INT32_MAX) -> int:
-    try:
-        number = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        number = None
-    if number is None or isinstance(value, bool) or not low <= number <= high:
+    number = as_whole(value, low, high)
+    if number is None:
         raise ConfigError(Option(name), f" must be an integer from {low} to {high}, got {value!r}")
     return number
 

@@ -11,10 +11,11 @@ from pathlib import Path
 
 from ollama_engine.closing import Closing
 from ollama_engine.errors import ModelFormatError
+from ollama_engine.new_file import flush_folder
 from ollama_engine.store.locks import held, try_lock, unlock
 from ollama_engine.store.manifest import Layer, hex_of
 
-__all__ = ["BlobStore", "BlobWriter", "damaged", "flush_folder", "hash_file"]
+__all__ = ["BlobStore", "BlobWriter", "damaged", "hash_file"]
 
 READ_BYTES = 1 << 20
 TEMPORARY = ".part"
@@ -192,13 +193,3 @@ def damaged(blobs: BlobStore, layer: Layer) -> ModelFormatError:
     return ModelFormatError(
         f"blob {layer.digest} is damaged: it has {size} bytes, expected {layer.size}; pull or create the model again"
     )
-
-
-def flush_folder(folder: Path) -> None:
-    """Names of files reach the disk; folders cannot be flushed everywhere."""
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from ollama_engine.chat.dialects.base import Dialect
 from ollama_engine.chat.dialects.marked_calls import MarkedCalls
 from ollama_engine.chat.dialects.tagged_calls import TaggedCall
-from ollama_engine.chat.dialects.tool_grammar import CallForm, optional
+from ollama_engine.chat.dialects.tool_grammar import optional
 
 __all__ = ["GLM", "HUNYUAN3"]
 
@@ -26,20 +26,12 @@ _CALL = TaggedCall(
     value_end="</arg_value>",
     gap=optional("\n"),
 )
-
+_CALLS = MarkedCalls(_CALL, end="</tool_call>")
 GLM = Dialect(
     "glm",
-    sections={"<tool_call>": MarkedCalls(_CALL, end="</tool_call>")},
+    sections={"<tool_call>": _CALLS},
     turn_ends=("<|user|>", "<|observation|>"),
-    forms=(
-        CallForm(
-            _CALL.write,
-            begin="<tool_call>",
-            between="</tool_call>\n<tool_call>",
-            end="</tool_call>",
-            marker="<tool_call>",
-        ),
-    ),
+    forms=(_CALLS.form("<tool_call>", _CALL.write),),
 )
 
 _HUNYUAN3_CALL = TaggedCall(
@@ -50,26 +42,17 @@ _HUNYUAN3_CALL = TaggedCall(
     value_end="</arg_value:opensource>",
     gap="\n",
 )
+_HUNYUAN3_CALLS = MarkedCalls(
+    _HUNYUAN3_CALL,
+    "<tool_call:opensource>",
+    "</tool_call:opensource>",
+    section_end="</tool_calls:opensource>",
+)
 HUNYUAN3 = Dialect(
     "hunyuan3",
     thinking=(("<think:opensource>", "</think:opensource>"),),
-    sections={
-        "<tool_calls:opensource>": MarkedCalls(
-            _HUNYUAN3_CALL,
-            "<tool_call:opensource>",
-            "</tool_call:opensource>",
-            section_end="</tool_calls:opensource>",
-        )
-    },
+    sections={"<tool_calls:opensource>": _HUNYUAN3_CALLS},
     sections_end_thinking=True,
     turn_ends=("<｜hy_eos:opensource｜>",),
-    forms=(
-        CallForm(
-            _HUNYUAN3_CALL.write,
-            begin="<tool_calls:opensource>\n<tool_call:opensource>",
-            between="</tool_call:opensource>\n<tool_call:opensource>",
-            end="</tool_call:opensource>\n</tool_calls:opensource>",
-            marker="<tool_calls:opensource>",
-        ),
-    ),
+    forms=(_HUNYUAN3_CALLS.form("<tool_calls:opensource>", _HUNYUAN3_CALL.write),),
 )

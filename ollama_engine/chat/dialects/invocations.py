@@ -24,31 +24,16 @@ from __future__ import annotations
 from ollama_engine.chat.dialects.base import Dialect
 from ollama_engine.chat.dialects.marked_calls import MarkedCalls
 from ollama_engine.chat.dialects.tagged_calls import TaggedCall
-from ollama_engine.chat.dialects.tool_grammar import CallForm
 
 __all__ = ["DEEPSEEK_V32", "MINIMAX_M2", "SEED_OSS"]
 
 _MINIMAX_CALL = TaggedCall(name_end='">', key='<parameter name="', key_end='">', value_end="</parameter>", gap="\n")
+_MINIMAX_CALLS = MarkedCalls(_MINIMAX_CALL, '<invoke name="', "</invoke>", section_end="</minimax:tool_call>")
 MINIMAX_M2 = Dialect(
     "minimax-m2",
-    sections={
-        "<minimax:tool_call>": MarkedCalls(
-            _MINIMAX_CALL,
-            '<invoke name="',
-            "</invoke>",
-            section_end="</minimax:tool_call>",
-        )
-    },
+    sections={"<minimax:tool_call>": _MINIMAX_CALLS},
     turn_ends=("[e~[",),
-    forms=(
-        CallForm(
-            _MINIMAX_CALL.write,
-            begin='<minimax:tool_call>\n<invoke name="',
-            between='</invoke>\n<invoke name="',
-            end="</invoke>\n</minimax:tool_call>",
-            marker="<minimax:tool_call>",
-        ),
-    ),
+    forms=(_MINIMAX_CALLS.form("<minimax:tool_call>", _MINIMAX_CALL.write),),
 )
 
 _DSML_CALL = TaggedCall(
@@ -60,46 +45,25 @@ _DSML_CALL = TaggedCall(
     value=">",
     value_end="</｜DSML｜parameter>",
 )
+_DSML_SECTIONS = {
+    f"<｜DSML｜{section}>": MarkedCalls(
+        _DSML_CALL, '<｜DSML｜invoke name="', "</｜DSML｜invoke>", section_end=f"</｜DSML｜{section}>"
+    )
+    for section in ("function_calls", "tool_calls")
+}
 DEEPSEEK_V32 = Dialect(
     "deepseek-v3.2",
-    sections={
-        f"<｜DSML｜{section}>": MarkedCalls(
-            _DSML_CALL, '<｜DSML｜invoke name="', "</｜DSML｜invoke>", section_end=f"</｜DSML｜{section}>"
-        )
-        for section in ("function_calls", "tool_calls")
-    },
+    sections=_DSML_SECTIONS,
     turn_ends=("<｜end▁of▁sentence｜>",),
-    forms=tuple(
-        CallForm(
-            _DSML_CALL.write,
-            begin=f'<｜DSML｜{section}>\n<｜DSML｜invoke name="',
-            between='</｜DSML｜invoke>\n<｜DSML｜invoke name="',
-            end=f"</｜DSML｜invoke>\n</｜DSML｜{section}>",
-            marker=f"<｜DSML｜{section}>",
-        )
-        for section in ("function_calls", "tool_calls")
-    ),
+    forms=tuple(calls.form(marker, _DSML_CALL.write) for marker, calls in _DSML_SECTIONS.items()),
 )
+
 _SEED_CALL = TaggedCall(name_end=">", key="<parameter=", key_end=">", value_end="</parameter>", gap="\n")
+_SEED_CALLS = MarkedCalls(_SEED_CALL, "<function=", "</function>", section_end="</seed:tool_call>")
 SEED_OSS = Dialect(
     "seed-oss",
     thinking=(("<seed:think>", "</seed:think>"),),
-    sections={
-        "<seed:tool_call>": MarkedCalls(
-            _SEED_CALL,
-            "<function=",
-            "</function>",
-            section_end="</seed:tool_call>",
-        )
-    },
+    sections={"<seed:tool_call>": _SEED_CALLS},
     turn_ends=("<seed:eos>",),
-    forms=(
-        CallForm(
-            _SEED_CALL.write,
-            begin="<seed:tool_call>\n<function=",
-            between="</function>\n<function=",
-            end="</function>\n</seed:tool_call>",
-            marker="<seed:tool_call>",
-        ),
-    ),
+    forms=(_SEED_CALLS.form("<seed:tool_call>", _SEED_CALL.write),),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ollama_engine.chat.dialects.json_scanner import MAX_DEPTH
@@ -48,9 +48,9 @@ class Literals:
         if quote is not None:
             yield from self._string(answer, sink, quote)
         elif (yield from answer.accept("[")):
-            yield from self._array(answer, sink, depth)
+            yield from _listed(answer, sink, "[]", lambda: self.read(answer, sink, depth + 1))
         elif (yield from answer.accept("{")):
-            yield from self._object(answer, sink, depth)
+            yield from _listed(answer, sink, "{}", lambda: self._member(answer, sink, depth + 1))
         else:
             sink(_scalar((yield from answer.run(_TOKEN)), (yield from answer.peek())))
 
@@ -63,28 +63,13 @@ class Literals:
             sink(escaped((yield from _escape(answer))))
         sink('"')
 
-    def _array(self, answer: Scanner, sink: Sink, depth: int) -> Reading[None]:
-        sink("[")
+    def _member(self, answer: Scanner, sink: Sink, depth: int) -> Reading[None]:
+        yield from self._key(answer, sink)
         yield from answer.skip_space()
-        end = yield from answer.accept("]")
-        while end != "]":
-            yield from self.read(answer, sink, depth + 1)
-            end = yield from _behind(answer, sink, "]")
-        sink("]")
-
-    def _object(self, answer: Scanner, sink: Sink, depth: int) -> Reading[None]:
-        sink("{")
+        yield from answer.expect(":")
         yield from answer.skip_space()
-        end = yield from answer.accept("}")
-        while end != "}":
-            yield from self._key(answer, sink)
-            yield from answer.skip_space()
-            yield from answer.expect(":")
-            yield from answer.skip_space()
-            sink(": ")
-            yield from self.read(answer, sink, depth + 1)
-            end = yield from _behind(answer, sink, "}")
-        sink("}")
+        sink(": ")
+        yield from self.read(answer, sink, depth)
 
     def _key(self, answer: Scanner, sink: Sink) -> Reading[None]:
         quote = yield from answer.accept(*self.quotes)
@@ -101,6 +86,18 @@ class Literals:
 
 PYTHON = Literals()
 """Strings in single, double or triple quotes, True, False, None; JSON's words and numbers too."""
+
+
+def _listed(answer: Scanner, sink: Sink, brackets: str, read: Callable[[], Reading[None]]) -> Reading[None]:
+    """Read what follows the first of two brackets, and the second; `read` reads an item."""
+    begin, close = brackets[0], brackets[1]
+    sink(begin)
+    yield from answer.skip_space()
+    end = yield from answer.accept(close)
+    while end != close:
+        yield from read()
+        end = yield from _behind(answer, sink, close)
+    sink(close)
 
 
 def _behind(answer: Scanner, sink: Sink, close: str) -> Reading[str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ollama_engine.chat.dialects.answer import Answer, Call
 from ollama_engine.chat.dialects.scanner import Reading, markers
+from ollama_engine.chat.dialects.tool_grammar import CallForm, Part
+from ollama_engine.chat.dialects.tools import ToolDefinition
 
 __all__ = ["MarkedCalls"]
 
@@ -36,6 +38,18 @@ class MarkedCalls:
         if self.section_end:
             yield from answer.skip_space()
             yield from answer.accept(self.section_end)
+
+    def form(
+        self, marker: str, write: Callable[[ToolDefinition], Sequence[Part]], *, gap: str = "\n"
+    ) -> CallForm:  # fmt: skip
+        """How models write these calls behind the section's marker; `gap` stands between markers."""
+        return CallForm(
+            write,
+            begin=f"{marker}{gap}{self.begin}" if self.begin else marker,
+            between=f"{self.end}{gap}{self.begin or marker}",
+            end=f"{self.end}{gap}{self.section_end}" if self.section_end else self.end,
+            marker=marker,
+        )
 
     def _begins(self, answer: Answer) -> Reading[bool]:
         yield from answer.skip_space()

@@ -11,23 +11,15 @@ from __future__ import annotations
 from ollama_engine.chat.dialects.base import Dialect
 from ollama_engine.chat.dialects.marked_calls import MarkedCalls
 from ollama_engine.chat.dialects.tagged_calls import TaggedCall
-from ollama_engine.chat.dialects.tool_grammar import CallForm
 
 __all__ = ["MINICPM5"]
 
 _CALL = TaggedCall(name_end='">', key='<param name="', key_end='">', value_end="</param>", quotes=("<![CDATA[", "]]>"))
+_CALLS = MarkedCalls(_CALL, end="</function>")
 
 MINICPM5 = Dialect(
     "minicpm5",
-    sections={'<function name="': MarkedCalls(_CALL, end="</function>")},
+    sections={'<function name="': _CALLS},
     turn_ends=("<|im_end|>",),
-    forms=(
-        CallForm(
-            _CALL.write,
-            begin='<function name="',
-            between='</function>\n<function name="',
-            end="</function>",
-            marker='<function name="',
-        ),
-    ),
+    forms=(_CALLS.form('<function name="', _CALL.write),),
 )

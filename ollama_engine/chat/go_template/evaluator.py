@@ -5,25 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from ollama_engine.chat.go_template import nodes as tree
 from ollama_engine.chat.go_template.functions import LAZY
-from ollama_engine.chat.go_template.nodes import (
-    Action,
-    Chain,
-    Constant,
-    Expression,
-    Field,
-    Function,
-    If,
-    Invoke,
-    Jump,
-    Node,
-    Pipe,
-    PipeCommand,
-    Range,
-    TextNode,
-    Variable,
-    With,
-)  # fmt: skip
 from ollama_engine.chat.go_template.parser import ParsedTemplate
 from ollama_engine.chat.go_template.values import ABSENT, TemplateRecord, is_true, kind_of, printed
 from ollama_engine.chat.provenance import Traced, joined
@@ -77,27 +60,27 @@ class Evaluator:
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
-    def _write(self, nodes: tuple[Node, ...], dot: Any) -> None:
+    def _write(self, nodes: tuple[tree.Node, ...], dot: Any) -> None:
         for node in nodes:
             self._nodes += 1
             if self._nodes > MAX_NODES:
                 raise ChatError(f"it has written {MAX_NODES} nodes and is not done")
             self._write_node(node, dot)
 
-    def _write_node(self, node: Node, dot: Any) -> None:
-        if isinstance(node, TextNode):
+    def _write_node(self, node: tree.Node, dot: Any) -> None:
+        if isinstance(node, tree.TextNode):
             self._put(Traced.whole(node.text))
             return
-        if isinstance(node, Jump):
+        if isinstance(node, tree.Jump):
             raise _Loop(node.word)
         self._line = node.line
-        if isinstance(node, Action):
+        if isinstance(node, tree.Action):
             value = self._pipe(node.pipe, dot)
             if not node.pipe.variables:
                 self._put(printed(value))
-        elif isinstance(node, Invoke):
+        elif isinstance(node, tree.Invoke):
             self._invoke(node, dot)
-        elif isinstance(node, Range):
+        elif isinstance(node, tree.Range):
             self._range(node, dot)
         else:
             self._if_or_with(node, dot)
@@ -112,16 +95,16 @@ class Evaluator:
         if self._characters > MAX_CHARACTERS:
             raise ChatError(f"it has written {MAX_CHARACTERS} characters and is not done")
 
-    def _if_or_with(self, node: If | With | Any, dot: Any) -> None:
+    def _if_or_with(self, node: tree.If | tree.With | Any, dot: Any) -> None:
         known = len(self._variables)
         value = self._pipe(node.pipe, dot)
         if is_true(value):
-            self._write(node.body, value if isinstance(node, With) else dot)
+            self._write(node.body, value if isinstance(node, tree.With) else dot)
         else:
             self._write(node.otherwise, dot)
         del self._variables[known:]
 
-    def _range(self, node: Range, dot: Any) -> None:
+    def _range(self, node: tree.Range, dot: Any) -> None:
         known = len(self._variables)
         pairs = list(_pairs(self._pipe(node.pipe, dot, declares=False)))
         for pair in pairs:
@@ -140,12 +123,12 @@ class Evaluator:
         if not pairs:
             self._write(node.otherwise, dot)
 
-    def _take(self, pipe: Pipe, pair: tuple[Any, Any]) -> None:
+    def _take(self, pipe: tree.Pipe, pair: tuple[Any, Any]) -> None:
         """Give a range's variables their values: one has the element, two have its place or key as well."""
         for name, value in zip(pipe.variables, pair[-len(pipe.variables) :] if pipe.variables else (), strict=True):
             self._set(name, value, assigns=pipe.assigns)
 
-    def _invoke(self, node: Invoke, dot: Any) -> None:
+    def _invoke(self, node: tree.Invoke, dot: Any) -> None:
         body = self._template.defined.get(node.name)
         if body is None:
             raise ChatError(f"there is no template {node.name!r}")
@@ -160,7 +143,7 @@ class Evaluator:
 
     # -- values --------------------------------------------------------------------------------------------------------
 
-    def _pipe(self, pipe: Pipe, dot: Any, *, declares: bool = True) -> Any:
+    def _pipe(self, pipe: tree.Pipe, dot: Any, *, declares: bool = True) -> Any:
         value: Any = ABSENT
         for number, command in enumerate(pipe.commands):
             value = self._command(command, dot, (value,) if number else ())
@@ -176,17 +159,17 @@ class Evaluator:
         else:
             self._variables.append((name, value))
 
-    def _command(self, command: PipeCommand, dot: Any, last: tuple[Any, ...]) -> Any:
+    def _command(self, command: tree.PipeCommand, dot: Any, last: tuple[Any, ...]) -> Any:
         first, *others = command.words
-        if isinstance(first, Function):
+        if isinstance(first, tree.Function):
             return self._call(first.name, others, dot, last)
-        if isinstance(first, Constant) and first.value is None and not others:
+        if isinstance(first, tree.Constant) and first.value is None and not others:
             raise ChatError("nil is no command")
         if others or last:
             raise ChatError("a value that is no function is given arguments")
         return self._value(first, dot)
 
-    def _call(self, name: str, words: list[Expression], dot: Any, last: tuple[Any, ...]) -> Any:
+    def _call(self, name: str, words: list[tree.Expression], dot: Any, last: tuple[Any, ...]) -> Any:
         if name in LAZY:
             later = [lambda word=word: self._value(word, dot) for word in words]
             return LAZY[name]([*later, *(lambda value=value: value for value in last)])
@@ -197,16 +180,16 @@ class Evaluator:
         except TypeError as error:
             raise ChatError(f"{name} cannot take these arguments: {error}") from None
 
-    def _value(self, word: Expression, dot: Any) -> Any:
-        if isinstance(word, Constant):
+    def _value(self, word: tree.Expression, dot: Any) -> Any:
+        if isinstance(word, tree.Constant):
             return Traced.whole(word.value) if isinstance(word.value, str) else word.value
-        if isinstance(word, Field):
+        if isinstance(word, tree.Field):
             return self._fields(dot, word.names)
-        if isinstance(word, Variable):
+        if isinstance(word, tree.Variable):
             return self._fields(
                 next(value for name, value in reversed(self._variables) if name == word.name), word.fields
             )
-        if isinstance(word, Chain):
+        if isinstance(word, tree.Chain):
             return self._fields(self._pipe(word.pipe, dot), word.fields)
         return self._call(word.name, [], dot, ())
 
