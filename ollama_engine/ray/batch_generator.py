@@ -75,10 +75,10 @@ class BatchGenerator:
         """The batch with the answers' columns. Raises as `Engine.map_batches`; ConfigError for a missing column."""
         prompts = [_plain(prompt) for prompt in self._column(batch, self._prompts)]
         keys: list[int | str] = [*range(len(prompts))] if self._ids is None else self._keys(batch, self._ids)
-        found = self._kept_answers(keys, prompts)
-        missing = [(place, prompts[place]) for place in range(len(prompts)) if place not in found]
-        with closing(_iterator(answered(self._how, missing))) as answers:
-            for answer in answers:
+        answers = self._kept_answers(keys, prompts)
+        missing = [(place, prompts[place]) for place in range(len(prompts)) if place not in answers]
+        with closing(_iterator(answered(self._how, missing))) as computed:
+            for answer in computed:
                 place = int(answer.key)
                 if self._kept is not None:
                     kept = BatchAnswer(
@@ -86,8 +86,8 @@ class BatchGenerator:
                         answer.error,
                     )  # fmt: skip
                     self._kept.add(kept, prompt_digest(prompts[place]))
-                found[place] = answer
-        return {**batch, **self._columns([found[place] for place in range(len(prompts))])}
+                answers[place] = answer
+        return {**batch, **self._columns([answers[place] for place in range(len(prompts))])}
 
     def _keys(self, batch: Batch, column: str) -> list[int | str]:
         """The rows' ids. Raises ConfigError where two are the same: one's answer would be taken for the other's."""
@@ -108,14 +108,14 @@ class BatchGenerator:
         if self._kept is None:
             return {}
         kept = self._kept.find(keys)
-        found = {place: kept[key] for place, key in enumerate(keys) if key in kept}
-        for place, (_, digest) in found.items():
+        answers = {place: kept[key] for place, key in enumerate(keys) if key in kept}
+        for place, (_, digest) in answers.items():
             if prompt_digest(prompts[place]) != digest:
                 raise ConfigError(
                     Option("checkpoint"), f" {str(self._kept.path)!r} has the answer to another prompt with the id "
                     f"{keys[place]!r}", advice=["name a new folder"],
                 )  # fmt: skip
-        return {place: answer for place, (answer, _) in found.items()}
+        return {place: answer for place, (answer, _) in answers.items()}
 
     def _columns(self, answers: list[BatchAnswer]) -> dict[str, Any]:
         columns: dict[str, Any] = {
@@ -145,7 +145,7 @@ def _plain(prompt: Any) -> Any:
 
 
 def _key(key: Any) -> int | str:
-    found: int | str = key.item() if isinstance(key, np.generic) else key
-    if isinstance(found, bool) or not isinstance(found, (int, str)):
-        raise ConfigError(Option("id_column"), f" has whole numbers or texts, got {type(found).__name__}")
-    return found
+    plain: int | str = key.item() if isinstance(key, np.generic) else key
+    if isinstance(plain, bool) or not isinstance(plain, (int, str)):
+        raise ConfigError(Option("id_column"), f" has whole numbers or texts, got {type(plain).__name__}")
+    return plain

@@ -80,11 +80,11 @@ def _refuse_where_nothing_listens(address: str) -> None:
             OPTION, f" {address!r} is for Ray's client, through which no answer can be streamed",
             advice=["run this on a node of the cluster, with the address auto"],
         )  # fmt: skip
-    found = FORM.fullmatch(address)
-    if found is None or not 1 <= int(found["port"]) <= 65535:
+    match = FORM.fullmatch(address)
+    if match is None or not 1 <= int(match["port"]) <= 65535:
         raise ConfigError(OPTION, f" is auto or HOST:PORT, got {address!r}")
     try:
-        socket.create_connection((found["host"].strip("[]"), int(found["port"])), CONNECT_SECONDS).close()
+        socket.create_connection((match["host"].strip("[]"), int(match["port"])), CONNECT_SECONDS).close()
     except (OSError, UnicodeError) as error:  # a name may be none that can be asked for
         why = "no answer" if isinstance(error, TimeoutError) else getattr(error, "strerror", None) or str(error)
         raise ConfigError(

@@ -47,13 +47,13 @@ class PrefixTable:
 
     def matches(self, chain: Sequence[bytes]) -> dict[str, int]:
         """For each replica that knows any of it, how many blocks of a prompt it has computed."""
-        found: dict[str, int] = {}
+        lengths: dict[str, int] = {}
         for number, block in enumerate(chain, 1):
             holders = self._holders.get(block)
             if not holders:
                 break
-            found |= dict.fromkeys(holders, number)
-        return found
+            lengths |= dict.fromkeys(holders, number)
+        return lengths
 
     def remember(self, chain: Sequence[bytes], name: str) -> None:
         """That this replica computes a prompt."""

@@ -49,14 +49,14 @@ class ReplicaModel(CalledModel):
         self._engines = engines
         self._wish = wish
 
-    async def _chunks(self, body: Mapping[str, Any], wanted: FormatAtHome) -> AsyncIterator[Any]:
+    async def _chunks(self, body: Mapping[str, Any], answer_format: FormatAtHome) -> AsyncIterator[Any]:
         chain = _chain(self._wish, body)
         for attempt in range(1, ATTEMPTS + 1):
             begun = finished = False
             answer = self._engines.options(method_name="stream", stream=True).remote(self._wish, body, chain=chain)
             try:
                 async for line in answer:
-                    chunk = chunk_of(line, wanted)
+                    chunk = chunk_of(line, answer_format)
                     begun, finished = True, chunk.finish_reason is not None
                     yield chunk
                 if not finished:
@@ -81,15 +81,15 @@ class ReplicaModel(CalledModel):
         body = {"method": method, "args": list(args), "kwargs": {}}
         with suppress(DeploymentUnavailableError):
             answers = self._engines.broadcast("call_if_loaded", self._wish, body)
-            found = await answers.results_async(return_exceptions=True)
-            return [decode(sent["result"]) for sent in found if isinstance(sent, dict) and "result" in sent]
+            results = await answers.results_async(return_exceptions=True)
+            return [decode(sent["result"]) for sent in results if isinstance(sent, dict) and "result" in sent]
         return []
 
     async def metrics(self) -> Mapping[str, Any]:
         """Those of all replicas, added up."""
         total: Any = None
-        for found in await self._of_all("metrics"):
-            total = found if total is None else added(total, found)
+        for values in await self._of_all("metrics"):
+            total = values if total is None else added(total, values)
         if total is None:
             raise EngineBusyError("no replica has the model loaded yet")
         metrics: Mapping[str, Any] = total
@@ -112,7 +112,7 @@ async def send(engines: DeploymentHandle, method: str, *args: Any, chain: Sequen
     for attempt in range(1, ATTEMPTS + 1):
         answer = engines.options(method_name=method).remote(*args, chain=list(chain))
         try:
-            found: dict[str, Any] = await answer
+            result: dict[str, Any] = await answer
         except asyncio.CancelledError:
             answer.cancel()
             raise
@@ -122,9 +122,9 @@ async def send(engines: DeploymentHandle, method: str, *args: Any, chain: Sequen
         except DeploymentUnavailableError as error:
             raise ClosedError("the engines are being stopped") from error
         else:
-            if "$failure" in found:
-                raise error_of(found["$failure"])
-            return found
+            if "$failure" in result:
+                raise error_of(result["$failure"])
+            return result
         await asyncio.sleep(PAUSE_SECONDS * attempt)
     raise AssertionError("the last attempt returns or raises")
 

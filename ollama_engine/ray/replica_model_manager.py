@@ -79,10 +79,10 @@ class ReplicaModelManager:
         mark = object()
         self._loading[id(mark)] = (stored, time.monotonic())
         try:
-            found = await send(self._engines, "prepare", wish, chain=prompt_chain(wish.name, [], {}))
+            answer = await send(self._engines, "prepare", wish, chain=prompt_chain(wish.name, [], {}))
         finally:
             del self._loading[id(mark)]
-        facts: ModelFacts = decode(found["facts"])
+        facts: ModelFacts = decode(answer["facts"])
         return facts
 
     def _loaded(self, key: tuple[str, RunnerOptions], new: _Entry) -> _Entry:
@@ -119,10 +119,10 @@ class ReplicaModelManager:
         for key in [key for key in self._entries if key[0] == stored.name]:
             del self._entries[key]
         try:
-            found = await self._engines.broadcast("unload", stored.name).results_async(return_exceptions=True)
+            answers = await self._engines.broadcast("unload", stored.name).results_async(return_exceptions=True)
         except DeploymentUnavailableError:  # there is no replica now
             return False
-        return any(answer is True for answer in found)
+        return any(answer is True for answer in answers)
 
     async def close(self) -> None:
         """Nothing: replicas unload their models when Ray ends them."""

@@ -44,16 +44,16 @@ class Library:
         """The model of that name. Raises ModelNotFoundError; ConfigError for what is no name; ModelFormatError for a
         damaged blob.
         """
-        wanted = ModelName.parse(name)
-        if wanted.key in self._files:
-            return of_file(*self._files[wanted.key])
+        parsed = ModelName.parse(name)
+        if parsed.key in self._files:
+            return of_file(*self._files[parsed.key])
         if self.store is not None:
             try:
-                return self.store.find(wanted)
+                return self.store.find(parsed)
             except ModelNotFoundError:
                 pass
         for packaged, path in PACKAGED.items():
-            if ModelName.parse(packaged).key == wanted.key:
+            if ModelName.parse(packaged).key == parsed.key:
                 return of_file(packaged, path())
         raise ModelNotFoundError(f"model '{name}' not found")
 
@@ -67,10 +67,10 @@ class Library:
 
     def list(self) -> list[StoredModel]:
         """All models of the store and of the command line, the newest first."""
-        found = [of_file(*named) for named in self._files.values()]
+        models = [of_file(*named) for named in self._files.values()]
         if self.store is not None:
-            found += [model for model in self.store.list() if ModelName.parse(model.name).key not in self._files]
-        return sorted(found, key=lambda model: -model.modified)
+            models += [model for model in self.store.list() if ModelName.parse(model.name).key not in self._files]
+        return sorted(models, key=lambda model: -model.modified)
 
 
 def of_file(name: str, path: Path) -> StoredModel:

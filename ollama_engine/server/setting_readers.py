@@ -73,15 +73,15 @@ def number(low: int) -> Callable[[str], int]:
 def seconds(text: str) -> float:
     """A duration or a number of seconds; negative: for ever."""
     try:
-        found = float(text)
+        value = float(text)
     except ValueError:
         try:
-            found = duration(text)
+            value = duration(text)
         except ValueError:
             raise ValueError(TIME) from None
-    if math.isnan(found):
+    if math.isnan(value):
         raise ValueError(TIME)
-    return math.inf if found < 0 else found
+    return math.inf if value < 0 else value
 
 
 def patience(text: str) -> float:

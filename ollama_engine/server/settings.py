@@ -150,14 +150,14 @@ class ServerSettings:
 
         Spaces and quotes around values are dropped, and an empty value is none. Raises ConfigError for a wrong one.
         """
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         given = {name: value.strip().strip("\"'").strip() for name, value in environment.items()}
         if given.get("OLLAMA_HOST"):
-            found["host"], found["port"] = read_address("OLLAMA_HOST", given["OLLAMA_HOST"])
+            values["host"], values["port"] = read_address("OLLAMA_HOST", given["OLLAMA_HOST"])
         for name, setting in SETTINGS.items():
             if given.get(setting.variable):
-                found[name] = read_value(setting.variable, setting.read, given[setting.variable])
-        return replace(cls(**found), **changes)
+                values[name] = read_value(setting.variable, setting.read, given[setting.variable])
+        return replace(cls(**values), **changes)
 
 
 def read_value(name: str, read: Callable[[str], Any], text: str) -> Any:

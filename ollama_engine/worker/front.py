@@ -102,8 +102,8 @@ class WorkerFront:
     def _keep_one(self) -> None:
         """Have a process ready for the first program. Not one more beside it: each takes memory of a GPU."""
         with self._lock:
-            found = any(serving.lives for serving in self._all)
-        if not found and time.monotonic() >= self._not_before:
+            alive = any(serving.lives for serving in self._all)
+        if not alive and time.monotonic() >= self._not_before:
             try:
                 self._started()
             except OUT_OF_RESOURCES as error:
@@ -144,10 +144,10 @@ class WorkerFront:
                 self._idle.remove(serving)
 
     def _watch(self, serving: _Serving) -> None:
-        """Tell how a process ended, unless it was told to."""
+        """Tell how a process ended, unless `_Serving.end` was called."""
         code = serving.wait()
         self._forget(serving)
-        if not serving.told and not self._closed:
+        if not serving.end_requested and not self._closed:
             quick = serving.seconds < QUICK_SECONDS
             self._not_before = time.monotonic() + (QUICK_SECONDS if quick else 0.0)
             whom = "waited for a program" if serving.peer is None else f"served {serving.peer}"
@@ -179,11 +179,11 @@ class WorkerFront:
             return
         serving.keep_cache()
         with self._lock:
-            wanted = serving.lives and not any(other.lives for other in self._idle) and not self._closed
-            if wanted:
+            keep = serving.lives and not any(other.lives for other in self._idle) and not self._closed
+            if keep:
                 serving.peer = None
                 self._idle.append(serving)
-        if not wanted:
+        if not keep:
             serving.end()
 
 
@@ -191,15 +191,15 @@ class _Serving:
     """A process that serves one program after the other, at a port of loopback."""
 
     def __init__(self, start: StartProcess, cache: CacheView | None) -> None:
-        with socket.socket() as found:
-            found.bind((LOOPBACK, 0))
-            self._port = int(found.getsockname()[1])
+        with socket.socket() as probe:
+            probe.bind((LOOPBACK, 0))
+            self._port = int(probe.getsockname()[1])
         self._cache = cache
         self._process = start(self._port, None if cache is None else str(cache.path))
         self._began = time.monotonic()
         self.peer: str | None = None
-        self.told = False
-        """Whether it was told to end."""
+        self.end_requested = False
+        """Whether `end` was called."""
         self.ended = threading.Event()
 
     @property
@@ -245,7 +245,7 @@ class _Serving:
 
     def end(self) -> None:
         """End it now."""
-        self.told = True
+        self.end_requested = True
         with contextlib.suppress(OSError):
             self._process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may keep what was killed

@@ -36,25 +36,25 @@ FOR_TEMPLATES = ("tools",)
 async def message(service: Service, request: MessagesRequest) -> dict[str, Any]:
     """The whole answer of a request that does not stream."""
     whole: dict[str, Any] = {}
-    async with aclosing(_told(service, request)) as events:
-        async for told in events:
-            if told["type"] == "message_start":
-                whole = told["message"]
-            elif told["type"] == "message_delta":
-                whole = {**whole, **told["delta"], "usage": told["usage"]}
+    async with aclosing(_events(service, request)) as events:
+        async for event in events:
+            if event["type"] == "message_start":
+                whole = event["message"]
+            elif event["type"] == "message_delta":
+                whole = {**whole, **event["delta"], "usage": event["usage"]}
     return whole
 
 
 async def message_events(service: Service, request: MessagesRequest) -> AsyncGenerator[bytes, None]:
     """The events of a request that streams."""
-    async with aclosing(_told(service, request)) as events:
-        async for told in events:
-            yield sse.event(told, told["type"])
-            if told["type"] == "message_start":
+    async with aclosing(_events(service, request)) as events:
+        async for event in events:
+            yield sse.event(event, event["type"])
+            if event["type"] == "message_start":
                 yield sse.event({"type": "ping"}, "ping")
 
 
-async def _told(service: Service, request: MessagesRequest) -> AsyncGenerator[dict[str, Any], None]:
+async def _events(service: Service, request: MessagesRequest) -> AsyncGenerator[dict[str, Any], None]:
     """All events but pings. The list of the message's content, empty when the first is told, fills until the last."""
     async with leased(service, request.model, "completion") as model:
         assembly, tokens, began = MessageAssembly(), list[int](), False
@@ -66,8 +66,8 @@ async def _told(service: Service, request: MessagesRequest) -> AsyncGenerator[di
                     yield {"type": "message_start", "message": _message(request, assembly)}
                 last = chunk
                 tokens += chunk.tokens
-                for told in assembly.feed(chunk):
-                    yield told
+                for event in assembly.feed(chunk):
+                    yield event
         assert last is not None
         assert last.usage is not None
         assert last.finish_reason is not None
@@ -81,14 +81,14 @@ async def _told(service: Service, request: MessagesRequest) -> AsyncGenerator[di
 
 
 def _chat(model: ServedModel, request: MessagesRequest) -> AsyncGenerator[ChatChunk, None]:
-    wanted = {
+    values = {
         "max_tokens": request.max_tokens,
         "temperature": request.temperature,
         "top_p": request.top_p,
         "top_k": request.top_k,
         "stop": request.stop_sequences,
     }
-    params = sampling_params(model.stored, wanted, DEFAULTS)
+    params = sampling_params(model.stored, values, DEFAULTS)
     messages = conversation(model.stored, engine_messages(request))
     return chat_thinking(model, messages, params, thinking_ways(request), chat_options(request))
 

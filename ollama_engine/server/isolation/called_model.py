@@ -38,7 +38,7 @@ class CalledModel:
         self._facts = facts
         self._template = None if stored.template is None else GoTemplate(stored.template)
 
-    def _chunks(self, body: Mapping[str, Any], wanted: FormatAtHome) -> AsyncIterator[Any]:
+    def _chunks(self, body: Mapping[str, Any], answer_format: FormatAtHome) -> AsyncIterator[Any]:
         """Chunks of the answer that `body` asks for: a generator, which cancels the request when it is closed."""
         raise NotImplementedError
 
@@ -67,11 +67,11 @@ class CalledModel:
         return options if self._template is None or options.get("template") else {**options, "template": self._template}
 
     def _stream(self, method: str, *args: Any, **kwargs: Any) -> RemoteStream[Any]:
-        wanted = FormatAtHome(kwargs.get("format"))
+        answer_format = FormatAtHome(kwargs.get("format"))
         if "format" in kwargs:
-            kwargs["format"] = wanted.sent
+            kwargs["format"] = answer_format.sent
         body = {"method": method, "args": encode(list(args)), "kwargs": encode(kwargs)}
-        return RemoteStream(self._chunks(body, wanted))
+        return RemoteStream(self._chunks(body, answer_format))
 
     async def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         body = {"method": method, "args": encode(list(args)), "kwargs": encode(kwargs)}
@@ -124,9 +124,9 @@ class CalledModel:
         return found
 
 
-def chunk_of(line: str | bytes, wanted: FormatAtHome) -> Any:
+def chunk_of(line: str | bytes, answer_format: FormatAtHome) -> Any:
     """The chunk in a line of an answer. Raises the error that the line says, ValueError for what is neither."""
-    found = json.loads(line)
-    if "$failure" in found:
-        raise error_of(found["$failure"])
-    return wanted.reading(decode(found))
+    sent = json.loads(line)
+    if "$failure" in sent:
+        raise error_of(sent["$failure"])
+    return answer_format.reading(decode(sent))

@@ -118,8 +118,8 @@ def decode(sent: Any) -> Any:
 
 
 def _decode_known(sent: dict[str, Any]) -> Any:
-    found = known_class(sent["$"])
-    return found(**{name: decode(item) for name, item in sent.items() if name != "$"})
+    cls = known_class(sent["$"])
+    return cls(**{name: decode(item) for name, item in sent.items() if name != "$"})
 
 
 def _array(sent: Any) -> Any:

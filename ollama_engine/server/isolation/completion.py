@@ -20,9 +20,9 @@ __all__ = ["completion", "embedding"]
 REASONS = {"stop": 0, "length": 1}
 
 
-async def completion(model: ServedModel, asked: dict[str, Any]) -> AsyncGenerator[bytes, None]:
+async def completion(model: ServedModel, body: dict[str, Any]) -> AsyncGenerator[bytes, None]:
     """An answer in JSON lines: pieces of text, then the counts. Raises as `Engine.generate` does."""
-    prompt, params, keywords = _request(asked)
+    prompt, params, keywords = _request(body)
     async with aclosing(model.generate(prompt, params, **keywords)) as stream:
         async for chunk in stream:
             yield json.dumps(await _piece(model, chunk)).encode() + b"\n"
@@ -30,25 +30,25 @@ async def completion(model: ServedModel, asked: dict[str, Any]) -> AsyncGenerato
                 yield json.dumps(_last(REASONS[chunk.finish_reason], chunk.usage)).encode() + b"\n"
 
 
-async def embedding(model: ServedModel, asked: dict[str, Any]) -> dict[str, Any]:
+async def embedding(model: ServedModel, body: dict[str, Any]) -> dict[str, Any]:
     """The vector of one text, normalized."""
-    (found,) = await model.embed([str(asked.get("content", ""))], normalize=True, dimensions=None, truncate=False)
-    return {"embedding": found.vector.tolist(), "prompt_eval_count": found.prompt_tokens}
+    (embedded,) = await model.embed([str(body.get("content", ""))], normalize=True, dimensions=None, truncate=False)
+    return {"embedding": embedded.vector.tolist(), "prompt_eval_count": embedded.prompt_tokens}
 
 
-def _request(asked: dict[str, Any]) -> tuple[str, SamplingParams, dict[str, Any]]:
-    if not isinstance(asked.get("Prompt"), str):
+def _request(body: dict[str, Any]) -> tuple[str, SamplingParams, dict[str, Any]]:
+    if not isinstance(body.get("Prompt"), str):
         raise ConfigError("Prompt is a text")
-    images = sorted(asked.get("Images") or [], key=lambda image: int(image.get("id", 0)))
+    images = sorted(body.get("Images") or [], key=lambda image: int(image.get("id", 0)))
     keywords: dict[str, Any] = {
         "images": [base64.b64decode(image["data"]) for image in images] or None,
-        "on_overflow": "shift" if asked.get("Shift", True) else "truncate" if asked.get("Truncate", True) else "error",
+        "on_overflow": "shift" if body.get("Shift", True) else "truncate" if body.get("Truncate", True) else "error",
     }
-    if asked.get("Grammar"):
-        keywords["format"] = GBNF(asked["Grammar"])
-    elif asked.get("Format"):
-        keywords["format"] = asked["Format"]
-    options = asked.get("Options") or {}
+    if body.get("Grammar"):
+        keywords["format"] = GBNF(body["Grammar"])
+    elif body.get("Format"):
+        keywords["format"] = body["Format"]
+    options = body.get("Options") or {}
     keywords["num_keep"] = max(0, options.get("num_keep", 0))
     known = {option.name for option in fields(SamplingParams)}
     params = {name: value for name, value in options.items() if name in known and value is not None}
@@ -56,9 +56,9 @@ def _request(asked: dict[str, Any]) -> tuple[str, SamplingParams, dict[str, Any]
         params["max_tokens"] = options["num_predict"]
     if params.get("seed", 0) < 0:
         del params["seed"]
-    if asked.get("Logprobs"):
-        params["logprobs"] = asked.get("TopLogprobs", 0)
-    return asked["Prompt"], SamplingParams(**params), keywords
+    if body.get("Logprobs"):
+        params["logprobs"] = body.get("TopLogprobs", 0)
+    return body["Prompt"], SamplingParams(**params), keywords
 
 
 async def _piece(model: ServedModel, chunk: Chunk) -> dict[str, Any]:

@@ -17,7 +17,7 @@ def sent_error(error: BaseException) -> dict[str, Any]:
         return {"type": "OSError", "parts": [error.errno, error.strerror, error.filename]}
     if not isinstance(error, EngineError):
         return {"type": "EngineError", "parts": [f"{type(error).__name__}: {error}"]}
-    name = next(found.__name__ for found in type(error).__mro__ if getattr(errors, found.__name__, None) is found)
+    name = next(cls.__name__ for cls in type(error).__mro__ if getattr(errors, cls.__name__, None) is cls)
     facts = {key: value for key, value in vars(error).items() if key not in ("parts", "advice")}
     return {"type": name, "parts": encode(list(error.parts)), "advice": encode(list(error.advice)),
             "facts": encode(facts)}  # fmt: skip
@@ -25,12 +25,12 @@ def sent_error(error: BaseException) -> dict[str, Any]:
 
 def error_of(sent: Any) -> Exception:
     """The error that was sent. Raises ValueError for what is none."""
-    found = getattr(errors, str(sent.get("type")), None) if isinstance(sent, dict) else None
+    cls = getattr(errors, str(sent.get("type")), None) if isinstance(sent, dict) else None
     if isinstance(sent, dict) and sent.get("type") == "OSError":
         return OSError(*sent["parts"])
-    if not isinstance(found, type) or not issubclass(found, EngineError):
+    if not isinstance(cls, type) or not issubclass(cls, EngineError):
         raise ValueError(f"{sent!r:.80} is no error of this protocol")
-    error = found(*decode(sent["parts"]), advice=decode(sent.get("advice", [])))
+    error = cls(*decode(sent["parts"]), advice=decode(sent.get("advice", [])))
     error.__dict__ |= decode(sent.get("facts", {}))
     error.args = (error.message(),)
     return error

@@ -73,9 +73,9 @@ class HostedModel:
             for device in Engine.devices()
         ]  # fmt: skip
 
-    async def operate(self, asked: dict[str, Any]) -> dict[str, Any]:
+    async def operate(self, body: dict[str, Any]) -> dict[str, Any]:
         """Fit, load, confirm or close. Raises as `Engine` does."""
-        number = asked.get("Operation")
+        number = body.get("Operation")
         if number not in list(Operation):
             raise ConfigError(f"Operation is 0 (fit), 1 (alloc), 2 (commit) or 3 (close), got {number!r:.40}")
         if number == Operation.CLOSE:
@@ -83,22 +83,22 @@ class HostedModel:
             return {"Success": True}
         async with self._loading:
             if number == Operation.FIT:
-                options = engine_options(asked)
+                options = engine_options(body)
                 del options["max_queue"]
                 return _answer(await asyncio.to_thread(Engine.plan_memory, self._path, **options))
             if number == Operation.ALLOC:
-                await self._load(asked)
+                await self._load(body)
             elif self._model is None:
                 raise ConfigError("there is nothing to commit", advice=["send Operation 1 first"])
         assert self._model is not None
         return {**_answer(self._model.engine.memory), "Facts": encode(self._model.facts)}
 
-    async def _load(self, asked: dict[str, Any]) -> None:
+    async def _load(self, body: dict[str, Any]) -> None:
         if self._model is not None:
             raise LoadError("model already loaded")
         self._status, self.progress = Status.LOADING, 0.0
         try:
-            self._model = await asyncio.to_thread(self._loaded, engine_options(asked))
+            self._model = await asyncio.to_thread(self._loaded, engine_options(body))
         except BaseException:
             self._status = Status.ERROR
             raise
@@ -122,32 +122,32 @@ class HostedModel:
         self._status, self.progress = Status.LAUNCHED, 0.0
 
 
-def engine_options(asked: dict[str, Any]) -> dict[str, Any]:
+def engine_options(body: dict[str, Any]) -> dict[str, Any]:
     """Keyword arguments of Engine in a /load request: Ollama's fields, and "MaxQueue", "Devices" and "NumGPU"
     (layers).
     """
-    if asked.get("LoraPath"):
+    if body.get("LoraPath"):
         raise UnsupportedModelError("loras are not yet implemented")
-    parallel = asked.get("Parallel") or 1
+    parallel = body.get("Parallel") or 1
     options: dict[str, Any] = {
-        "num_ctx": (asked.get("KvSize") or 0) // parallel or None,
+        "num_ctx": (body.get("KvSize") or 0) // parallel or None,
         "parallel": parallel,
-        "max_queue": asked.get("MaxQueue", 512),
-        "threads": asked.get("NumThreads") or None,
-        "devices": asked.get("Devices") or None,
-        "kv_cache_type": asked.get("KvCacheType") or "f16",
-        "flash_attention": FLASH_ATTENTION.get(asked.get("FlashAttention", -1), "auto"),
-        "mmap": asked.get("UseMmap", True),
-        "projector": asked.get("ProjectorPath") or None,
+        "max_queue": body.get("MaxQueue", 512),
+        "threads": body.get("NumThreads") or None,
+        "devices": body.get("Devices") or None,
+        "kv_cache_type": body.get("KvCacheType") or "f16",
+        "flash_attention": FLASH_ATTENTION.get(body.get("FlashAttention", -1), "auto"),
+        "mmap": body.get("UseMmap", True),
+        "projector": body.get("ProjectorPath") or None,
     }
-    if asked.get("BatchSize"):
-        options["batch_size"] = asked["BatchSize"]
-    if asked.get("NumGPU") is not None:
-        options["gpu_layers"] = asked["NumGPU"]
-    elif asked.get("GPULayers") is not None:
-        options["gpu_layers"] = sum(len(device.get("Layers", ())) for device in asked["GPULayers"])
-    if asked.get("MainGPU") is not None:
-        options["main_gpu"] = asked["MainGPU"]
+    if body.get("BatchSize"):
+        options["batch_size"] = body["BatchSize"]
+    if body.get("NumGPU") is not None:
+        options["gpu_layers"] = body["NumGPU"]
+    elif body.get("GPULayers") is not None:
+        options["gpu_layers"] = sum(len(device.get("Layers", ())) for device in body["GPULayers"])
+    if body.get("MainGPU") is not None:
+        options["main_gpu"] = body["MainGPU"]
     return options
 
 

@@ -49,18 +49,18 @@ class ProcessLoader:
         refuse_adapters(stored)
         chosen = await asyncio.to_thread(engine_options, stored, options, self._settings)
         log_changed(stored, options, chosen)
-        asked = load_request(stored, chosen)
+        body = load_request(stored, chosen)
         process = ModelProcess(stored.model_path, stored.name)
         try:
             await process.started()
-            found = await _watched(process, asked, progress)
+            answer = await _watched(process, body, progress)
         except BaseException:
             process.kill()
             await process.close()
             raise
-        model = RemoteModel(process, stored, with_template(decode(found["Facts"]), stored.template))
+        model = RemoteModel(process, stored, with_template(decode(answer["Facts"]), stored.template))
         ended = (lambda: _over(process)) if self._settings.devices else process.ended
-        return LoadedEngine(model, decode(found["Report"]), process.close, process.over, ended)
+        return LoadedEngine(model, decode(answer["Report"]), process.close, process.over, ended)
 
 
 async def _over(process: ModelProcess) -> None:
@@ -72,9 +72,9 @@ async def _over(process: ModelProcess) -> None:
         process.engine_closed |= health.get("status") == Status.ERROR
 
 
-async def _watched(process: ModelProcess, asked: dict[str, Any], progress: LoadProgress) -> Any:
+async def _watched(process: ModelProcess, body: dict[str, Any], progress: LoadProgress) -> Any:
     """The answer of /load; `progress` is told meanwhile, and may end it by raising."""
-    loading = asyncio.ensure_future(request(process, "/load", asked))
+    loading = asyncio.ensure_future(request(process, "/load", body))
     try:
         while not loading.done():
             await asyncio.wait((loading,), timeout=PROGRESS_SECONDS)

@@ -47,12 +47,12 @@ def runner_app(hosted: HostedModel, token: str = "") -> Starlette:
         return JSONResponse(await hosted.operate(await body_of(request)))
 
     async def ask(request: Request) -> Response:
-        asked = await body_of(request)
-        return await streamed(lines(start(hosted.model(), asked)), NDJSON, last_line)
+        body = await body_of(request)
+        return await streamed(lines(start(hosted.model(), body)), NDJSON, last_line)
 
     async def call(request: Request) -> Response:
-        asked = await body_of(request)
-        return JSONResponse({"result": await call_method(hosted.model(), asked)})
+        body = await body_of(request)
+        return JSONResponse({"result": await call_method(hosted.model(), body)})
 
     async def complete(request: Request) -> Response:
         chunks = completion(hosted.model(), await body_of(request))
@@ -103,28 +103,28 @@ async def failure(_: Request, error: Exception) -> Response:
 async def body_of(request: Request) -> dict[str, Any]:
     """The JSON object of a request. Raises ConfigError for anything else."""
     try:
-        found = json.loads(await request.body())
+        body = json.loads(await request.body())
     except ValueError as error:
         raise ConfigError(f"the body is a JSON object: {error}") from None
-    if not isinstance(found, dict):
-        raise ConfigError(f"the body is a JSON object, got {type(found).__name__}")
-    return found
+    if not isinstance(body, dict):
+        raise ConfigError(f"the body is a JSON object, got {type(body).__name__}")
+    return body
 
 
-def start(model: ServedModel, asked: dict[str, Any]) -> AnswerStream[Any]:
+def start(model: ServedModel, body: dict[str, Any]) -> AnswerStream[Any]:
     """Begin an answer. Raises what the engine refuses at once."""
-    stream: AnswerStream[Any] = _method(model, asked, STREAMS)(*decode(asked["args"]), **decode(asked["kwargs"]))
+    stream: AnswerStream[Any] = _method(model, body, STREAMS)(*decode(body["args"]), **decode(body["kwargs"]))
     return stream
 
 
-async def call_method(model: ServedModel, asked: dict[str, Any]) -> Any:
+async def call_method(model: ServedModel, body: dict[str, Any]) -> Any:
     """The encoded result of a method that has one. Raises what it raises."""
-    method = _method(model, asked, CALLS)
-    return encode(await method(*decode(asked["args"]), **decode(asked["kwargs"])))
+    method = _method(model, body, CALLS)
+    return encode(await method(*decode(body["args"]), **decode(body["kwargs"])))
 
 
-def _method(model: ServedModel, asked: dict[str, Any], allowed: tuple[str, ...]) -> Callable[..., Any]:
-    name = asked.get("method")
+def _method(model: ServedModel, body: dict[str, Any], allowed: tuple[str, ...]) -> Callable[..., Any]:
+    name = body.get("method")
     if name not in allowed:
         raise ConfigError(f"a method is one of {', '.join(allowed)}, got {name!r:.40}")
     method: Callable[..., Any] = getattr(model, name)

@@ -39,31 +39,31 @@ def _classes() -> Mapping[str, type]:
         ReasoningBudget, ModelFacts, MemoryReport, DeviceMemory, PlacementPlan, PlannedDevice, GoTemplate, Option,
         SentReader,
     )  # fmt: skip
-    return {found.__name__: found for found in known}
+    return {cls.__name__: cls for cls in known}
 
 
-def known_name(found: type) -> str | None:
+def known_name(cls: type) -> str | None:
     """The name of a listed class; None for others, subclasses of listed ones included."""
-    return found.__name__ if _classes().get(found.__name__) is found else None
+    return cls.__name__ if _classes().get(cls.__name__) is cls else None
 
 
 def known_class(name: object) -> Any:
     """The class of that name. Raises ValueError where none is listed."""
-    found = _classes().get(name) if isinstance(name, str) else None
-    if found is None:
+    cls = _classes().get(name) if isinstance(name, str) else None
+    if cls is None:
         raise ValueError(f"{name!r:.40} is no class of this protocol")
-    return found
+    return cls
 
 
 @cache
-def class_fields(found: Any) -> Mapping[str, object]:
+def class_fields(cls: Any) -> Mapping[str, object]:
     """Names of the arguments that make an object of a listed class, with their defaults."""
-    if dataclasses.is_dataclass(found):
+    if dataclasses.is_dataclass(cls):
         return {
             field.name: _NO_DEFAULT if field.default is dataclasses.MISSING else field.default
-            for field in dataclasses.fields(found)
+            for field in dataclasses.fields(cls)
             if field.init
         }
-    if hasattr(found, "_fields"):
-        return {name: found._field_defaults.get(name, _NO_DEFAULT) for name in found._fields}
+    if hasattr(cls, "_fields"):
+        return {name: cls._field_defaults.get(name, _NO_DEFAULT) for name in cls._fields}
     return {"source": _NO_DEFAULT}  # GoTemplate

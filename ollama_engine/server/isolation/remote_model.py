@@ -29,8 +29,8 @@ class RemoteModel(CalledModel):
         super().__init__(stored, facts)
         self.process = process
 
-    def _chunks(self, body: Mapping[str, Any], wanted: FormatAtHome) -> AsyncIterator[Any]:
-        return lines(self.process, body, wanted)
+    def _chunks(self, body: Mapping[str, Any], answer_format: FormatAtHome) -> AsyncIterator[Any]:
+        return lines(self.process, body, answer_format)
 
     async def _result(self, body: Mapping[str, Any]) -> Any:
         return (await request(self.process, "/engine/call", body))["result"]
@@ -40,15 +40,15 @@ async def request(process: ModelProcess, path: str, body: Mapping[str, Any]) -> 
     """The answer of a process. Raises the error that it says, and ModelProcessError where it has ended."""
     try:
         response = await process.client.post(path, content=json.dumps(body).encode())
-        found = response.json()
+        answer = response.json()
     except (httpx.TransportError, RuntimeError, ValueError) as error:  # RuntimeError: the client is closed
         raise (await process.lost()) from error
     if response.status_code != 200:
-        raise _failure(process, found)
-    return found
+        raise _failure(process, answer)
+    return answer
 
 
-async def lines(process: ModelProcess, body: Mapping[str, Any], wanted: FormatAtHome) -> AsyncIterator[Any]:
+async def lines(process: ModelProcess, body: Mapping[str, Any], answer_format: FormatAtHome) -> AsyncIterator[Any]:
     """Chunks of an answer. Closing this closes the connection, which cancels the request in the process."""
     finished = False
     try:
@@ -57,7 +57,7 @@ async def lines(process: ModelProcess, body: Mapping[str, Any], wanted: FormatAt
             if response.status_code != 200:
                 raise _failure(process, json.loads(await response.aread()))
             async for line in response.aiter_lines():
-                chunk = chunk_of(line, wanted)
+                chunk = chunk_of(line, answer_format)
                 finished = chunk.finish_reason is not None
                 yield chunk
     except (ClosedError, DeviceLostError):
@@ -73,9 +73,9 @@ async def lines(process: ModelProcess, body: Mapping[str, Any], wanted: FormatAt
         raise await process.lost()
 
 
-def _failure(process: ModelProcess, found: Any) -> Exception:
+def _failure(process: ModelProcess, answer: Any) -> Exception:
     with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
-        error = error_of(found["failure"])
+        error = error_of(answer["failure"])
         process.engine_closed |= isinstance(error, (ClosedError, DeviceLostError))
         return error
-    return ModelProcessError(f"a model's process answered {found!r:.200}")
+    return ModelProcessError(f"a model's process answered {answer!r:.200}")

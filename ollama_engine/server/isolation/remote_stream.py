@@ -34,17 +34,17 @@ class RemoteStream(Generic[Item]):
         if self._ended:
             raise StopAsyncIteration
         try:
-            found = await self._arrived.get()
+            arrival = await self._arrived.get()
         except asyncio.CancelledError:
             await self.aclose()
             raise
-        if found is _END:
+        if arrival is _END:
             self._ended = True
             raise StopAsyncIteration
-        if isinstance(found, Exception):
+        if isinstance(arrival, Exception):
             self._ended = True
-            raise found
-        item: Item = found
+            raise arrival
+        item: Item = arrival
         return item
 
     async def aclose(self) -> None:

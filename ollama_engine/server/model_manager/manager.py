@@ -186,8 +186,8 @@ class ModelManager:
                 log.error("%s has ended by itself; the next request loads it again", entry.stored.name)
                 self._unload(entry)
 
-    def _do(self, found: LoadPlan) -> None:
-        for grant in found.grants:
+    def _do(self, steps: LoadPlan) -> None:
+        for grant in steps.grants:
             waiting, entry = self._waiting.take(grant.waiter), self._entries[grant.resident]
             if waiting is None or waiting.granted.done():  # its caller has gone, and comes here next
                 continue
@@ -195,13 +195,13 @@ class ModelManager:
             entry.keep_alive = waiting.keep_alive
             entry.used(self._clock())
             waiting.granted.set_result(entry)
-        for number in found.unload:
+        for number in steps.unload:
             self._unload(self._entries[number])
-        if found.measure is not None and not self._measuring:
+        if steps.measure is not None and not self._measuring:
             self._measuring = True
-            self._start(self._measure(self._waiting[found.measure]))
-        if found.load is not None:
-            self._load(self._waiting[found.load])
+            self._start(self._measure(self._waiting[steps.measure]))
+        if steps.load is not None:
+            self._load(self._waiting[steps.load])
 
     def _set_timer(self) -> None:
         """Come back when the next model expires."""

@@ -38,13 +38,13 @@ async def health(service: TheService) -> dict[str, Any]:
 async def metrics(service: TheService) -> Response:
     """Counters and gauges of all models that are loaded, in Prometheus' text format."""
     rows = service.manager.loaded()
-    found = await asyncio.gather(*(row.model.metrics() for row in rows), return_exceptions=True)
+    results = await asyncio.gather(*(row.model.metrics() for row in rows), return_exceptions=True)
     registry = CollectorRegistry()
     registry.register(
         ModelsCollector(
             [
                 (row, values)
-                for row, values in zip(rows, found, strict=True)
+                for row, values in zip(rows, results, strict=True)
                 if not isinstance(values, BaseException)  # it was unloaded meanwhile
             ]
         )
@@ -55,27 +55,27 @@ async def metrics(service: TheService) -> Response:
 @router.get("/slots")
 async def slots(service: TheService, model: str | None = None) -> JSONResponse:
     """The requests that are in the engines now."""
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for served in _loaded(service, model):
         try:
             infos = await served.slots()
         except (ClosedError, ModelProcessError):
             continue
-        found += [
+        rows += [
             {**plain(info), "model": served.stored.name, "n_ctx": served.facts.num_ctx,
              "is_processing": info.sequence is not None}
             for info in infos
         ]  # fmt: skip
-    return JSONResponse(found)
+    return JSONResponse(rows)
 
 
 @router.get("/trace")
 async def trace(service: TheService, model: str | None = None) -> Response:
     """The timeline of a model's latest steps and requests, for a trace viewer (Perfetto, Chrome's)."""
-    found = _loaded(service, model)
-    if len(found) != 1:
-        raise ApiError(400, f"model: name one, for {len(found)} are loaded", param="model")
-    return Response(await found[0].trace(), media_type="application/json")
+    models = _loaded(service, model)
+    if len(models) != 1:
+        raise ApiError(400, f"model: name one, for {len(models)} are loaded", param="model")
+    return Response(await models[0].trace(), media_type="application/json")
 
 
 def _loaded(service: Service, name: str | None) -> list[ServedModel]:
@@ -84,7 +84,7 @@ def _loaded(service: Service, name: str | None) -> list[ServedModel]:
     if name is None:
         return models
     digest = service.library.find(name).digest
-    found = [model for model in models if model.stored.digest == digest]
-    if not found:
+    matching = [model for model in models if model.stored.digest == digest]
+    if not matching:
         raise ApiError(404, f"model '{name}' is not loaded", param="model")
-    return found
+    return matching

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from ollama_engine.server.service import Service
     from ollama_engine.store.stored_model import StoredModel
 
-__all__ = ["OllamaCall", "PieceCounter", "asked_for", "chat_chunks", "debug_line", "end_of", "head_of", "joined_field",
-           "joined_list", "load_only", "logprob_entries", "request_options", "sampling", "template_options",
-           "text_asked_for"]  # fmt: skip
+__all__ = ["OllamaCall", "PieceCounter", "chat_chunks", "debug_line", "end_of", "head_of", "joined_field",
+           "joined_list", "load_only", "logprob_entries", "read_call", "read_text_call", "request_options", "sampling",
+           "template_options"]  # fmt: skip
 
 MOST_TOP_LOGPROBS = 20
 REPEATS = 30
@@ -63,8 +63,8 @@ class OllamaCall:
     note: Callable[..., None]
 
 
-def asked_for(service: Service, body: ModelRequest, request: Request) -> OllamaCall:
-    """Raises ApiError and ModelNotFoundError."""
+def read_call(service: Service, body: ModelRequest, request: Request) -> OllamaCall:
+    """The call in a request. Raises ApiError and ModelNotFoundError."""
     started = time.perf_counter()
     note(request, model=body.model)
     if not body.model.strip():
@@ -75,25 +75,25 @@ def asked_for(service: Service, body: ModelRequest, request: Request) -> OllamaC
     return OllamaCall(body.model, stored, options, keep_alive(body.keep_alive), started, partial(note, request))
 
 
-def text_asked_for(service: Service, body: TextRequest, verb: str, request: Request) -> OllamaCall:
-    """`asked_for`, for a model that can answer. Raises ApiError as well where it cannot, or not reason."""
-    asked = asked_for(service, body, request)
-    facts = short_facts(asked.stored)
-    known = {"completion", "thinking"} if facts is None else model_capabilities(asked.stored, facts)
+def read_text_call(service: Service, body: TextRequest, verb: str, request: Request) -> OllamaCall:
+    """`read_call`, for a model that can answer. Raises ApiError as well where it cannot, or not reason."""
+    call = read_call(service, body, request)
+    facts = short_facts(call.stored)
+    known = {"completion", "thinking"} if facts is None else model_capabilities(call.stored, facts)
     if "completion" not in known:
-        raise ApiError(400, f'"{asked.name}" does not support {verb}')
+        raise ApiError(400, f'"{call.name}" does not support {verb}')
     if body.top_logprobs is not None and not 0 <= body.top_logprobs <= MOST_TOP_LOGPROBS:
         raise ApiError(400, f"top_logprobs must be between 0 and {MOST_TOP_LOGPROBS}")
-    return asked
+    return call
 
 
-def sampling(asked: OllamaCall, request: TextRequest, model: ServedModel) -> SamplingParams:
+def sampling(call: OllamaCall, request: TextRequest, model: ServedModel) -> SamplingParams:
     """How tokens are chosen. Raises ConfigError."""
     top = request.top_logprobs or 0
-    return asked.options.params(model.facts.num_ctx, top if request.logprobs else None)
+    return call.options.params(model.facts.num_ctx, top if request.logprobs else None)
 
 
-def request_options(asked: OllamaCall, request: TextRequest, model: ServedModel) -> dict[str, Any]:
+def request_options(call: OllamaCall, request: TextRequest, model: ServedModel) -> dict[str, Any]:
     """The engine's options of a request: the form of the answer, and what happens where the context is full."""
     options: dict[str, Any] = {"format": request.format} if request.format else {}
     if request.shift is not False:
@@ -101,9 +101,9 @@ def request_options(asked: OllamaCall, request: TextRequest, model: ServedModel)
     elif request.truncate is not False:
         options["on_overflow"] = "truncate"
     if "on_overflow" in options:
-        options["num_keep"] = min(asked.options.num_keep, model.facts.num_ctx // 2)
-        if options["num_keep"] < asked.options.num_keep:
-            asked.note(num_keep=options["num_keep"])
+        options["num_keep"] = min(call.options.num_keep, model.facts.num_ctx // 2)
+        if options["num_keep"] < call.options.num_keep:
+            call.note(num_keep=options["num_keep"])
     return options
 
 
@@ -114,18 +114,18 @@ def template_options(think: object, template: str = "", **others: Any) -> dict[s
     return {name: value for name, value in given.items() if value is not None}
 
 
-async def load_only(service: Service, asked: OllamaCall, line: Line) -> AsyncGenerator[Line, None]:
+async def load_only(service: Service, call: OllamaCall, line: Line) -> AsyncGenerator[Line, None]:
     """The line of a request without a prompt, which loads the model, or unloads it where it is kept for no time."""
-    if asked.keep_alive == 0:
-        await service.manager.unload(asked.stored)
+    if call.keep_alive == 0:
+        await service.manager.unload(call.stored)
         yield {**line, "done": True, "done_reason": "unload"}
         return
-    async with service.manager.lease(asked.stored, asked.options.runner, asked.keep_alive):
+    async with service.manager.lease(call.stored, call.options.runner, call.keep_alive):
         yield {**line, "done": True, "done_reason": "load"}
 
 
 async def chat_chunks(
-    asked: OllamaCall, model: ServedModel, messages: Sequence[object], params: SamplingParams,
+    call: OllamaCall, model: ServedModel, messages: Sequence[object], params: SamplingParams,
     options: Mapping[str, Any],
 ) -> AsyncGenerator[ChatChunk, None]:  # fmt: skip
     """The chunks of a chat. Raises ApiError where the model cannot reason and is told to; as `ServedModel.chat`."""
@@ -139,15 +139,15 @@ async def chat_chunks(
     except ChatError as error:
         if error.option != "think":
             raise
-        raise ApiError(400, f'"{asked.name}" does not support thinking') from None
+        raise ApiError(400, f'"{call.name}" does not support thinking') from None
 
 
-def debug_line(asked: OllamaCall, segments: Sequence[Segment]) -> Line:
+def debug_line(call: OllamaCall, segments: Sequence[Segment]) -> Line:
     """The prompt as it would be computed, which `_debug_render_only` asks for."""
     texts = [getattr(part, "text", None) for part in segments]
     numbers = iter(range(len(texts)))
     shown = "".join(f"[img-{next(numbers)}]" if text is None else text for text in texts)
-    return {**head_of(asked), "_debug_info": {"rendered_template": shown, "image_count": texts.count(None)}}
+    return {**head_of(call), "_debug_info": {"rendered_template": shown, "image_count": texts.count(None)}}
 
 
 class PieceCounter:
@@ -165,12 +165,12 @@ class PieceCounter:
         return self._times > REPEATS
 
 
-async def logprob_entries(model: ServedModel, found: Sequence[TokenLogprobs]) -> list[Line]:
+async def logprob_entries(model: ServedModel, logprobs: Sequence[TokenLogprobs]) -> list[Line]:
     """Log-probabilities of tokens, each with its text and bytes."""
-    ids = [token for entry in found for token in (entry.token, *(token for token, _ in entry.top))]
+    ids = [token for entry in logprobs for token in (entry.token, *(token for token, _ in entry.top))]
     texts = iter(await model.token_bytes(ids))
     entries = []
-    for entry in found:
+    for entry in logprobs:
         line = logprob_entry(next(texts), entry.logprob)
         if entry.top:
             line["top_logprobs"] = [logprob_entry(next(texts), logprob) for _, logprob in entry.top]
@@ -183,14 +183,14 @@ def logprob_entry(token: bytes, logprob: float) -> Line:
     return {"token": token.decode("utf-8", "replace"), "logprob": max(logprob, -1e38), "bytes": list(token)}
 
 
-def head_of(asked: OllamaCall) -> Line:
+def head_of(call: OllamaCall) -> Line:
     """The fields that every line begins with."""
-    return {"model": asked.name, "created_at": timestamp()}
+    return {"model": call.name, "created_at": timestamp()}
 
 
-def end_of(asked: OllamaCall, lease: ModelLease, reason: str, usage: Usage | None, n_tokens: int) -> Line:
+def end_of(call: OllamaCall, lease: ModelLease, reason: str, usage: Usage | None, n_tokens: int) -> Line:
     """The fields of a last line. Without usage, the answer was broken off behind `n_tokens`."""
-    total = time.perf_counter() - asked.started
+    total = time.perf_counter() - call.started
     end: Line = {
         "done": True,
         "done_reason": reason,
@@ -200,7 +200,7 @@ def end_of(asked: OllamaCall, lease: ModelLease, reason: str, usage: Usage | Non
     if usage is None:
         return end | {"eval_count": n_tokens}
     if usage.dropped_prompt_tokens or usage.shifted_tokens:
-        asked.note(dropped_tokens=usage.dropped_prompt_tokens + usage.shifted_tokens)
+        call.note(dropped_tokens=usage.dropped_prompt_tokens + usage.shifted_tokens)
     return end | {
         "prompt_eval_count": usage.prompt_tokens - usage.dropped_prompt_tokens,
         "prompt_eval_duration": nanoseconds(usage.prompt_seconds),

@@ -21,10 +21,10 @@ from ollama_engine.server.ollama.answers import (
     joined_list,
     load_only,
     logprob_entries,
+    read_text_call,
     request_options,
     sampling,
     template_options,
-    text_asked_for,
 )
 from ollama_engine.server.ollama.messages import as_message
 from ollama_engine.server.ollama.ndjson import Line, respond
@@ -47,35 +47,35 @@ router = APIRouter(tags=["ollama"])
 @router.post("/api/chat")
 async def chat(body: ChatRequest, request: Request, service: Annotated[Service, Depends(service_of)]) -> Response:
     """The assistant's answer to a conversation; without messages, the model is loaded (or unloaded)."""
-    asked = text_asked_for(service, body, "chat", request)
+    call = read_text_call(service, body, "chat", request)
     if body.messages:
-        messages = conversation(asked.stored, list(map(as_message, body.messages)), instead=["system"])
-        lines = chat_lines(service, asked, body, messages)
+        messages = conversation(call.stored, list(map(as_message, body.messages)), instead=["system"])
+        lines = chat_lines(service, call, body, messages)
     else:
-        lines = load_only(service, asked, {**head_of(asked), "message": {"role": "assistant", "content": ""}})
+        lines = load_only(service, call, {**head_of(call), "message": {"role": "assistant", "content": ""}})
     return await respond(request, lines, joined_chat, stream=body.stream is not False)
 
 
 async def chat_lines(
-    service: Service, asked: OllamaCall, body: ChatRequest, messages: list[Message]
+    service: Service, call: OllamaCall, body: ChatRequest, messages: list[Message]
 ) -> AsyncGenerator[Line, None]:
     """The lines of an answer. Raises as the engine does."""
     templating = template_options(body.think, tools=body.tools or None)
-    async with service.manager.lease(asked.stored, asked.options.runner, asked.keep_alive) as lease:
+    async with service.manager.lease(call.stored, call.options.runner, call.keep_alive) as lease:
         model = lease.model
         kept = await fitting(model, messages, cut=body.truncate is not False, **templating)
         if len(kept) < len(messages):
-            asked.note(dropped_messages=len(messages) - len(kept))
+            call.note(dropped_messages=len(messages) - len(kept))
         messages = kept
         if body.debug_render_only:
-            yield debug_line(asked, await rendered(model, messages, **templating))
+            yield debug_line(call, await rendered(model, messages, **templating))
             return
-        options = request_options(asked, body, model) | templating
+        options = request_options(call, body, model) | templating
         if "format" in options and "tools" in options:
             # An answer in a format cannot be a call.
             options["tool_choice"] = "none"
-        lines = ChatLines(asked, lease)
-        async with aclosing(chat_chunks(asked, model, messages, sampling(asked, body, model), options)) as chunks:
+        lines = ChatLines(call, lease)
+        async with aclosing(chat_chunks(call, model, messages, sampling(call, body, model), options)) as chunks:
             async for chunk in chunks:
                 for line in await lines.of(chunk):
                     yield line
@@ -86,8 +86,8 @@ async def chat_lines(
 class ChatLines:
     """Makes lines of chunks. Log-probabilities of text that is held back wait for it."""
 
-    def __init__(self, asked: OllamaCall, lease: ModelLease) -> None:
-        self._asked = asked
+    def __init__(self, call: OllamaCall, lease: ModelLease) -> None:
+        self._call = call
         self._lease = lease
         self._pieces = PieceCounter()
         self._logprobs: list[TokenLogprobs] = []
@@ -96,7 +96,7 @@ class ChatLines:
 
     async def of(self, chunk: ChatChunk) -> list[Line]:
         """The lines of a chunk: none, one, and the last one of the answer."""
-        found: list[Line] = []
+        lines: list[Line] = []
         self._n_tokens += len(chunk.tokens)
         self._logprobs += chunk.logprobs or ()
         message: Line = {"role": "assistant", "content": chunk.content}
@@ -107,18 +107,18 @@ class ChatLines:
             message["tool_calls"] = calls
         last = chunk.finish_reason is not None
         if chunk.content or len(message) > 2 or (last and self._logprobs):
-            line = {**head_of(self._asked), "message": message, "done": False}
+            line = {**head_of(self._call), "message": message, "done": False}
             if self._logprobs:
                 line["logprobs"] = await logprob_entries(self._lease.model, self._logprobs)
                 self._logprobs = []
-            found.append(line)
+            lines.append(line)
         circles = bool(chunk.content) and self._pieces.too_often(chunk.content)
         if last or circles:
             self.ended = True
             reason = "length" if circles or chunk.finish_reason == "length" else "stop"
-            end = end_of(self._asked, self._lease, reason, chunk.usage, self._n_tokens)
-            found.append({**head_of(self._asked), "message": {"role": "assistant", "content": ""}, **end})
-        return found
+            end = end_of(self._call, self._lease, reason, chunk.usage, self._n_tokens)
+            lines.append({**head_of(self._call), "message": {"role": "assistant", "content": ""}, **end})
+        return lines
 
 
 def tool_call(event: ToolCallEnd) -> Line:

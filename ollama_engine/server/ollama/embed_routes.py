@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 
 from ollama_engine.server.durations import nanoseconds
 from ollama_engine.server.errors import ApiError
-from ollama_engine.server.ollama.answers import OllamaCall, asked_for
+from ollama_engine.server.ollama.answers import OllamaCall, read_call
 from ollama_engine.server.ollama.schemas import EmbeddingsRequest, EmbedRequest
 from ollama_engine.server.request_log import note
 from ollama_engine.server.service import Service, service_of
@@ -28,30 +28,30 @@ router = APIRouter(tags=["ollama"])
 @router.post("/api/embed")
 async def embed(body: EmbedRequest, request: Request, service: Annotated[Service, Depends(service_of)]) -> Response:
     """Embeddings of texts, each of length 1."""
-    asked = asked_for(service, body, request)
+    call = read_call(service, body, request)
     texts = [body.input] if isinstance(body.input, str) and body.input else list(body.input or ())
     if body.dimensions is not None and body.dimensions < 0:
         raise ApiError(400, f"dimensions must not be negative, got {body.dimensions}")
-    found = await while_connected(request, embedded(service, asked, body, texts))
-    note(request, texts=len(texts), prompt_tokens=found["prompt_eval_count"])
-    return JSONResponse(found)
+    answer = await while_connected(request, embedded(service, call, body, texts))
+    note(request, texts=len(texts), prompt_tokens=answer["prompt_eval_count"])
+    return JSONResponse(answer)
 
 
-async def embedded(service: Service, asked: OllamaCall, body: EmbedRequest, texts: list[str]) -> dict[str, Any]:
+async def embedded(service: Service, call: OllamaCall, body: EmbedRequest, texts: list[str]) -> dict[str, Any]:
     """The vectors of texts. Raises as the engine does."""
-    async with service.manager.lease(asked.stored, asked.options.runner, asked.keep_alive) as lease:
-        found = []
+    async with service.manager.lease(call.stored, call.options.runner, call.keep_alive) as lease:
+        results = []
         if texts:
-            found = await lease.model.embed(
+            results = await lease.model.embed(
                 texts, normalize=True, dimensions=body.dimensions or None, truncate=body.truncate is not False
             )
-        note_dropped(asked, found)
+        note_dropped(call, results)
         return {
-            "model": asked.name,
-            "embeddings": [embedding.vector.tolist() for embedding in found],
-            "total_duration": nanoseconds(time.perf_counter() - asked.started),
+            "model": call.name,
+            "embeddings": [embedding.vector.tolist() for embedding in results],
+            "total_duration": nanoseconds(time.perf_counter() - call.started),
             "load_duration": nanoseconds(lease.load_seconds),
-            "prompt_eval_count": sum(embedding.prompt_tokens - embedding.dropped_tokens for embedding in found),
+            "prompt_eval_count": sum(embedding.prompt_tokens - embedding.dropped_tokens for embedding in results),
         }
 
 
@@ -60,22 +60,22 @@ async def embeddings(
     body: EmbeddingsRequest, request: Request, service: Annotated[Service, Depends(service_of)]
 ) -> Response:
     """The embedding of a text, as long as the model makes it."""
-    asked = asked_for(service, body, request)
-    return JSONResponse(await while_connected(request, embedded_prompt(service, asked, body.prompt)))
+    call = read_call(service, body, request)
+    return JSONResponse(await while_connected(request, embedded_prompt(service, call, body.prompt)))
 
 
-async def embedded_prompt(service: Service, asked: OllamaCall, prompt: str) -> dict[str, Any]:
+async def embedded_prompt(service: Service, call: OllamaCall, prompt: str) -> dict[str, Any]:
     """The vector of a text. Raises as the engine does."""
-    async with service.manager.lease(asked.stored, asked.options.runner, asked.keep_alive) as lease:
+    async with service.manager.lease(call.stored, call.options.runner, call.keep_alive) as lease:
         if not prompt:
             return {"embedding": []}
-        (found,) = await lease.model.embed([prompt], normalize=False, dimensions=None, truncate=True)
-        note_dropped(asked, [found])
-        return {"embedding": found.vector.tolist()}
+        (result,) = await lease.model.embed([prompt], normalize=False, dimensions=None, truncate=True)
+        note_dropped(call, [result])
+        return {"embedding": result.vector.tolist()}
 
 
-def note_dropped(asked: OllamaCall, found: Sequence[Embedding]) -> None:
+def note_dropped(call: OllamaCall, results: Sequence[Embedding]) -> None:
     """Have the log say how many tokens of texts did not fit."""
-    dropped = sum(embedding.dropped_tokens for embedding in found)
+    dropped = sum(embedding.dropped_tokens for embedding in results)
     if dropped:
-        asked.note(dropped_tokens=dropped)
+        call.note(dropped_tokens=dropped)

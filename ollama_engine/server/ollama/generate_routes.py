@@ -24,10 +24,10 @@ from ollama_engine.server.ollama.answers import (
     joined_list,
     load_only,
     logprob_entries,
+    read_text_call,
     request_options,
     sampling,
     template_options,
-    text_asked_for,
 )
 from ollama_engine.server.ollama.messages import image_files
 from ollama_engine.server.ollama.ndjson import Line, respond
@@ -53,37 +53,37 @@ async def generate(
     body: GenerateRequest, request: Request, service: Annotated[Service, Depends(service_of)]
 ) -> Response:
     """The answer to a prompt; without a prompt, the model is loaded (or unloaded)."""
-    asked = text_asked_for(service, body, "generate", request)
+    call = read_text_call(service, body, "generate", request)
     if body.raw and (body.template or body.system or body.context):
         raise ApiError(400, "raw mode does not support template, system, or context")
     if not body.prompt and not body.images and not body.suffix:
-        lines = load_only(service, asked, {**head_of(asked), "response": ""})
+        lines = load_only(service, call, {**head_of(call), "response": ""})
     elif body.raw or body.suffix:
-        lines = plain_lines(service, asked, body, image_files(body.images))
+        lines = plain_lines(service, call, body, image_files(body.images))
     else:
-        lines = templated_lines(service, asked, body, messages_of(asked, body))
+        lines = templated_lines(service, call, body, messages_of(call, body))
     return await respond(request, lines, joined_generate, stream=body.stream is not False)
 
 
 async def plain_lines(
-    service: Service, asked: OllamaCall, body: GenerateRequest, images: list[bytes]
+    service: Service, call: OllamaCall, body: GenerateRequest, images: list[bytes]
 ) -> AsyncGenerator[Line, None]:
     """The lines of an answer to a prompt as it is, or with a suffix. Raises as the engine does."""
     prompt: str | list[Segment] = body.prompt
     if body.suffix and not body.raw:
-        source = body.template or asked.stored.template
+        source = body.template or call.stored.template
         template = GoTemplate(source) if source else None
-        prompt = fill_in(asked.name, asked.stored, body.prompt, body.suffix, template)
+        prompt = fill_in(call.name, call.stored, body.prompt, body.suffix, template)
     segments: list[Segment] = [Text(prompt, parse_special=True)] if isinstance(prompt, str) else prompt
     if body.debug_render_only:
-        yield debug_line(asked, segments)
+        yield debug_line(call, segments)
         return
-    async with service.manager.lease(asked.stored, asked.options.runner, asked.keep_alive) as lease:
+    async with service.manager.lease(call.stored, call.options.runner, call.keep_alive) as lease:
         model = lease.model
         await check_length(model, segments, body)
-        options = request_options(asked, body, model) | {"prompt_token_ids": not body.raw}
-        chunks = plain_chunks(model, prompt, sampling(asked, body, model), images, options)
-        lines = GenerateLines(asked, lease)
+        options = request_options(call, body, model) | {"prompt_token_ids": not body.raw}
+        chunks = plain_chunks(model, prompt, sampling(call, body, model), images, options)
+        lines = GenerateLines(call, lease)
         async with aclosing(chunks):
             async for chunk in chunks:
                 for line in await lines.of(chunk):
@@ -106,24 +106,24 @@ async def plain_chunks(
 
 
 async def templated_lines(
-    service: Service, asked: OllamaCall, body: GenerateRequest, messages: list[Message]
+    service: Service, call: OllamaCall, body: GenerateRequest, messages: list[Message]
 ) -> AsyncGenerator[Line, None]:
     """The lines of an answer to a prompt as a conversation of one message. Raises as the engine does."""
     templating = template_options(body.think, body.template)
-    async with service.manager.lease(asked.stored, asked.options.runner, asked.keep_alive) as lease:
+    async with service.manager.lease(call.stored, call.options.runner, call.keep_alive) as lease:
         model = lease.model
         context = (body.context or [])[-model.facts.num_ctx :]  # no more of it is read
         if len(context) < len(body.context or ()):
-            asked.note(dropped_context=len(body.context or ()) - len(context))
+            call.note(dropped_context=len(body.context or ()) - len(context))
         if body.debug_render_only:
-            yield debug_line(asked, await rendered(model, messages, **templating))
+            yield debug_line(call, await rendered(model, messages, **templating))
             return
         if body.truncate is False:
             await check_length(model, await rendered(model, messages, **templating), body)
-        options = request_options(asked, body, model) | templating | {"prompt_token_ids": True}
+        options = request_options(call, body, model) | templating | {"prompt_token_ids": True}
         options |= {"context": context} if context else {}
-        lines = GenerateLines(asked, lease)
-        async with aclosing(chat_chunks(asked, model, messages, sampling(asked, body, model), options)) as chunks:
+        lines = GenerateLines(call, lease)
+        async with aclosing(chat_chunks(call, model, messages, sampling(call, body, model), options)) as chunks:
             async for chunk in chunks:
                 for line in await lines.of(chunk):
                     yield line
@@ -138,23 +138,23 @@ async def check_length(model: ServedModel, segments: list[Segment], body: Genera
         raise ApiError(400, TOO_LONG)
 
 
-def messages_of(asked: OllamaCall, body: GenerateRequest) -> list[Message]:
+def messages_of(call: OllamaCall, body: GenerateRequest) -> list[Message]:
     """The conversation that a prompt stands for."""
-    system = body.system or asked.stored.system
-    found: list[Message] = [{"role": "system", "content": system}] if system else []
+    system = body.system or call.stored.system
+    messages: list[Message] = [{"role": "system", "content": system}] if system else []
     if not body.context:
-        found += map(dict, asked.stored.messages)
+        messages += map(dict, call.stored.messages)
     message: Message = {"role": "user", "content": body.prompt}
     if body.images:
         message["images"] = image_files(body.images)
-    return [*found, message]
+    return [*messages, message]
 
 
 class GenerateLines:
     """Makes lines of chunks. Log-probabilities of text that is held back wait for it."""
 
-    def __init__(self, asked: OllamaCall, lease: ModelLease) -> None:
-        self._asked = asked
+    def __init__(self, call: OllamaCall, lease: ModelLease) -> None:
+        self._call = call
         self._lease = lease
         self._pieces = PieceCounter()
         self._logprobs: list[TokenLogprobs] = []
@@ -169,37 +169,37 @@ class GenerateLines:
 
     async def of(self, chunk: ChatChunk) -> list[Line]:
         """The line of a chunk, if it has any text."""
-        found: list[Line] = []
+        lines: list[Line] = []
         self._prompt = chunk.prompt_token_ids or self._prompt
         self._tokens += chunk.tokens
         self._logprobs += chunk.logprobs or ()
         last = chunk.finish_reason is not None
         if chunk.content or chunk.reasoning or (last and self._logprobs):
-            line: Line = {**head_of(self._asked), "response": chunk.content}
+            line: Line = {**head_of(self._call), "response": chunk.content}
             if chunk.reasoning:
                 line["thinking"] = chunk.reasoning
             line["done"] = False
             if self._logprobs:
                 line["logprobs"] = await logprob_entries(self._lease.model, self._logprobs)
                 self._logprobs = []
-            found.append(line)
+            lines.append(line)
         circles = bool(chunk.content) and self._pieces.too_often(chunk.content)
         if last or circles:
             reason = "length" if circles or chunk.finish_reason == "length" else "stop"
-            self._end = end_of(self._asked, self._lease, reason, chunk.usage, len(self._tokens))
-        return found
+            self._end = end_of(self._call, self._lease, reason, chunk.usage, len(self._tokens))
+        return lines
 
     def last(self) -> Line:
         """The last line, with the ids of the prompt and the answer, where the engine gave those of the prompt."""
         context = {"context": [*self._prompt, *self._tokens]} if self._prompt else {}
-        return {**head_of(self._asked), "response": "", **self._end, **context}
+        return {**head_of(self._call), "response": "", **self._end, **context}
 
 
 def joined_generate(lines: list[Line]) -> Line:
     """The lines of an answer as one object."""
     if "response" not in lines[-1]:
         return lines[-1]
-    found = {**lines[-1], "response": joined_field(lines, "response")}
+    answer = {**lines[-1], "response": joined_field(lines, "response")}
     thinking, logprobs = joined_field(lines, "thinking"), joined_list(lines, "logprobs")
-    found |= {"thinking": thinking} if thinking else {}
-    return found | ({"logprobs": logprobs} if logprobs else {})
+    answer |= {"thinking": thinking} if thinking else {}
+    return answer | ({"logprobs": logprobs} if logprobs else {})

@@ -34,11 +34,11 @@ def as_message(given: ChatMessage) -> Message:
 
 def image_files(images: Sequence[str] | None) -> list[bytes]:
     """The files of images that came in base64, with or without the head of a data URL. Raises ApiError."""
-    found = []
+    files = []
     for number, text in enumerate(images or ()):
         body = text.partition(",")[2] if text.startswith("data:") else text
         try:
-            found.append(base64.b64decode("".join(body.split()), validate=True))
+            files.append(base64.b64decode("".join(body.split()), validate=True))
         except (binascii.Error, ValueError):
             raise ApiError(400, f"images[{number}]: illegal base64 data") from None
-    return found
+    return files

@@ -85,12 +85,12 @@ def _tag(stored: StoredModel) -> dict[str, Any]:
 @router.post("/api/show")
 async def show(body: ShowRequest, service: Served) -> dict[str, Any]:
     """All that is known of a model."""
-    model_name(body.wanted)
+    model_name(body.chosen_name)
     return await asyncio.to_thread(_show, service.library, body)
 
 
 def _show(library: Library, body: ShowRequest) -> dict[str, Any]:
-    stored = library.find(body.wanted)
+    stored = library.find(body.chosen_name)
     stored = dataclasses.replace(
         stored,
         system=body.system or stored.system,
@@ -137,7 +137,7 @@ async def copy(body: CopyRequest, service: Served, store: Store) -> Response:
 @router.delete("/api/delete")
 async def delete(body: DeleteRequest, service: Served, store: Store) -> Response:
     """Unload a model and remove it from the store."""
-    name = model_name(body.wanted)
+    name = model_name(body.chosen_name)
     entry = await asyncio.to_thread(store.entry, name)
     try:
         stored = await asyncio.to_thread(store.find, name)

@@ -18,7 +18,7 @@ class Named(Body):
     name: str = Field("", description="older word for `model`")
 
     @property
-    def wanted(self) -> str:
+    def chosen_name(self) -> str:
         """The model's name; "" for none."""
         return self.model or self.name
 

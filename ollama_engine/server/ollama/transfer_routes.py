@@ -66,8 +66,8 @@ async def push_model(request: Request, body: TransferRequest, service: Served, s
 
 def registry_name(body: TransferRequest) -> ModelName:
     """The name of a model in a registry. Raises ApiError."""
-    name = model_name(body.wanted)
-    if body.wanted.strip().lower().startswith("http://") and not body.insecure:
+    name = model_name(body.chosen_name)
+    if body.chosen_name.strip().lower().startswith("http://") and not body.insecure:
         raise ApiError(400, "insecure protocol http: set insecure to use it")
     return name
 
@@ -102,7 +102,7 @@ def pulling(settings: ServerSettings, store: ModelStore, name: ModelName, body: 
 @router.post("/api/create")
 async def create(request: Request, body: CreateRequest, service: Served, store: Store) -> Response:
     """Make a model: from another one, or from uploaded files."""
-    name = model_name(body.wanted)
+    name = model_name(body.chosen_name)
     if not body.from_ and not body.files:
         raise ApiError(400, "neither 'from' or 'files' was specified")
     recipe = recipe_of(body)

@@ -61,8 +61,8 @@ async def chat_events(service: Service, request: ChatRequest) -> AsyncGenerator[
         async with aclosing(interleaved(_starts(model, request))) as chunks:
             async for number, chunk in chunks:
                 choices[number].count(chunk)
-                for found in await choices[number].pieces(model, number, chunk):
-                    yield sse.event({**head, "choices": [found], **tail})
+                for entry in await choices[number].pieces(model, number, chunk):
+                    yield sse.event({**head, "choices": [entry], **tail})
         if with_usage:
             yield sse.event({**head, "choices": [], "usage": _usage(choices)})
     yield sse.DONE
@@ -97,19 +97,19 @@ class ChatChoice:
             delta["content"] = chunk.content
         if chunk.reasoning:
             delta |= {"reasoning_content": chunk.reasoning, "reasoning": chunk.reasoning}
-        calls = _by_call([told for event in chunk.tool_events if (told := _told(event)) is not None])
+        calls = _by_call([entry for event in chunk.tool_events if (entry := _call_entry(event)) is not None])
         if calls:
             delta["tool_calls"] = calls
-        found: list[dict[str, Any]] = []
+        entries: list[dict[str, Any]] = []
         if delta or chunk.logprobs or (chunk.finish_reason is not None and not self.began):
             if not self.began:
                 delta = {"role": "assistant", "content": "", **delta}
                 self.began = True
             logprobs = await chat_logprobs(model, chunk.logprobs) if chunk.logprobs else None
-            found.append({"index": number, "delta": delta, "logprobs": logprobs, "finish_reason": None})
+            entries.append({"index": number, "delta": delta, "logprobs": logprobs, "finish_reason": None})
         if chunk.finish_reason is not None:
-            found.append({"index": number, "delta": {}, "logprobs": None, "finish_reason": chunk.finish_reason})
-        return found
+            entries.append({"index": number, "delta": {}, "logprobs": None, "finish_reason": chunk.finish_reason})
+        return entries
 
     async def whole(self, model: ServedModel, number: int) -> dict[str, Any]:
         """All chunks as an entry of "choices"."""
@@ -137,16 +137,16 @@ class ChatChoice:
 
 def _by_call(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """One entry for each call: clients of 2025 keep only the last one of several with the same index."""
-    found: list[dict[str, Any]] = []
+    calls: list[dict[str, Any]] = []
     for entry in entries:
-        if found and found[-1]["index"] == entry["index"]:
-            found[-1]["function"]["arguments"] += entry["function"]["arguments"]
+        if calls and calls[-1]["index"] == entry["index"]:
+            calls[-1]["function"]["arguments"] += entry["function"]["arguments"]
         else:
-            found.append(entry)
-    return found
+            calls.append(entry)
+    return calls
 
 
-def _told(event: object) -> dict[str, Any] | None:
+def _call_entry(event: object) -> dict[str, Any] | None:
     """A tool event as an entry of a delta's "tool_calls"."""
     if isinstance(event, ToolCallStart):
         function = {"name": event.name, "arguments": ""}
@@ -171,7 +171,7 @@ def _head(model: ServedModel, name: str, kind: str) -> dict[str, Any]:
     }
 
 
-# -- what the engine is asked ------------------------------------------------------------------------------------------
+# -- requests to the engine --------------------------------------------------------------------------------------------
 
 
 def _starts(model: ServedModel, request: ChatRequest) -> Starts:
@@ -187,14 +187,14 @@ def _starts(model: ServedModel, request: ChatRequest) -> Starts:
 
 
 def _params(model: ServedModel, request: ChatRequest) -> SamplingParams:
-    wanted = request.sampling()
+    values = request.sampling()
     if request.max_completion_tokens is not None:
-        wanted["max_tokens"] = request.max_completion_tokens
+        values["max_tokens"] = request.max_completion_tokens
     if request.top_logprobs and not request.logprobs:
         raise ApiError(400, "top_logprobs needs logprobs to be true", param="top_logprobs")
     if request.logprobs:
-        wanted["logprobs"] = request.top_logprobs or 0
-    return sampling_params(model.stored, wanted, DEFAULTS)
+        values["logprobs"] = request.top_logprobs or 0
+    return sampling_params(model.stored, values, DEFAULTS)
 
 
 def numbered_seeds(params: SamplingParams, n: int) -> list[SamplingParams]:
@@ -218,12 +218,12 @@ def _chat_options(request: ChatRequest) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def answer_format(wanted: ResponseFormat | None, param: str = "response_format.json_schema.schema") -> Any:
+def answer_format(response_format: ResponseFormat | None, param: str = "response_format.json_schema.schema") -> Any:
     """The engine's `format`. Raises ApiError for a schema that is missing; `param` is where it should be."""
-    if wanted is None or wanted.type == "text":
+    if response_format is None or response_format.type == "text":
         return None
-    if wanted.type == "json_object":
+    if response_format.type == "json_object":
         return "json"
-    if wanted.json_schema is None or wanted.json_schema.json_schema is None:
+    if response_format.json_schema is None or response_format.json_schema.json_schema is None:
         raise ApiError(400, f"{param}: expected a JSON schema, got none", param=param)
-    return wanted.json_schema.json_schema
+    return response_format.json_schema.json_schema

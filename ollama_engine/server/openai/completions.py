@@ -36,16 +36,16 @@ __all__ = ["completion_events", "prompts_of", "text_completion"]
 async def text_completion(service: Service, request: CompletionRequest) -> dict[str, Any]:
     """All answers of a request that does not stream."""
     async with leased(service, request.model, "completion") as model:
-        asked = await CompletionCall.of(model, request, service.settings.max_queue)
-        chunks: list[list[Chunk]] = [[] for _ in asked.starts]
-        async with aclosing(interleaved(asked.starts)) as coming:
+        call = await CompletionCall.of(model, request, service.settings.max_queue)
+        chunks: list[list[Chunk]] = [[] for _ in call.starts]
+        async with aclosing(interleaved(call.starts)) as coming:
             async for number, chunk in coming:
                 chunks[number].append(chunk)
-        done = [collect(found) for found in chunks]
-        first = done[:: asked.made]
+        done = [collect(parts) for parts in chunks]
+        first = done[:: call.made]
         choices = []
-        for number, (prompt, answer) in enumerate(asked.chosen(done)):
-            choice = CompletionChoice(asked, prompt, first[prompt].prompt_logprobs)
+        for number, (prompt, answer) in enumerate(call.chosen(done)):
+            choice = CompletionChoice(call, prompt, first[prompt].prompt_logprobs)
             whole = Chunk(answer.text, answer.tokens, answer.logprobs, answer.finish_reason)
             choices.append(await choice.piece(model, number, whole))
         usage = usage_body([answer.usage for answer in first], [answer.usage for answer in done])
@@ -56,18 +56,18 @@ async def completion_events(service: Service, request: CompletionRequest) -> Asy
     """The events of a request that streams."""
     with_usage = bool(request.stream_options and request.stream_options.include_usage)
     async with leased(service, request.model, "completion") as model:
-        asked = await CompletionCall.of(model, request, service.settings.max_queue)
-        choices = [CompletionChoice(asked, number // asked.made, None) for number in range(len(asked.starts))]
+        call = await CompletionCall.of(model, request, service.settings.max_queue)
+        choices = [CompletionChoice(call, number // call.made, None) for number in range(len(call.starts))]
         head, tail = _head(model, request.model), {"usage": None} if with_usage else {}
-        async with aclosing(interleaved(asked.starts)) as coming:
+        async with aclosing(interleaved(call.starts)) as coming:
             async for number, chunk in coming:
                 choice = choices[number]
                 choice.prompt_logprobs = choice.prompt_logprobs or chunk.prompt_logprobs
-                if chunk.text or chunk.logprobs or chunk.finish_reason or (asked.echo and not choice.began):
+                if chunk.text or chunk.logprobs or chunk.finish_reason or (call.echo and not choice.began):
                     yield sse.event({**head, "choices": [await choice.piece(model, number, chunk)], **tail})
         if with_usage:
             usages = [choice.usage for choice in choices if choice.usage is not None]
-            yield sse.event({**head, "choices": [], "usage": usage_body(usages[:: asked.made], usages)})
+            yield sse.event({**head, "choices": [], "usage": usage_body(usages[:: call.made], usages)})
     yield sse.DONE
 
 
@@ -103,32 +103,32 @@ class CompletionCall:
         if len(prompts) * made > most:
             raise ApiError(400, f"prompt: at most {most} answers at once, got {len(prompts)} x {made}", param="prompt")
         echo = bool(request.echo)
-        asked = cls([], made, returned, echo, request.logprobs is not None)
+        call = cls([], made, returned, echo, request.logprobs is not None)
         for prompt in prompts:
-            asked.prompts.append(await _echoed(model, prompt) if echo else ("", [], 0))
+            call.prompts.append(await _echoed(model, prompt) if echo else ("", [], 0))
             whole = _filled_in(model, request, prompt) if request.suffix else prompt
             params = _params(model, request, ranks=made > returned)
             for answer, own in enumerate(numbered_seeds(params, made)):
                 once = own if answer == 0 else replace(own, prompt_logprobs=None)
-                asked.starts.append(partial(model.generate, whole, once))
-        return asked
+                call.starts.append(partial(model.generate, whole, once))
+        return call
 
     def chosen(self, done: Sequence[Completion]) -> list[tuple[int, Completion]]:
         """The answers for the client, each behind the number of its prompt. Where some are left out, the best first."""
-        found: list[tuple[int, Completion]] = []
+        chosen: list[tuple[int, Completion]] = []
         for prompt in range(len(self.prompts)):
             answers = list(done[prompt * self.made : (prompt + 1) * self.made])
             if self.made > self.returned:
                 answers.sort(key=lambda answer: -(answer.cumulative_logprob or 0.0))
-            found += [(prompt, answer) for answer in answers[: self.returned]]
-        return found
+            chosen += [(prompt, answer) for answer in answers[: self.returned]]
+        return chosen
 
 
 @dataclass
 class CompletionChoice:
     """One answer, as far as it has been told."""
 
-    asked: CompletionCall
+    call: CompletionCall
     prompt: int
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None
     began: bool = False
@@ -138,14 +138,14 @@ class CompletionChoice:
     async def piece(self, model: ServedModel, number: int, chunk: Chunk) -> dict[str, Any]:
         """A chunk as an entry of "choices", behind the prompt where that is echoed."""
         text, entries = chunk.text, []
-        if not self.began and self.asked.echo:
-            shown, ids, before = self.asked.prompts[self.prompt]
+        if not self.began and self.call.echo:
+            shown, ids, before = self.call.prompts[self.prompt]
             text = shown + text
-            told = self.prompt_logprobs[before:] if self.prompt_logprobs else ()
-            entries = list(zip(ids, told, strict=False))
+            echoed = self.prompt_logprobs[before:] if self.prompt_logprobs else ()
+            entries = list(zip(ids, echoed, strict=False))
         self.began, self.usage = True, chunk.usage or self.usage
         logprobs = None
-        if self.asked.logprobs:
+        if self.call.logprobs:
             entries += [(entry.token, entry) for entry in chunk.logprobs or ()]
             logprobs, self.offset = await completion_logprobs(model, entries, offset=self.offset)
         return {"text": text, "index": number, "logprobs": logprobs, "finish_reason": chunk.finish_reason}
@@ -181,11 +181,11 @@ async def _echoed(model: ServedModel, prompt: Any) -> tuple[str, list[int], int]
 
 
 def _params(model: ServedModel, request: CompletionRequest, *, ranks: bool) -> SamplingParams:
-    wanted = request.sampling()
-    wanted["logprobs"] = request.logprobs if request.logprobs is not None else 0 if ranks else None
+    values = request.sampling()
+    values["logprobs"] = request.logprobs if request.logprobs is not None else 0 if ranks else None
     if request.echo:
-        wanted["prompt_logprobs"] = request.logprobs
-    return sampling_params(model.stored, wanted, DEFAULTS)
+        values["prompt_logprobs"] = request.logprobs
+    return sampling_params(model.stored, values, DEFAULTS)
 
 
 def _head(model: ServedModel, name: str) -> dict[str, Any]:

@@ -21,13 +21,13 @@ async def embeddings(service: Service, request: EmbeddingsRequest) -> dict[str, 
     texts = prompts_of(request.input, "input")
     as_base64 = request.encoding_format == "base64"
     async with leased(service, request.model, "embedding") as model:
-        found = await model.embed(texts, normalize=True, dimensions=request.dimensions, truncate=False)
-    tokens = sum(embedding.prompt_tokens for embedding in found)
+        results = await model.embed(texts, normalize=True, dimensions=request.dimensions, truncate=False)
+    tokens = sum(embedding.prompt_tokens for embedding in results)
     return {
         "object": "list",
         "data": [
             {"object": "embedding", "index": number, "embedding": _written(embedding, as_base64=as_base64)}
-            for number, embedding in enumerate(found)
+            for number, embedding in enumerate(results)
         ],
         "model": request.model,
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},

@@ -42,15 +42,15 @@ async def completion_logprobs(
     characters before the first of them.
     """
     texts = await _bytes_of(model, [entry for _, entry in entries if entry], [token for token, _ in entries])
-    found: dict[str, Any] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+    lists: dict[str, Any] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
     for token, entry in entries:
         text = _shown(texts[token])
-        found["tokens"].append(text)
-        found["token_logprobs"].append(None if entry is None else max(entry.logprob, LEAST))
-        found["top_logprobs"].append(None if entry is None else _best(texts, entry))
-        found["text_offset"].append(offset)
+        lists["tokens"].append(text)
+        lists["token_logprobs"].append(None if entry is None else max(entry.logprob, LEAST))
+        lists["top_logprobs"].append(None if entry is None else _best(texts, entry))
+        lists["text_offset"].append(offset)
         offset += len(text)
-    return found, offset
+    return lists, offset
 
 
 def _best(texts: Mapping[int, bytes], entry: TokenLogprobs) -> dict[str, float]:

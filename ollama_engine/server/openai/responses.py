@@ -33,11 +33,11 @@ LOGPROBS = "message.output_text.logprobs"
 
 async def response(service: Service, request: ResponseRequest) -> dict[str, Any]:
     """The whole answer of a request that does not stream."""
-    found: dict[str, Any] = {}
-    async with aclosing(_told(service, request)) as events:
-        async for told in events:
-            found = told.get("response", found)
-    return found
+    whole: dict[str, Any] = {}
+    async with aclosing(_events(service, request)) as events:
+        async for event in events:
+            whole = event.get("response", whole)
+    return whole
 
 
 async def response_events(service: Service, request: ResponseRequest) -> AsyncGenerator[bytes, None]:
@@ -45,10 +45,10 @@ async def response_events(service: Service, request: ResponseRequest) -> AsyncGe
     number = 0
     last: dict[str, Any] = {}
     try:
-        async with aclosing(_told(service, request)) as events:
-            async for told in events:
-                last = told.get("response", last)
-                yield sse.event({**told, "sequence_number": number}, told["type"])
+        async with aclosing(_events(service, request)) as events:
+            async for event in events:
+                last = event.get("response", last)
+                yield sse.event({**event, "sequence_number": number}, event["type"])
                 number += 1
     except Exception as error:
         if not number:
@@ -58,7 +58,7 @@ async def response_events(service: Service, request: ResponseRequest) -> AsyncGe
         yield sse.event({"type": "response.failed", "response": failed, "sequence_number": number}, "response.failed")
 
 
-async def _told(service: Service, request: ResponseRequest) -> AsyncGenerator[dict[str, Any], None]:
+async def _events(service: Service, request: ResponseRequest) -> AsyncGenerator[dict[str, Any], None]:
     """Events, without their numbers; the last has the whole response."""
     request.refuse_what_needs_a_store()
     async with leased(service, request.model, "completion") as model:
@@ -74,24 +74,24 @@ async def _told(service: Service, request: ResponseRequest) -> AsyncGenerator[di
                 if chunk.reasoning and not chunk.content:
                     reasoning_tokens += len(chunk.tokens)
                 entries = await token_entries(model, chunk.logprobs) if chunk.logprobs else []
-                for told in assembly.feed(chunk, entries):
-                    yield told
+                for event in assembly.feed(chunk, entries):
+                    yield event
         assert last is not None
         assert last.usage is not None
         yield _ended(body, assembly, last.finish_reason == "length", _usage(last.usage, reasoning_tokens))
 
 
 def _chat(model: ServedModel, request: ResponseRequest) -> AsyncGenerator[ChatChunk, None]:
-    wanted = request.sampling()
+    values = request.sampling()
     if request.max_output_tokens is not None:
-        wanted["max_tokens"] = request.max_output_tokens
+        values["max_tokens"] = request.max_output_tokens
     if request.top_logprobs or LOGPROBS in (request.include or ()):
-        wanted["logprobs"] = request.top_logprobs or 0
+        values["logprobs"] = request.top_logprobs or 0
     options = chat_options(request)
     form = answer_format(request.wanted_format(), "text.format.schema")
     if form is not None:
         options["format"] = form
-    params = sampling_params(model.stored, wanted, DEFAULTS)
+    params = sampling_params(model.stored, values, DEFAULTS)
     ways = ways_of_effort(request.reasoning.effort if request.reasoning else None)
     return chat_thinking(model, conversation(model.stored, input_messages(request)), params, ways, options)
 
@@ -118,7 +118,7 @@ def _usage(usage: Usage, reasoning_tokens: int) -> dict[str, Any]:
 
 def _body(request: ResponseRequest) -> dict[str, Any]:
     """A response of which nothing has come yet: what was asked."""
-    asked = dict(_repeated(request))
+    repeated = dict(_repeated(request))
     return {
         "id": f"resp_{uuid4().hex}",
         "object": "response",
@@ -132,7 +132,7 @@ def _body(request: ResponseRequest) -> dict[str, Any]:
         "previous_response_id": None,
         "store": False,
         "usage": None,
-        **asked,
+        **repeated,
     }
 
 

@@ -32,10 +32,10 @@ TheService = Annotated[Service, Depends(service_of)]
 @router.get("/models")
 async def list_models(service: TheService) -> dict[str, Any]:
     """The models of the library, the newest first."""
-    found = [_model(stored) for stored in service.library.list()]
-    names = [model["id"] for model in found]
+    models = [_model(stored) for stored in service.library.list()]
+    names = [model["id"] for model in models]
     ends = {"first_id": names[0] if names else None, "last_id": names[-1] if names else None, "has_more": False}
-    return {"object": "list", "data": found, **ends}
+    return {"object": "list", "data": models, **ends}
 
 
 @router.get("/models/{name:path}")

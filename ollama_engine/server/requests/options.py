@@ -108,7 +108,7 @@ class ModelOptions:
 
 def read_options(*layers: Mapping[str, Any] | None) -> ModelOptions:
     """Options from layers, the lowest first. Raises ApiError for wrong types."""
-    found: dict[str, Any] = {}
+    given: dict[str, Any] = {}
     unknown: dict[str, None] = {}
     for layer in layers:
         for name, value in (layer or {}).items():
@@ -116,11 +116,11 @@ def read_options(*layers: Mapping[str, Any] | None) -> ModelOptions:
                 log.warning("invalid option provided: %r", name[:60])
                 unknown[name] = None
             elif value is not None:
-                found[name] = of_type(name, value, KNOWN[name])
+                given[name] = of_type(name, value, KNOWN[name])
     return ModelOptions(
-        {name: value for name, value in found.items() if name in RUNNER},
-        {name: value for name, value in found.items() if name in SAMPLING},
-        (*unknown, *(name for name in found if name in WITHOUT_EFFECT)),
+        {name: value for name, value in given.items() if name in RUNNER},
+        {name: value for name, value in given.items() if name in SAMPLING},
+        (*unknown, *(name for name in given if name in WITHOUT_EFFECT)),
     )
 
 

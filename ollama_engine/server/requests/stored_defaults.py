@@ -22,18 +22,18 @@ SYSTEM_ROLES = ("system", "developer")
 
 
 def sampling_params(
-    stored: StoredModel, wanted: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
+    stored: StoredModel, requested: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
 ) -> SamplingParams:
     """How to choose tokens: what a request wants, else what the model's parameters say, else the API's defaults.
 
-    `wanted` and `defaults` have the names of SamplingParams; None in them says nothing. Raises ConfigError.
+    `requested` and `defaults` have the names of SamplingParams; None in them says nothing. Raises ConfigError.
     """
     chosen: dict[str, Any] = dict(defaults or {})
     for name, value in read_options(stored.parameters).sampling.items():
         own = "max_tokens" if name == "num_predict" else name
         if own in SAMPLING:
             chosen[own] = None if own in UNBOUNDED and value < 0 else value
-    chosen |= {name: value for name, value in wanted.items() if value is not None}
+    chosen |= {name: value for name, value in requested.items() if value is not None}
     return SamplingParams(**{name: value for name, value in chosen.items() if value is not None})
 
 

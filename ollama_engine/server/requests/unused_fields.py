@@ -18,13 +18,13 @@ ALWAYS_TRUE = ("strict", "description")
 def unused_fields(body: BaseModel) -> list[str]:
     """The names of those that a body has: "store", "reasoning.summary". Messages and tools are not looked into."""
     fields = type(body).model_fields
-    found = [name for name in WITHOUT_EFFECT if name in fields and getattr(body, name) is not None]
-    found += [name for name, value in (body.model_extra or {}).items() if value is not None]
+    names = [name for name in WITHOUT_EFFECT if name in fields and getattr(body, name) is not None]
+    names += [name for name, value in (body.model_extra or {}).items() if value is not None]
     for name in fields:
         value = getattr(body, name)
         if isinstance(value, BaseModel):
-            found += [f"{name}.{inner}" for inner in unused_fields(value) if inner not in ALWAYS_TRUE]
-    return found
+            names += [f"{name}.{inner}" for inner in unused_fields(value) if inner not in ALWAYS_TRUE]
+    return names
 
 
 def note_body(request: Request, body: BaseModel, model: str) -> None:

@@ -61,9 +61,9 @@ class BrowserGuard:
         if not self._allowed.fullmatch(origin):
             raise ApiError(403, "this origin may not call the server; OLLAMA_ORIGINS allows others")
         if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
-            await preflight(headers)(scope, receive, told(send, origin))
+            await preflight(headers)(scope, receive, with_origin(send, origin))
             return
-        await self._app(scope, receive, told(send, origin))
+        await self._app(scope, receive, with_origin(send, origin))
 
     def _is_here(self, host: str) -> bool:
         """Whether a "Host" names this machine, as far as no name of another site does."""
@@ -108,7 +108,7 @@ def preflight(headers: Headers) -> Response:
     return Response(status_code=204, headers=allowed)
 
 
-def told(send: Send, origin: str) -> Send:
+def with_origin(send: Send, origin: str) -> Send:
     """`send`, with headers that let pages of the origin read the answer."""
 
     async def sending(message: Message) -> None:
