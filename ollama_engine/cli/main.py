@@ -137,14 +137,14 @@ class _LazyParser(argparse.ArgumentParser):
             home.add_arguments(self)
             self.set_defaults(command=home.main, flags=Flags(self._actions))
             _add_debug(self, argparse.SUPPRESS)
-        found, extras = super().parse_known_args(args, namespace)
-        _find_late_prompt(found, extras)
-        if extras and getattr(found, "prompt", None) and not extras[0].startswith("-"):
-            words = shlex.quote(" ".join([found.prompt, *extras]))
+        parsed, extras = super().parse_known_args(args, namespace)
+        _find_late_prompt(parsed, extras)
+        if extras and getattr(parsed, "prompt", None) and not extras[0].startswith("-"):
+            words = shlex.quote(" ".join([parsed.prompt, *extras]))
             self.error(f"unrecognized arguments: {' '.join(extras)}; PROMPT is one argument, put it in quotes: {words}")
         if extras and extras[0].startswith("--"):
             self.error(f"unrecognized arguments: {' '.join(extras)}{self._hint(extras[0])}")
-        return found, extras
+        return parsed, extras
 
     def error(self, message: str) -> NoReturn:
         """Print the message without all options, which would hide it, and exit."""
@@ -155,19 +155,19 @@ class _LazyParser(argparse.ArgumentParser):
         from ollama_engine.option_names import meant  # noqa: PLC0415 (after a typing mistake only)
 
         flags = {flag[2:].replace("-", "_"): flag for action in self._actions for flag in action.option_strings}
-        found = meant(flag[2:].partition("=")[0], list(flags))
-        return "" if found is None else f"; did you mean {flags[found]}?"
+        meaning = meant(flag[2:].partition("=")[0], list(flags))
+        return "" if meaning is None else f"; did you mean {flags[meaning]}?"
 
 
-def _find_late_prompt(found: argparse.Namespace, extras: list[str]) -> None:
+def _find_late_prompt(parsed: argparse.Namespace, extras: list[str]) -> None:
     """Accept a PROMPT or TEXTs behind options: argparse before Python 3.13 rejects them as surplus arguments."""
     marked = extras[:1] == ["--"]
     rest = extras[1:] if marked else extras
-    if rest and getattr(found, "texts", None) == [] and (marked or not any(word.startswith("-") for word in rest)):
-        found.texts = list(rest)
+    if rest and getattr(parsed, "texts", None) == [] and (marked or not any(word.startswith("-") for word in rest)):
+        parsed.texts = list(rest)
         extras[:] = []
-    if rest and getattr(found, "prompt", "") is None and (marked or not rest[0].startswith("-")):
-        found.prompt = rest[0]
+    if rest and getattr(parsed, "prompt", "") is None and (marked or not rest[0].startswith("-")):
+        parsed.prompt = rest[0]
         extras[:] = rest[1:]
 
 
@@ -229,16 +229,16 @@ def _discard_output() -> None:
 @contextmanager
 def _logging() -> Iterator[None]:
     """Log to standard error while a command runs. Raises UsageError for a level that does not exist."""
-    wanted = os.environ.get(LOG_VARIABLE, "") or "warning"
-    if wanted.lower() not in LEVELS:
-        raise UsageError(f"{LOG_VARIABLE} is one of {', '.join(LEVELS)}, got {wanted!r}")
+    level = os.environ.get(LOG_VARIABLE, "") or "warning"
+    if level.lower() not in LEVELS:
+        raise UsageError(f"{LOG_VARIABLE} is one of {', '.join(LEVELS)}, got {level!r}")
     logging.addLevelName(TRACE, "TRACE")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Formatter())
     log = logging.getLogger("ollama_engine")
     level_before = log.level
     log.addHandler(handler)
-    log.setLevel(LEVELS[wanted.lower()])
+    log.setLevel(LEVELS[level.lower()])
     try:
         yield
     finally:

@@ -59,13 +59,13 @@ class OptionField:
 def options_of(cls: type, skip: Collection[str] = ()) -> tuple[OptionField, ...]:
     """One Option for each field of a dataclass but those in `skip`, and those that no text can say."""
     hints = get_type_hints(cls)
-    found = []
+    options = []
     for spec in fields(cls):
         if spec.name not in skip and PYTHON_ONLY not in spec.metadata:
             assert spec.default is not MISSING, spec.name
             how = _reading(spec.name, hints[spec.name])
-            found.append(OptionField(spec.name, spec.metadata["help"], spec.default, **how))
-    return tuple(found)
+            options.append(OptionField(spec.name, spec.metadata["help"], spec.default, **how))
+    return tuple(options)
 
 
 def _reading(name: str, hint: Any) -> dict[str, Any]:

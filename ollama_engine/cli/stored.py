@@ -33,7 +33,7 @@ def stored_model(model: str) -> StoredModel | None:
         return None
     store = model_store()
     try:
-        found = store.find(name)
+        stored = store.find(name)
     except ModelNotFoundError:
         if not is_hub_name(name):
             return None
@@ -41,10 +41,10 @@ def stored_model(model: str) -> StoredModel | None:
 
         print(f"{name.short} is not in the store yet: downloading it to {store.folder}", file=sys.stderr)
         pull_model(store, model, insecure=False)
-        found = store.find(name)
-    if found.adapter_paths:
-        raise UnsupportedModelError(f"model '{found.name}' has an adapter (LoRA), which this engine does not apply")
-    return found
+        stored = store.find(name)
+    if stored.adapter_paths:
+        raise UnsupportedModelError(f"model '{stored.name}' has an adapter (LoRA), which this engine does not apply")
+    return stored
 
 
 def stored_names() -> list[str]:
@@ -54,9 +54,9 @@ def stored_names() -> list[str]:
 
 def own_parameters(stored: StoredModel | None, names: Collection[str]) -> dict[str, Any]:
     """Parameters of a Modelfile by our names, those in `names` only; those that mean the default are left out."""
-    found = {}
+    parameters = {}
     for name, value in ({} if stored is None else stored.parameters).items():
         own = OWN_NAMES.get(name, name)
         if own in names and not (name in NEGATIVE_IS_DEFAULT and value < 0):
-            found[own] = value
-    return found
+            parameters[own] = value
+    return parameters

@@ -16,7 +16,7 @@ def decoded(data: bytes, what: str) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise InputError(f"{what}: {_told(data, error)}") from None
+        raise InputError(f"{what}: {_place(data, error)}") from None
 
 
 def argument(text: str, what: str) -> str:
@@ -25,11 +25,11 @@ def argument(text: str, what: str) -> str:
     try:
         data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UsageError(f"{what}: {_told(data, error)}") from None
+        raise UsageError(f"{what}: {_place(data, error)}") from None
     return text
 
 
-def _told(data: bytes, error: UnicodeDecodeError) -> str:
+def _place(data: bytes, error: UnicodeDecodeError) -> str:
     line = data.count(b"\n", 0, error.start) + 1
     at = f"byte {error.start + 1}" if line == 1 else f"byte {error.start + 1}, in line {line},"
     return f"{at} (0x{data[error.start]:02x}) is not UTF-8; convert the text, for instance with iconv"

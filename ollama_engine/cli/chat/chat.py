@@ -84,8 +84,8 @@ class ChatConversation:
         """A line without the paths of images in it, which wait for the next message."""
         if not self.reads_images:
             return line
-        found, left = dropped_images(line)
-        for image in found:
+        images, left = dropped_images(line)
+        for image in images:
             print(self._add(image), file=sys.stderr)
         return left
 

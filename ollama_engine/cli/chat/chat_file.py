@@ -48,12 +48,12 @@ def load_chat(name: str) -> SavedChat:
     if not name:
         raise ChatError("/load takes the name of a file")
     try:
-        found = json.loads(Path(name).expanduser().read_text(encoding="utf-8"))
+        saved = json.loads(Path(name).expanduser().read_text(encoding="utf-8"))
     except OSError as error:
         raise ChatError(f"{name} cannot be read: {_reason(error)}") from None
     except (ValueError, RecursionError) as error:
         raise ChatError(f"{name} is no JSON file in UTF-8: {error}") from None
-    messages = found.get("messages") if isinstance(found, dict) else None
+    messages = saved.get("messages") if isinstance(saved, dict) else None
     if not isinstance(messages, list):
         raise ChatError(f'{name} is no conversation: there is no list of "messages"')
     system = None

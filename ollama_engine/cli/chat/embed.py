@@ -58,12 +58,12 @@ def main(args: argparse.Namespace) -> None:
     with StatusLine(sys.stderr) as line, ThreadPoolExecutor(1) as pool, _load(line, args.model, config) as engine:
         bar = CountBar(line, "embedding", len(given) or None)
         done = 0
-        for found in _embedded(engine, pool, given, args):
-            done += len(found)
+        for embeddings in _embedded(engine, pool, given, args):
+            done += len(embeddings)
             line.clear()
-            for embedding in found:
+            for embedding in embeddings:
                 print(plain(embedding) if args.plain else as_json(embedding))
-            _tell_dropped(found)
+            _tell_dropped(embeddings)
             bar(done)
 
 
@@ -149,10 +149,10 @@ def _piped() -> Iterator[str]:
     return (decoded(line, f"line {n}").rstrip("\r\n") for n, line in enumerate(sys.stdin.buffer, 1))
 
 
-def _tell_dropped(found: Sequence[Embedding]) -> None:
-    dropped = [embedding.dropped_tokens for embedding in found if embedding.dropped_tokens]
+def _tell_dropped(embeddings: Sequence[Embedding]) -> None:
+    dropped = [embedding.dropped_tokens for embedding in embeddings if embedding.dropped_tokens]
     if dropped:
-        cut = f"{len(dropped)} of {len(found)} texts were cut"
+        cut = f"{len(dropped)} of {len(embeddings)} texts were cut"
         print(f"warning: {cut}, by {sum(dropped)} tokens in all", file=sys.stderr)
 
 

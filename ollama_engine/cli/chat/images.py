@@ -81,8 +81,8 @@ def dropped_images(line: str) -> tuple[list[NamedImage], str]:
 
 def named_path(text: str) -> str:
     """The path that a whole text names, with or without quotes and backslashes."""
-    found = WORD.fullmatch(text)
-    candidates = [text] if found is None else [text, *_spellings(found)]
+    match = WORD.fullmatch(text)
+    candidates = [text] if match is None else [text, *_spellings(match)]
     return next((path for path in candidates if os.path.exists(os.path.expanduser(path))), text)
 
 
@@ -90,21 +90,21 @@ def _paths(line: str) -> Iterator[tuple[int, int, str]]:
     """(begin, end, path) of each path of an image file in a line."""
     at = 0
     while (begin := re.compile(r"\S").search(line, at)) is not None:
-        found = WORD.match(line, begin.start())
-        path = None if found is None else next(filter(_is_dropped, _spellings(found)), None)
-        if found is None or path is None:
+        word = WORD.match(line, begin.start())
+        path = None if word is None else next(filter(_is_dropped, _spellings(word)), None)
+        if word is None or path is None:
             # The next word, not what follows a quotation mark that may be an apostrophe.
             following = re.compile(r"\s").search(line, begin.start())
             at = len(line) if following is None else following.start()
             continue
-        yield found.start(), found.end(), path
-        at = found.end()
+        yield word.start(), word.end(), path
+        at = word.end()
 
 
-def _spellings(found: re.Match[str]) -> Iterator[str]:
+def _spellings(match: re.Match[str]) -> Iterator[str]:
     """The paths that a word of a line may mean: as it is, without punctuation at its end, without backslashes."""
-    quoted = found[1] or found[2]
-    word = quoted or found[3]
+    quoted = match[1] or match[2]
+    word = quoted or match[3]
     if word.startswith("file://"):
         from urllib.parse import unquote, urlsplit  # noqa: PLC0415 (few do)
 

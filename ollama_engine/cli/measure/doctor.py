@@ -107,7 +107,7 @@ def _instruction_sets(devices: tuple[Device, ...], flags: set[str] | None) -> di
 
 def _devices(devices: tuple[Device, ...]) -> list[dict[str, Any]]:
     """The devices that are used, and what there would be with another build."""
-    found: list[dict[str, Any]] = [
+    rows: list[dict[str, Any]] = [
         {"name": d.name, "used": True, "description": d.description, "memory": d.memory_total, "free": d.memory_free}
         for d in devices
     ]
@@ -115,8 +115,8 @@ def _devices(devices: tuple[Device, ...]) -> list[dict[str, Any]]:
     for library in LIBRARIES:
         if library not in built and (library == "Metal") == (platform.system() == "Darwin"):
             why = f"not built in, or no device found; build with OLLAMA_ENGINE_{library.upper()}=ON"
-            found.append({"name": library, "used": False, "description": why})
-    return found
+            rows.append({"name": library, "used": False, "description": why})
+    return rows
 
 
 # -- a model -----------------------------------------------------------------------------------------------------------

@@ -54,8 +54,8 @@ def main(args: argparse.Namespace) -> None:
         with closing(load(path, config, LoadingBar(line, "loading"), logit_rows=rows)) as loaded:
             refuse_encoder(loaded)
             result = _measure(loaded, _chunks(loaded, text, args), line)
-    told = {"model": os.path.basename(path), "text": args.file, "ctx": args.num_ctx, **result}
-    print(json.dumps(_finite(told), indent=2) if args.json else _report(told))
+    facts = {"model": os.path.basename(path), "text": args.file, "ctx": args.num_ctx, **result}
+    print(json.dumps(_finite(facts), indent=2) if args.json else _report(facts))
 
 
 def _read(path: str) -> str:
@@ -85,30 +85,30 @@ def _chunks(loaded: Loaded, text: str, args: argparse.Namespace) -> list[list[in
 
 def _measure(loaded: Loaded, texts: list[list[int]], line: StatusLine) -> dict[str, Any]:
     started = time.perf_counter()
-    found = Perplexity()
+    score = Perplexity()
     for done, chunk in enumerate(texts, 1):
-        found = found.plus(chunk_logprobs(loaded.executor, loaded.cache, chunk))
+        score = score.plus(chunk_logprobs(loaded.executor, loaded.cache, chunk))
         left = (time.perf_counter() - started) / done * (len(texts) - done)
-        line.show(f"chunk {done} of {len(texts)}: perplexity {found.value:.4f}  ETA {duration(left)}")
+        line.show(f"chunk {done} of {len(texts)}: perplexity {score.value:.4f}  ETA {duration(left)}")
     return {
-        "perplexity": found.value,
-        "error": found.error,
+        "perplexity": score.value,
+        "error": score.error,
         "chunks": len(texts),
-        "tokens_scored": found.n_scored,
+        "tokens_scored": score.n_scored,
         "seconds": time.perf_counter() - started,
     }
 
 
-def _finite(told: dict[str, Any]) -> dict[str, Any]:
+def _finite(facts: dict[str, Any]) -> dict[str, Any]:
     """Replace infinity, which JSON lacks: the perplexity is infinite where the model excludes a token of the text."""
-    return {name: None if value == math.inf else value for name, value in told.items()}
+    return {name: None if value == math.inf else value for name, value in facts.items()}
 
 
-def _report(told: dict[str, Any]) -> str:
-    seconds = told["seconds"]
-    speed = told["chunks"] * told["ctx"] / seconds
+def _report(facts: dict[str, Any]) -> str:
+    seconds = facts["seconds"]
+    speed = facts["chunks"] * facts["ctx"] / seconds
     return pairs((
-        ("perplexity", f"{told['perplexity']:.4f} +/- {told['error']:.5f}"),
-        ("tokens scored", f"{told['tokens_scored']} in {told['chunks']} chunks of {told['ctx']}"),
+        ("perplexity", f"{facts['perplexity']:.4f} +/- {facts['error']:.5f}"),
+        ("tokens scored", f"{facts['tokens_scored']} in {facts['chunks']} chunks of {facts['ctx']}"),
         ("time", f"{seconds:.1f} s, {speed:.0f} tokens/s"),
     ))  # fmt: skip

@@ -89,11 +89,11 @@ def _text(plan: PlacementPlan) -> str:
         free = "-" if device.free is None else size(device.free)
         sizes = (device.weights, device.cache, device.graph, device.taken)
         rows.append((device.name, free, *map(size, sizes), ", ".join(_parts(plan, device)) or "-"))
-    told = [table(rows, right=(1, 2, 3, 4, 5)), "", f"{plan.gpu_layers} of {len(plan.layers) + 1} layers on GPUs"]
+    lines = [table(rows, right=(1, 2, 3, 4, 5)), "", f"{plan.gpu_layers} of {len(plan.layers) + 1} layers on GPUs"]
     if plan.cpu_experts:
-        told[-1] += f", experts of {plan.cpu_experts} of them on the CPU"
-    told += [f"{device.name} lacks {size(device.overfull)}" for device in plan.overfull]
-    return "\n".join(told)
+        lines[-1] += f", experts of {plan.cpu_experts} of them on the CPU"
+    lines += [f"{device.name} lacks {size(device.overfull)}" for device in plan.overfull]
+    return "\n".join(lines)
 
 
 def _parts(plan: PlacementPlan, device: PlannedDevice) -> Iterable[str]:

@@ -148,13 +148,13 @@ def _images(metadata: Mapping[str, MetadataValue], architecture: object) -> dict
 
 def _types(file: GGUFFile) -> dict[str, dict[str, int]]:
     """For each tensor type, most bytes first: tensors, parameters and bytes."""
-    found: dict[str, dict[str, int]] = {}
+    types: dict[str, dict[str, int]] = {}
     for tensor in file.tensors.values():
-        sums = found.setdefault(tensor.dtype, {"tensors": 0, "parameters": 0, "bytes": 0})
+        sums = types.setdefault(tensor.dtype, {"tensors": 0, "parameters": 0, "bytes": 0})
         sums["tensors"] += 1
         sums["parameters"] += math.prod(tensor.shape)
         sums["bytes"] += tensor.nbytes
-    return dict(sorted(found.items(), key=lambda item: -item[1]["bytes"]))
+    return dict(sorted(types.items(), key=lambda item: -item[1]["bytes"]))
 
 
 def _tokenizer(metadata: Mapping[str, MetadataValue]) -> dict[str, Any] | None:

@@ -23,12 +23,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    found = ask("/api/ps")
+    answer = ask("/api/ps")
     if args.json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps(answer, indent=2))
         return
     head = ("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL")
-    print(table([head, *(_row(model) for model in found["models"])], gap=4))
+    print(table([head, *(_row(model) for model in answer["models"])], gap=4))
 
 
 def _row(model: dict[str, Any]) -> tuple[str, ...]:

@@ -74,20 +74,20 @@ def replica_numbers(text: str) -> tuple[int, int]:
     """Replicas at least and at most."""
     low, mark, high = text.partition("-")
     try:
-        found = int(low), int(high if mark else low)
+        numbers = int(low), int(high if mark else low)
     except ValueError:
-        found = (0, 0)
-    if not 0 <= found[0] <= found[1] or not found[1]:
+        numbers = (0, 0)
+    if not 0 <= numbers[0] <= numbers[1] or not numbers[1]:
         raise argparse.ArgumentTypeError(f"expected a number from 1, or two like 1-4, got {text!r}")
-    return found
+    return numbers
 
 
 def add_flag(group: argparse._ArgumentGroup, name: str, setting: Setting) -> None:
     """Add the flag of a setting: its value is read as that of the variable is."""
     flag = f"--{FLAGS.get(name, name).replace('_', '-')}"
-    told = f"{setting.help} ({setting.variable})".replace("%", "%%")
+    help_text = f"{setting.help} ({setting.variable})".replace("%", "%%")
     if not setting.metavar:
-        group.add_argument(flag, dest=name, action="store_true", default=None, help=told)
+        group.add_argument(flag, dest=name, action="store_true", default=None, help=help_text)
         return
 
     def convert(text: str) -> Any:
@@ -98,9 +98,9 @@ def add_flag(group: argparse._ArgumentGroup, name: str, setting: Setting) -> Non
 
     if name in REPEATED:
         group.add_argument(flag, dest=name, metavar=setting.metavar, type=convert, action="extend",
-                           help=f"{told}; may be repeated")  # fmt: skip
+                           help=f"{help_text}; may be repeated")  # fmt: skip
         return
-    group.add_argument(flag, dest=name, metavar=setting.metavar, type=convert, help=told)
+    group.add_argument(flag, dest=name, metavar=setting.metavar, type=convert, help=help_text)
 
 
 def main(args: argparse.Namespace) -> None:
@@ -111,7 +111,7 @@ def main(args: argparse.Namespace) -> None:
     except ModuleNotFoundError as error:
         raise UsageError(f"{MISSING} ({error.name} is missing)") from None
 
-    def told(url: str) -> None:
+    def announce(url: str) -> None:
         model = settings.files[0][0] if settings.files else "demo"
         print(EXAMPLE.format(url=url, model=model), file=sys.stderr, flush=True)
 
@@ -119,9 +119,9 @@ def main(args: argparse.Namespace) -> None:
         refuse_replica_flags(args)
         if settings.devices and settings.isolation == "none":  # elsewhere, this process loads no driver
             refuse_unknown(settings.devices, ollama_engine.Engine.devices())
-        serve(settings, told)
+        serve(settings, announce)
     else:
-        serve_with_ray(args, settings, told)
+        serve_with_ray(args, settings, announce)
 
 
 def refuse_replica_flags(args: argparse.Namespace) -> None:
@@ -131,7 +131,7 @@ def refuse_replica_flags(args: argparse.Namespace) -> None:
             raise UsageError(f"--{name.replace('_', '-')} is for replicas: say how many with --replicas")
 
 
-def serve_with_ray(args: argparse.Namespace, settings: ServerSettings, told: Callable[[str], None]) -> None:
+def serve_with_ray(args: argparse.Namespace, settings: ServerSettings, announce: Callable[[str], None]) -> None:
     """Serve with replicas until a signal comes."""
     for name, value in RAY_SETTINGS.items():
         os.environ.setdefault(name, value)
@@ -142,7 +142,7 @@ def serve_with_ray(args: argparse.Namespace, settings: ServerSettings, told: Cal
         raise UsageError(f"{NO_RAY} ({error.name} is missing)") from None
     low, high = args.replicas
     cpus = args.replica_cpus or (1 if args.ray_address else max(1, (os.cpu_count() or 1) // high))
-    serve_replicas(settings, ReplicaOptions(low, high, cpus, args.replica_gpus), args.ray_address, told)
+    serve_replicas(settings, ReplicaOptions(low, high, cpus, args.replica_gpus), args.ray_address, announce)
 
 
 def log_requests(debug: int) -> None:
@@ -189,6 +189,6 @@ def served_file(model: str) -> tuple[str, Path]:
     try:
         path = Path(existing(model)).resolve()
     except FileNotFoundError as error:
-        told = f"{error.strerror}; MODEL is a GGUF file. Models of the store are served without being named"
-        raise FileNotFoundError(error.errno, told, model) from None
+        message = f"{error.strerror}; MODEL is a GGUF file. Models of the store are served without being named"
+        raise FileNotFoundError(error.errno, message, model) from None
     return path.stem, path

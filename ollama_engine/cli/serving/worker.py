@@ -78,11 +78,11 @@ def chosen_devices(names: Sequence[str] | None) -> tuple[Device, ...]:
     """The devices of these names, or all GPUs, or the CPU. Raises UsageError for a name of none."""
     from ollama_engine.ml.device.device import devices as all_devices  # noqa: PLC0415 (loads the library)
 
-    found = all_devices()
+    known = all_devices()
     if not names:
-        gpus = [d for d in found if d.kind == "gpu"] or [d for d in found if d.kind == "igpu"]
-        return tuple(gpus) or tuple(d for d in found if d.kind == "cpu")
-    by_name = {device.name: device for device in found}
+        gpus = [d for d in known if d.kind == "gpu"] or [d for d in known if d.kind == "igpu"]
+        return tuple(gpus) or tuple(d for d in known if d.kind == "cpu")
+    by_name = {device.name: device for device in known}
     for name in names:
         if name not in by_name:
             raise UsageError(f"--device names {name!r}, which does not exist; there are: {', '.join(by_name)}")

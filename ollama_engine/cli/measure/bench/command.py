@@ -83,14 +83,14 @@ def main(args: argparse.Namespace) -> None:
 
 
 def _plan(args: argparse.Namespace, path: str) -> BenchPlan:
-    asked = BenchPlan(
+    plan = BenchPlan(
         args.n_prompt, args.n_gen, args.repetitions, not args.no_warmup, args.parallel or (), args.depth or ()
     )
-    if args.plot is None or asked.parallel or asked.depths:
-        return asked
-    room = _trained_context(path) - asked.n_prompt - asked.n_gen
+    if args.plot is None or plan.parallel or plan.depths:
+        return plan
+    room = _trained_context(path) - plan.n_prompt - plan.n_gen
     depths = tuple(depth for depth in PLOT_DEPTHS if depth <= max(room, 0))
-    return dataclasses.replace(asked, parallel=PLOT_PARALLEL, depths=depths)
+    return dataclasses.replace(plan, parallel=PLOT_PARALLEL, depths=depths)
 
 
 def _open_writer(path: str) -> GGUFFile:
@@ -117,7 +117,7 @@ def _measure(path: str, plan: BenchPlan, single: EngineConfig, shared: EngineCon
         with closing(loaded):
             samples = measure_parts(loaded, plan, line.show)
             behind = measure_depths(loaded, plan, line.show)
-            told = conditions(loaded, plan)
+            setting = conditions(loaded, plan)
             n_vocab = min(loaded.model.n_vocab, loaded.tokenizer.n_vocab)
             banned = loaded.tokenizer.eog_ids
         together = _measure_callers(path, plan, shared, n_vocab, banned, line) if plan.parallel else []
@@ -125,7 +125,7 @@ def _measure(path: str, plan: BenchPlan, single: EngineConfig, shared: EngineCon
         **medians(samples),
         "load_seconds": load_seconds,
         "peak_rss_bytes": peak_rss_bytes(),
-        **told,
+        **setting,
         "samples": samples,
         "parallel": rows("streams", plan.parallel, together),
         "depth": rows("depth", plan.depths, behind),

@@ -43,12 +43,12 @@ def measure_depths(loaded: Loaded, plan: BenchPlan, show: Show) -> list[Samples]
     """Prompt and answer, each behind a context; one entry for each depth in `plan.depths`."""
     tokens = random_tokens(loaded.model.n_vocab, 1, plan.num_ctx)[0].tolist()
     context = _Context(loaded.executor, loaded.cache, tokens)
-    found = []
+    results = []
     for depth in plan.depths:
         show(f"depth {depth}: computing the context")
         context.fill(depth)
-        found.append(_samples(plan, show, f"depth {depth}, ", context.prefill_seconds, context.decode_seconds))
-    return found
+        results.append(_samples(plan, show, f"depth {depth}, ", context.prefill_seconds, context.decode_seconds))
+    return results
 
 
 def _samples(

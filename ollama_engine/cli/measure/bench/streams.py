@@ -62,7 +62,7 @@ def measure_streams(
 ) -> list[Samples]:
     """One entry for each width in `plan.parallel`. Prompts have ids below `n_vocab`; answers have no `banned` ids."""
     seeds = itertools.count(1)
-    found = []
+    results = []
     for width in plan.parallel:
         samples: Samples = {"prefill_tps": [], "decode_tps": []}
         title = f"{width} stream{'s' if width > 1 else ''} of {plan.n_prompt} + {plan.n_gen} tokens"
@@ -74,8 +74,8 @@ def measure_streams(
             if not warming:
                 samples["prefill_tps"].append(speeds.prefill_tps)
                 samples["decode_tps"].append(speeds.decode_tps)
-        found.append(samples)
-    return found
+        results.append(samples)
+    return results
 
 
 def _sampling(n_tokens: int, banned: Collection[int]) -> SamplingParams:
