@@ -10,8 +10,7 @@ skipped where it is not built. Seconds are for one text. Run:
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ import pytest
 
 from bench import peer_tools
 from bench.make_encoder import SHAPES, text_of, write_encoder
-from bench.reported import report
+from bench.reported import report, shortest
 from ollama_engine import Engine
 
 if TYPE_CHECKING:
@@ -76,23 +75,12 @@ def group(case: Case) -> str:
     return f"embed a text of {n} tokens, {shape} {kind}"
 
 
-def shortest(work: Callable[[], object], rounds: int) -> float:
-    """Seconds of the fastest round, behind one that is not counted."""
-    work()
-    found = []
-    for _ in range(rounds):
-        begin = time.perf_counter()
-        work()
-        found.append(time.perf_counter() - begin)
-    return min(found)
-
-
 def test_embed(benchmark: BenchmarkFixture, case: Case, path: str, measuring: bool) -> None:
     benchmark.group = group(case)
     texts = texts_of(case, measuring=measuring)
     with Engine(path, threads=THREADS) as engine:
         assert len(engine.tokenize(texts[0])) == case[2]
-        report(benchmark, shortest(lambda: engine.embed(texts), ROUNDS if measuring else 1) / len(texts))
+        report(benchmark, shortest(lambda: engine.embed(texts), ROUNDS if measuring else 1, warm=True) / len(texts))
 
 
 @pytest.fixture
@@ -121,7 +109,7 @@ def test_transformers(benchmark: BenchmarkFixture, case: Case, two_threads: Any,
     with torch.inference_mode():
         for dtype in ("float32", "bfloat16"):
             model.to(getattr(torch, dtype))
-            found = shortest(lambda: model(ids).last_hidden_state.mean(1), ROUNDS)
+            found = shortest(lambda: model(ids).last_hidden_state.mean(1), ROUNDS, warm=True)
             benchmark.extra_info[dtype] = found / rows
     report(benchmark, min(benchmark.extra_info[dtype] for dtype in ("float32", "bfloat16")))
 

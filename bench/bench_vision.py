@@ -20,8 +20,7 @@ import io
 import os
 import re
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,7 +29,7 @@ import pytest
 
 from bench import peer_tools
 from bench.make_vision import Pair, VisionShape, write_pair
-from bench.reported import report
+from bench.reported import report, shortest
 from bench.vision_families import FAMILIES, write_family
 from ollama_engine import Engine, Media, SamplingParams, Text
 from ollama_engine.ml.graph.context import Context
@@ -81,15 +80,6 @@ def picture() -> bytes:
     out = io.BytesIO()
     Image.fromarray(pixels).save(out, "PNG")
     return out.getvalue()
-
-
-def shortest(work: Callable[[], object], rounds: int) -> float:
-    found = []
-    for _ in range(rounds):
-        begin = time.perf_counter()
-        work()
-        found.append(time.perf_counter() - begin)
-    return min(found)
 
 
 def opened(pair: Pair) -> Engine:

@@ -23,7 +23,7 @@ if __package__ in (None, ""):  # run as a program
 
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.make_model import base_type, random_tensor
+from bench.make_model import base_type, write_random
 from bench.model_shapes import PRESETS
 
 MARKS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -138,16 +138,12 @@ def write_encoder(path: str, shape: EncoderShape, preset: str, *, seed: int = 0)
     """Write the whole file; the same arguments give the same bytes."""
     writer = gguf.GGUFWriter(path, shape.arch)
     _add_metadata(writer, shape, preset)
-    rng = np.random.Generator(np.random.SFC64(seed))
     kept = ("token_types", "position_embd")  # converters leave them as they are
-    for name, dims in tensor_shapes(shape):
-        is_matrix = len(dims) == 2 and not name.startswith(kept)
-        kind = base_type(preset) if is_matrix else QuantType.F32
-        writer.add_tensor(name, random_tensor(rng, name, dims, kind), raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+
+    def kind(name: str, dims: tuple[int, ...]) -> QuantType:
+        return base_type(preset) if len(dims) == 2 and not name.startswith(kept) else QuantType.F32
+
+    write_random(writer, tensor_shapes(shape), kind, seed=seed)
 
 
 def main(arguments: list[str] | None = None) -> None:

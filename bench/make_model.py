@@ -15,6 +15,7 @@ import itertools
 import math
 import string
 import sys
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,21 @@ def add_metadata(writer: gguf.GGUFWriter, shape: Shape, preset: str) -> None:
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def write_random(
+    writer: gguf.GGUFWriter, tensors: Iterable[tuple[str, tuple[int, ...]]],
+    kind_of: Callable[[str, tuple[int, ...]], QuantType], *, seed: int,
+) -> None:  # fmt: skip
+    """Random values for tensors with these names and numpy shapes, of the types by `kind_of`; closes the file."""
+    rng = np.random.Generator(np.random.SFC64(seed))
+    for name, dims in tensors:
+        kind = kind_of(name, dims)
+        writer.add_tensor(name, random_tensor(rng, name, dims, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
 
 
 def write_model(path: str, shape: Shape, preset: str, *, arch: str | None = None, seed: int = 0) -> None:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import gguf
-import numpy as np
 from gguf import GGMLQuantizationType as QuantType
 
 if __package__ in (None, ""):  # run as a program
@@ -23,7 +22,7 @@ if __package__ in (None, ""):  # run as a program
 
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.make_model import base_type, random_tensor
+from bench.make_model import base_type, write_random
 
 KINDS = ("f32", "f16", "bf16")
 SPECIALS = ("<bos>", "<eos>", "<start_of_image>", "<end_of_image>", "<start_of_turn>", "<end_of_turn>")
@@ -117,17 +116,14 @@ def write_pair(folder: Path, kind: str, shape: VisionShape) -> Pair:
 
 def write_tensors(writer: gguf.GGUFWriter, tensors: Shapes, preset: str, *, seed: int) -> None:
     """Random values for all tensors, matrices of the type `preset`; writes and closes the file."""
-    rng = np.random.Generator(np.random.SFC64(seed))
-    for name, dims in tensors:
-        is_matrix = len(dims) > 1 and "position" not in name
+
+    def kind(name: str, dims: tuple[int, ...]) -> QuantType:
+        if len(dims) == 1 or "position" in name:
+            return QuantType.F32
         # ggml's convolution takes no bfloat16.
-        wanted = "f16" if "patch" in name and preset == "bf16" else preset
-        kind = base_type(wanted) if is_matrix else QuantType.F32
-        writer.add_tensor(name, random_tensor(rng, name, dims, kind), raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+        return base_type("f16" if "patch" in name and preset == "bf16" else preset)
+
+    write_random(writer, tensors, kind, seed=seed)
 
 
 def _add_vision_metadata(writer: gguf.GGUFWriter, shape: VisionShape) -> None:

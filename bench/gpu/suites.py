@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from bench.gpu.children import status_of
+
 ROOT = Path(__file__).resolve().parents[2]
 SUITES = (
     "tests/models/test_contract.py",
@@ -71,12 +73,7 @@ def run_suite(options: Sequence[str], name: str, seconds: float = SUITE_SECONDS)
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={written}", *options]
         with (Path(folder) / "output").open("w+") as output:
             process = subprocess.Popen([*command, name], cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
-            try:
-                status: int | str = process.wait(seconds)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-                status = f"nothing for {seconds:.0f} s"
+            status = status_of(process, seconds)
             output.seek(0)
             said = [line.strip() for line in output if line.strip()]
         suite = read_junit(name, written.read_text(encoding="utf-8")) if written.exists() else Suite(name)

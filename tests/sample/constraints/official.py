@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator
@@ -20,6 +18,7 @@ from typing import Any, NamedTuple
 
 from llguidance import LLMatcher
 
+from bench.real_model import download_package
 from ollama_engine.errors import GrammarError
 from tests.sample.constraints.accepting import accepts, matcher
 from tests.support.cached_folder import put
@@ -58,11 +57,7 @@ def suite_folder(*, download: bool = True) -> Path | None:
 def _download(folder: Path) -> Path | None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as temp:
-        requirements = Path(temp) / "requirements.txt"
-        requirements.write_text(f"{PACKAGE} --hash=sha256:{SHA256}\n", encoding="utf-8")
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
-                   "--no-binary", "jsonschema", "--require-hashes", "-r", str(requirements), "-d", temp]  # fmt: skip
-        if subprocess.run(command, check=False).returncode != 0:
+        if not download_package(PACKAGE, SHA256, temp, "--no-binary", "jsonschema"):
             return None
         with tarfile.open(next(Path(temp).glob("*.tar.gz"))) as archive:
             top = archive.getnames()[0].split("/")[0]
