@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 COMMAND = [sys.executable, "-m", "ollama_engine.cli.main"]
 TIME_LIMIT = 50
@@ -44,6 +46,13 @@ def program(*args: str, given: bytes | None = None, env: Mapping[str, str] | Non
         check=False,
     )
     return Ended(done.returncode, done.stdout, done.stderr.decode(errors="replace"))
+
+
+def json_of(cli: Callable[..., Any], *args: str) -> Any:
+    """The object that a command writes with `--json`; `cli` is the fixture."""
+    result = cli(*args, "--json")
+    assert (result.code, result.err) == (0, "")
+    return json.loads(result.out)
 
 
 def imported_by(argv: list[str]) -> tuple[set[str], str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import pytest
 
 from ollama_engine import __version__
 from ollama_engine.cli.measure import bench
+from tests.cli.program import json_of
 
 KEYS = {
     "prefill_tps", "decode_tps", "load_seconds", "peak_rss_bytes", "model", "architecture", "threads", "version",
@@ -23,9 +23,7 @@ KEYS = {
 
 
 def measured(cli, *args: str) -> dict[str, Any]:
-    result = cli("bench", *args, "--json")
-    assert (result.code, result.err) == (0, "")
-    return json.loads(result.out)
+    return json_of(cli, "bench", *args)
 
 
 def test_the_json_object(cli, tiny: str) -> None:

@@ -21,6 +21,7 @@ from ollama_engine.runner.request.results import Usage
 from ollama_engine.sample import SamplingParams
 from ollama_engine.segments import Text
 from tests.cli.program import Terminal, program
+from tests.cli.typed_lines import type_lines
 from tests.support.tiny import write_tiny_llama
 
 USAGE = Usage(3, 2, 0, 0.0, 0.0, 0.0)
@@ -80,17 +81,7 @@ def talk(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     """Types lines; returns the conversation, standard output and what was told."""
 
     def run(*lines: str | BaseException, printer: ChatPrinter | None = None) -> tuple[ChatConversation, str, str]:
-        waiting = iter(lines)
-
-        def read(prompt: str = "") -> str:
-            line = next(waiting, None)
-            if line is None:
-                raise EOFError
-            if isinstance(line, BaseException):
-                raise line
-            return line
-
-        monkeypatch.setattr("builtins.input", read)
+        type_lines(monkeypatch, lines)
         settings = Settings(SamplingParams(), RequestOptions(), set_here(Flags()))
         shown = printer or ChatPrinter(reasoning=False, dim=False)
         chat = ChatConversation(engine, shown, settings, {})  # type: ignore[arg-type]  # a fake

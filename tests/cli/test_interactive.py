@@ -16,6 +16,7 @@ from ollama_engine.errors import ContextOverflowError, Option
 from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.sample import SamplingParams
 from tests.cli.program import LETTERS, Terminal
+from tests.cli.typed_lines import type_lines
 
 ENDLESS = (*LETTERS, "--on-overflow=shift")
 
@@ -50,17 +51,7 @@ class FakeAnswerer(Answerer):
 @pytest.fixture
 def talk(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     def run(lines: Iterable[str | Exception]) -> tuple[list[tuple[str, SamplingParams]], str]:
-        waiting = iter(lines)
-
-        def read(prompt: str = "") -> str:
-            line = next(waiting, None)
-            if line is None:
-                raise EOFError
-            if isinstance(line, Exception):
-                raise line
-            return line
-
-        monkeypatch.setattr("builtins.input", read)
+        waiting = type_lines(monkeypatch, lines)
         run.answerer = answerer = FakeAnswerer()
         skip = ("logprobs", "priority", "cache")
         write = set_here(Flags(), skip)

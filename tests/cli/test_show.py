@@ -12,7 +12,7 @@ import pytest
 
 from ollama_engine import demo
 from ollama_engine.ml.gguf.gguf_file import GGUFFile
-from tests.cli.program import imported_by
+from tests.cli.program import imported_by, json_of
 from tests.support.tiny import write_tiny_llama
 
 KEYS = {
@@ -22,9 +22,7 @@ KEYS = {
 
 
 def shown(cli, *args: str) -> dict[str, Any]:
-    result = cli("show", *args, "--json")
-    assert (result.code, result.err) == (0, "")
-    return json.loads(result.out)
+    return json_of(cli, "show", *args)
 
 
 def test_facts_of_a_model(cli, tmp_path: Path) -> None:

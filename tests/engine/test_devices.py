@@ -7,7 +7,6 @@ All with float32, where answers are equal. The devices are workers on loopback. 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from tests.models.variants import VARIANTS, prompt
 from tests.models.vision import harness
 from tests.support.float_copy import write_float_copy
 from tests.support.on_workers import PLACEMENTS
-from tests.support.workers import RunningWorker, running_worker
+from tests.support.workers import RunningWorker, two_workers
 
 NEAR = 1e-3
 """Largest difference of log-probabilities and embeddings; 1e-5 is found."""
@@ -185,10 +184,8 @@ ACTS = {
 
 @pytest.fixture(scope="module")
 def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningWorker, RunningWorker]]:
-    folder = tmp_path_factory.mktemp("workers")
-    with ExitStack() as stack:
-        first, second = (stack.enter_context(running_worker(folder)) for _ in range(2))
-        yield first, second
+    with two_workers(tmp_path_factory.mktemp("workers")) as both:
+        yield both
 
 
 @pytest.mark.parametrize(("cache", "flash"), [("f16", "auto"), ("f32", "off")])

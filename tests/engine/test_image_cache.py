@@ -20,7 +20,7 @@ from ollama_engine.ml import ops
 from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.tensor import Tensor
 from tests.engine.test_media import AFTER, BEFORE, CAT, DOG, PATIENCE, as_tokens, greedy, lone, open_engine, prompt
-from tests.support.media_model import BROKEN, IMAGE_ROWS, FakeVision, MediaLlama
+from tests.support.media_model import BROKEN, IMAGE_ROWS, FakeVision, MediaLlama, held_encoding
 from tests.support.suite import slow_except
 from tests.support.tiny import write_tiny_llama
 
@@ -36,8 +36,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(params=slow_except(KINDS, "flash", "cross"))
 def kind(request: pytest.FixtureRequest) -> str:
-    found: str = request.param
-    return found
+    return str(request.param)
 
 
 @pytest.fixture
@@ -257,15 +256,7 @@ def test_at_most_one_image_between_two_steps(path: str) -> None:
 
 
 def test_cancelled_while_its_images_are_encoded(engine: Engine) -> None:
-    encoding, go_on = threading.Event(), threading.Event()
-    original = FakeVision.encode_multimodal
-
-    def encode(self: FakeVision, ctx: Context, prepared: PreparedImage) -> Tensor:
-        encoding.set()
-        assert go_on.wait(PATIENCE)
-        return original(self, ctx, prepared)
-
-    with patch.object(FakeVision, "encode_multimodal", encode):
+    with held_encoding(PATIENCE) as (encoding, go_on):
         request = engine.submit(prompt(BEFORE, *[image(n) for n in range(6)]), greedy())
         assert encoding.wait(PATIENCE)
         request.cancel()

@@ -21,7 +21,7 @@ from ollama_engine.runner.embed.images import ImageBatcher, ImageCall
 from ollama_engine.runner.request.options import RequestOptions
 from tests.engine.test_image_cache import image
 from tests.engine.test_media import AFTER, CAT, DOG, PATIENCE, greedy, open_engine, prompt
-from tests.support.media_model import BROKEN, REFUSED, FakeVision, MediaLlama, picture
+from tests.support.media_model import BROKEN, REFUSED, FakeVision, MediaLlama, held_encoding, picture
 from tests.support.tiny import write_tiny_llama
 
 
@@ -106,14 +106,6 @@ def test_what_goes_wrong(engine: Engine) -> None:
 
 
 def test_closed_meanwhile(path: str) -> None:
-    encoding, go_on = threading.Event(), threading.Event()
-    original = FakeVision.encode_multimodal
-
-    def encode(self: FakeVision, ctx: Context, prepared: PreparedImage) -> Tensor:
-        encoding.set()
-        assert go_on.wait(PATIENCE)
-        return original(self, ctx, prepared)
-
     with ExitStack() as stack:
         engine = open_engine(stack, path, "flash")
         errors: list[BaseException] = []
@@ -124,7 +116,7 @@ def test_closed_meanwhile(path: str) -> None:
             except ClosedError as error:
                 errors.append(error)
 
-        stack.enter_context(patch.object(FakeVision, "encode_multimodal", encode))
+        encoding, go_on = stack.enter_context(held_encoding(PATIENCE))
         thread = threading.Thread(target=work)
         thread.start()
         assert encoding.wait(PATIENCE)

@@ -69,8 +69,7 @@ def open_engine(stack: ExitStack, path: str, kind: str, **more: Any) -> Engine:
 
 @pytest.fixture(params=slow_except(KINDS, *QUICK_KINDS))
 def kind(request: pytest.FixtureRequest) -> str:
-    found: str = request.param
-    return found
+    return str(request.param)
 
 
 @pytest.fixture

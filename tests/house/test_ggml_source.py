@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import io
 import subprocess
 import sys
@@ -14,6 +13,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+
+from bench.peer_tools import load_fetch
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = {
@@ -27,12 +28,7 @@ FILES = {
 
 @pytest.fixture
 def fetch() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("ggml_fetch", ROOT / "csrc/ggml/fetch.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_fetch()
 
 
 def archive_of(path: Path, files: Mapping[str, str]) -> str:

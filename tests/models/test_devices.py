@@ -7,7 +7,6 @@ compute on this CPU with ggml's kernels, so logits may differ from ours in their
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from tests.models.variants import CPU, N_CTX, QUICK_VARIANTS, VARIANTS, Variant,
 from tests.models.vision import harness
 from tests.models.vision.harness import Case, cases, greedy
 from tests.support.suite import slow_except
-from tests.support.workers import RunningWorker, running_worker
+from tests.support.workers import RunningWorker, two_workers
 
 SAME = 1e-4
 """Largest difference in standard deviations of the logits; 5e-6 is found."""
@@ -37,10 +36,8 @@ PLACEMENTS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningWorker, RunningWorker]]:
-    folder = tmp_path_factory.mktemp("workers")
-    with ExitStack() as stack:
-        first, second = (stack.enter_context(running_worker(folder)) for _ in range(2))
-        yield first, second
+    with two_workers(tmp_path_factory.mktemp("workers")) as both:
+        yield both
 
 
 def answer(path: str, **options: Any) -> tuple[Any, Any]:

@@ -22,7 +22,7 @@ from ollama_engine.models.llava.vision import VisionOptions
 from tests.models.vision import harness
 from tests.models.vision.llava import CASES
 from tests.models.vision.pictures import Picture
-from tests.support.mmproj import Cut, cut
+from tests.support.mmproj import Cut, cut, vision_keys
 
 pytest.importorskip("PIL", reason="Pillow is not installed")
 
@@ -136,13 +136,10 @@ def test_200_random_sizes_have_the_tokens_of_the_processor() -> None:
 
 CUT = Cut(
     "mlp",
-    {
-        f"vision.{key}": f"vision.{key}"
-        for key in (
-            "block_count", "embedding_length", "feed_forward_length", "attention.head_count",
-            "attention.layer_norm_epsilon", "image_size", "patch_size", "feature_layer", "image_grid_pinpoints",
-        )
-    },
+    vision_keys(
+        "block_count", "embedding_length", "feed_forward_length", "attention.head_count",
+        "attention.layer_norm_epsilon", "image_size", "patch_size", "feature_layer", "image_grid_pinpoints",
+    ),
     (
         (r"v\.class_embedding\.weight", r"v.class_embd"),
         (r"v\.patch_embedding\.(.*)", r"v.patch_embd.\1"),

@@ -14,7 +14,6 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-import gguf
 import numpy as np
 import pytest
 
@@ -32,6 +31,7 @@ from tests.published.make_smollm2_goldens import (
     N_CTX,
 )
 from tests.published.smollm2_prompts import PROMPTS
+from tests.support.float_copy import write_float_copy
 from tests.support.suite import scaled
 
 EQUAL = 0.45
@@ -79,24 +79,8 @@ def parts_at(ours: list[int], theirs: Expected) -> int | None:
 def f32_path(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same model with all weights as f32, by the gguf package's own arithmetic."""
     path = tmp_path_factory.mktemp("smollm2") / "f32.gguf"
-    write_f32(smollm2_path, path)
+    write_float_copy(smollm2_path, path)
     return path
-
-
-def write_f32(source: Path, target: Path) -> None:
-    reader = gguf.GGUFReader(source)
-    writer = gguf.GGUFWriter(target, str(reader.fields["general.architecture"].contents()))
-    for field in reader.fields.values():
-        if not field.name.startswith("GGUF.") and field.name not in ("general.architecture", "general.file_type"):
-            kind = field.types[0]
-            sub = field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
-            writer.add_key_value(field.name, field.contents(), kind, sub)
-    for tensor in reader.tensors:
-        writer.add_tensor(tensor.name, gguf.dequantize(tensor.data, tensor.tensor_type).astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
 
 
 @pytest.mark.slow

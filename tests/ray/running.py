@@ -13,7 +13,16 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
 
+import pytest
+
 from tests.ray.ray_environment import PATIENCE, command, ray_environment
+
+MARKS = [
+    pytest.mark.slow,
+    pytest.mark.timing("Ray's processes wait for each other within limits of their own"),
+    pytest.mark.timeout(1200),  # Ray starts and ends a cluster
+]
+"""Of a module whose tests have a server with replicas."""
 
 
 @dataclass(frozen=True)

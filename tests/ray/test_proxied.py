@@ -13,14 +13,10 @@ pytest.importorskip("ray.serve", reason="the extra `ray` is not installed")
 httpx = pytest.importorskip("httpx", reason="the extra `server` is not installed")
 
 from tests.ray.ray_environment import PATIENCE, ray_environment  # noqa: E402
-from tests.ray.running import RunningServer, running  # noqa: E402
+from tests.ray.running import MARKS, RunningServer, running  # noqa: E402
 from tests.ray.test_replicas import counter, stream, wait_until  # noqa: E402
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timing("Ray's processes wait for each other within limits of their own"),
-    pytest.mark.timeout(1200),  # Ray starts and ends a cluster
-]
+pytestmark = MARKS
 
 
 @pytest.fixture(scope="module")

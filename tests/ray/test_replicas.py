@@ -18,14 +18,10 @@ httpx = pytest.importorskip("httpx", reason="the extra `server` is not installed
 
 from ollama_engine import Engine, SamplingParams, demo  # noqa: E402
 from tests.ray.ray_environment import PATIENCE, kill  # noqa: E402
-from tests.ray.running import RunningServer, serving  # noqa: E402
+from tests.ray.running import MARKS, RunningServer, serving  # noqa: E402
 from tests.support.waiting import eventually  # noqa: E402
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timing("Ray's processes wait for each other within limits of their own"),
-    pytest.mark.timeout(1200),  # Ray starts and ends a cluster
-]
+pytestmark = MARKS
 
 ENDLESS = {"format": {"type": "array", "minItems": 100_000, "items": {"enum": [1, 2, 3]}}}
 """Fields of a request whose answer has no end: a model that may write what it likes comes to one."""

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from ollama_engine.errors import ConfigError, SamplingError, ShapeError, TokenizerError
-from ollama_engine.ml import Backend, BackendParams, Context, ops
+from ollama_engine.ml import Backend, BackendParams, Context
 from ollama_engine.sample import Sampler, SamplingParams, accept_rows, sample_rows
 from tests.sample import rows
 from tests.sample.rows import FloatRow
+from tests.support.doubled import doubled
 from tests.support.suite import scaled
 from tests.support.waiting import join
 
@@ -89,12 +90,7 @@ def test_rows_of_a_mapped_tensor() -> None:
     table = rows.gaussian(3 * V, 2.0).reshape(3, V)
     samplers = [Sampler(SamplingParams(seed=i), V) for i in range(3)]
     with Backend(BackendParams(threads=1), max_nodes=64) as backend, Context(backend) as ctx:
-        x = ctx.input("f32", (V, 3))
-        y = ops.scale(x, 2.0)
-        ctx.forward(y)
-        ctx.alloc()
-        x.set(table)
-        ctx.compute()
+        _, y = doubled(ctx, table)
         with y.mapped() as logits:
             tokens = sample_rows(samplers, logits)
     assert tokens == [Sampler(SamplingParams(seed=i), V).sample(2 * table[i]) for i in range(3)]

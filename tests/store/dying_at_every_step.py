@@ -21,7 +21,7 @@ from ollama_engine.store.create import Recipe, create
 from ollama_engine.store.download import _Part, _Partial
 from ollama_engine.store.manifest import Layer
 from ollama_engine.store.sources import SourceFile
-from tests.store.layout import files, put_model, sha256
+from tests.store.layout import check_blobs, files, put_model, sha256
 from tests.support.tiny import write_tiny_llama
 from tests.support.waiting import status_of
 
@@ -58,12 +58,7 @@ def ended_at(step: int, change: Callable[[], None]) -> int:
 
 def check_sound(store: ModelStore) -> None:
     """What is listed is whole; with what nothing uses removed, nothing else is there."""
-    assert store.broken() == []
-    for entry in store.entries():
-        for layer in entry.manifest.blobs:
-            store.blobs.check(layer)
-    for blob in store.blobs.all():
-        assert blob.name == f"sha256-{sha256(blob.read_bytes())}"
+    check_blobs(store)
     assert store.find(OTHER), "it was there before, and nobody has deleted it"
 
 

@@ -8,6 +8,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from ollama_engine.store import ModelStore
+
 DOCKER = "application/vnd.docker.distribution.manifest.v2+json"
 CONFIG = "application/vnd.docker.container.image.v1+json"
 LAYER = "application/vnd.ollama.image."
@@ -21,6 +23,16 @@ CONFIG_V2 = {
 
 def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+def check_blobs(store: ModelStore) -> None:
+    """Every manifest can be read, and every blob is there and is what its name says."""
+    assert store.broken() == []
+    for entry in store.entries():
+        for layer in entry.manifest.blobs:
+            store.blobs.check(layer)
+    for blob in store.blobs.all():
+        assert blob.name == f"sha256-{sha256(blob.read_bytes())}"
 
 
 def put_blob(root: Path, data: bytes) -> dict[str, Any]:

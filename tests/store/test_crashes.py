@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import random
 import signal
@@ -16,7 +15,7 @@ import pytest
 from ollama_engine.errors import ModelNotFoundError
 from ollama_engine.store import ModelName, ModelStore
 from tests.store.fake_registry import FakeRegistry, serving
-from tests.store.layout import files, put_model
+from tests.store.layout import check_blobs, files, put_model
 from tests.support.suite import scaled
 from tests.support.tiny import write_tiny_llama
 
@@ -89,12 +88,7 @@ def killed(script: str, *arguments: str, after: float) -> list[str]:
 
 def assert_consistent(store: ModelStore) -> None:
     """Every manifest is readable, and every blob is there and is what its name says."""
-    assert store.broken() == []
-    for entry in store.entries():
-        for layer in entry.manifest.blobs:
-            store.blobs.check(layer)
-    for blob in store.blobs.all():
-        assert blob.name == "sha256-" + hashlib.sha256(blob.read_bytes()).hexdigest()
+    check_blobs(store)
     store.prune(claimed=0, partial=0)
     used = {f"blobs/{layer.digest.replace(':', '-')}" for entry in store.entries() for layer in entry.manifest.blobs}
     assert {name for name in files(store.folder) if not name.startswith("manifests/")} == used

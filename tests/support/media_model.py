@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any, ClassVar
 from unittest.mock import patch
 
@@ -183,6 +184,21 @@ class CrossLlama(MediaLlama):
         if inputs.outputs is not None:
             x = ops.get_rows(x, inputs.outputs)
         return self.output_norm(x, o.norm_eps)
+
+
+@contextmanager
+def held_encoding(patience: float) -> Iterator[tuple[Event, Event]]:
+    """Events: an image begins to be encoded; it may go on, which it waits for as many seconds as `patience`."""
+    encoding, go_on = Event(), Event()
+    original = FakeVision.encode_multimodal
+
+    def encode(self: FakeVision, ctx: Context, prepared: PreparedImage) -> Tensor:
+        encoding.set()
+        assert go_on.wait(patience)
+        return original(self, ctx, prepared)
+
+    with patch.object(FakeVision, "encode_multimodal", encode):
+        yield encoding, go_on
 
 
 @contextmanager

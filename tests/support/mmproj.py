@@ -34,16 +34,18 @@ class Cut:
     """Heads of the tower whose rows of queries and keys are written as pairs; 0 for rows as they are."""
 
 
+def vision_keys(*names: str) -> dict[str, str]:
+    """Keys that both files have below `vision.`."""
+    return {f"vision.{name}": f"vision.{name}" for name in names}
+
+
 GEMMA3 = Cut(
     "gemma3",
-    {
-        f"vision.{key}": f"vision.{key}"
-        for key in (
-            "block_count", "embedding_length", "feed_forward_length", "attention.head_count",
-            "attention.layer_norm_epsilon", "image_size", "patch_size", "image_mean", "image_std",
-            "projector.scale_factor",
-        )
-    },
+    vision_keys(
+        "block_count", "embedding_length", "feed_forward_length", "attention.head_count",
+        "attention.layer_norm_epsilon", "image_size", "patch_size", "image_mean", "image_std",
+        "projector.scale_factor",
+    ),
     (
         (r"v\.patch_embedding\.(.*)", r"v.patch_embd.\1"),
         (r"v\.position_embedding\.weight", r"v.position_embd.weight"),
@@ -60,13 +62,10 @@ GEMMA3 = Cut(
 LLAMA4 = Cut(
     "llama4",
     {
-        **{
-            f"vision.{key}": f"vision.{key}"
-            for key in (
-                "block_count", "embedding_length", "feed_forward_length", "attention.head_count", "image_size",
-                "patch_size", "image_mean", "image_std", "projector.scale_factor",
-            )
-        },
+        **vision_keys(
+            "block_count", "embedding_length", "feed_forward_length", "attention.head_count", "image_size",
+            "patch_size", "image_mean", "image_std", "projector.scale_factor",
+        ),
         "vision.layer_norm_epsilon": "vision.attention.layer_norm_epsilon",
     },
     (
@@ -88,14 +87,11 @@ LLAMA4 = Cut(
 QWEN25VL = Cut(
     "qwen2.5vl_merger",
     {
-        **{
-            f"vision.{key}": f"vision.{key}"
-            for key in (
-                "block_count", "embedding_length", "feed_forward_length", "attention.head_count",
-                "attention.layer_norm_epsilon", "patch_size", "image_mean", "image_std", "spatial_merge_size",
-                "window_size",
-            )
-        },
+        **vision_keys(
+            "block_count", "embedding_length", "feed_forward_length", "attention.head_count",
+            "attention.layer_norm_epsilon", "patch_size", "image_mean", "image_std", "spatial_merge_size",
+            "window_size",
+        ),
         "vision.fullatt_block_indexes": "vision.wa_layer_indexes",
         "vision.min_pixels": "vision.image_min_pixels",
         "vision.max_pixels": "vision.image_max_pixels",
@@ -116,13 +112,10 @@ QWEN25VL = Cut(
 MISTRAL3 = Cut(
     "pixtral",
     {
-        **{
-            f"vision.{key}": f"vision.{key}"
-            for key in (
-                "block_count", "embedding_length", "feed_forward_length", "attention.head_count",
-                "attention.layer_norm_epsilon", "image_size", "patch_size", "image_mean", "image_std",
-            )
-        },
+        **vision_keys(
+            "block_count", "embedding_length", "feed_forward_length", "attention.head_count",
+            "attention.layer_norm_epsilon", "image_size", "patch_size", "image_mean", "image_std",
+        ),
         "spatial_merge_size": "vision.spatial_merge_size",
     },
     (

@@ -43,6 +43,13 @@ class RunningWorker:
 
 
 @contextlib.contextmanager
+def two_workers(folder: Path) -> Iterator[tuple[RunningWorker, RunningWorker]]:
+    """Two workers at once."""
+    with running_worker(folder) as first, running_worker(folder) as second:
+        yield first, second
+
+
+@contextlib.contextmanager
 def running_worker(folder: Path, memory: int | None = None) -> Iterator[RunningWorker]:
     """A worker that serves the CPU with one thread, without the process that would start it again.
 

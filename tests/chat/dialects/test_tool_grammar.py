@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -124,16 +125,20 @@ def test_what_is_required_is_well_formed_and_follows_the_schemas(name: str) -> N
     assert calls >= len(SEEDS)
 
 
+def texts(dialect: Dialect, choice: str, **options: bool) -> Iterator[str]:
+    """Answers that the grammar for this choice admits."""
+    vocabulary = vocabularies(dialect)[1]
+    ends = (*(end for _, end in dialect.thinking), *VALUE_ENDS)
+    grammar = grammar_of(dialect, vocabulary, choice, **options)
+    walked = (walk(vocabulary, grammar, seed, ends) for seed in SEEDS)
+    return (text for text in walked if text is not None)
+
+
 @pytest.mark.parametrize("name", WITH_GRAMMAR)
 def test_one_tool_and_one_call(name: str) -> None:
     dialect = named(name)
-    vocabulary = vocabularies(dialect)[1]
-    ends = (*(end for _, end in dialect.thinking), *VALUE_ENDS)
-    grammar = grammar_of(dialect, vocabulary, "get_time", parallel=False)
-    for seed in SEEDS:
-        text = walk(vocabulary, grammar, seed, ends)
-        if text is not None:
-            assert [call.name for call in read(dialect, text, tools=OFFERED).calls] == ["get_time"]
+    for text in texts(dialect, "get_time", parallel=False):
+        assert [call.name for call in read(dialect, text, tools=OFFERED).calls] == ["get_time"]
 
 
 @pytest.mark.parametrize("name", WITH_GRAMMAR)
@@ -174,15 +179,10 @@ def test_reasoning_that_the_prompt_opened_comes_first(name: str) -> None:
     dialect = named(name)
     if not dialect.thinking:
         return
-    vocabulary = vocabularies(dialect)[1]
-    ends = (*(end for _, end in dialect.thinking), *VALUE_ENDS)
-    grammar = grammar_of(dialect, vocabulary, "now", reasoning_open=True)
-    for seed in SEEDS:
-        text = walk(vocabulary, grammar, seed, ends)
-        if text is not None:
-            answer = read(dialect, text, tools=OFFERED, reasoning_open=True)
-            assert answer.calls
-            assert not answer.content.strip()
+    for text in texts(dialect, "now", reasoning_open=True):
+        answer = read(dialect, text, tools=OFFERED, reasoning_open=True)
+        assert answer.calls
+        assert not answer.content.strip()
 
 
 def test_what_no_grammar_is_made_for() -> None:

@@ -8,6 +8,8 @@ from typing import NamedTuple
 U8, I8, U16, I16, U32, I32, F32, BOOL, STRING, ARRAY, U64, I64, F64 = range(13)
 
 _FORMATS = {U8: "B", I8: "b", U16: "H", I16: "h", U32: "I", I32: "i", F32: "f", BOOL: "B", U64: "Q", I64: "q", F64: "d"}
+SIZES = {kind: struct.calcsize(form) for kind, form in _FORMATS.items()}
+"""Bytes of a value, for the kinds whose values all have as many."""
 
 
 def string(text: str | bytes) -> bytes:

@@ -20,28 +20,8 @@ from pathlib import Path
 
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.ml.gguf.gguf_file import GGUFFile
-from tests.ml.gguf.gguf_bytes import (
-    ARCHITECTURE,
-    ARRAY,
-    BOOL,
-    F32,
-    F64,
-    I8,
-    I16,
-    I32,
-    I64,
-    STRING,
-    U8,
-    U16,
-    U32,
-    U64,
-    File,
-    array,
-    kv,
-    tensor,
-)
+from tests.ml.gguf.gguf_bytes import ARCHITECTURE, ARRAY, SIZES, STRING, U16, U32, File, array, kv, tensor
 
-_SIZES = {U8: 1, I8: 1, U16: 2, I16: 2, U32: 4, I32: 4, F32: 4, BOOL: 1, U64: 8, I64: 8, F64: 8}
 _EXTREMES = (
     0, 1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 31, 32, 33, 63, 64, 65, 127, 128, 255, 256, 2**15, 2**16 - 1, 2**16, 2**24,
     2**30, 2**30 + 1, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**40, 2**60, 2**61, 2**62, 2**63 - 1, 2**63, 2**64 - 8,
@@ -54,8 +34,8 @@ Fields = list[tuple[int, int]]
 
 def originals() -> list[bytes]:
     """Sound files that between them hold every value type, quantized and plain tensors, and both versions."""
-    scalars = [kv(f"scalar.{kind}", kind, 1) for kind in _SIZES]
-    arrays = [array(f"array.{kind}", kind, [0, 1, 1]) for kind in _SIZES]
+    scalars = [kv(f"scalar.{kind}", kind, 1) for kind in SIZES]
+    arrays = [array(f"array.{kind}", kind, [0, 1, 1]) for kind in SIZES]
     texts = [kv("text", STRING, "some text"), array("tokens", STRING, ["a", "", "bc", b"x\0y", b"\xff", "token"])]
     weights = [
         tensor("token_embd.weight", [32, 4], 8, 0),
@@ -107,8 +87,8 @@ def _value_fields(data: bytes, at: int, fields: Fields) -> int:
         if kind == STRING:
             at = _string_field(data, at, fields)
         else:
-            fields.append((at, _SIZES[kind]))
-            at += _SIZES[kind]
+            fields.append((at, SIZES[kind]))
+            at += SIZES[kind]
     return at
 
 

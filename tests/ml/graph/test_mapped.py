@@ -15,20 +15,14 @@ from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.storage import Storage
 from ollama_engine.ml.graph.tensor import Tensor
+from tests.support.doubled import doubled
 
 VALUES = np.arange(24, dtype=np.float32).reshape(4, 6)
 
 
 @pytest.fixture
 def graph(ctx: Context) -> tuple[Tensor, Tensor]:
-    """An input and an output, computed."""
-    x = ctx.input("f32", (6, 4))
-    y = ops.scale(x, 2.0)
-    ctx.forward(y)
-    ctx.alloc()
-    x.set(VALUES)
-    ctx.compute()
-    return x, y
+    return doubled(ctx, VALUES)
 
 
 def test_an_output_is_seen_where_it_lies(ctx: Context, graph: tuple[Tensor, Tensor]) -> None:
@@ -149,12 +143,7 @@ def test_nothing_is_mapped_while_the_backend_computes(ctx: Context, graph: tuple
 def test_closing_is_put_off_not_refused() -> None:
     backend = Backend(BackendParams(threads=1), max_nodes=64)
     ctx = Context(backend)
-    x = ctx.input("f32", (6, 4))
-    y = ops.scale(x, 2.0)
-    ctx.forward(y)
-    ctx.alloc()
-    x.set(VALUES)
-    ctx.compute()
+    _, y = doubled(ctx, VALUES)
     with y.mapped() as array:
         ctx.close()
         np.testing.assert_array_equal(array, 2 * VALUES)

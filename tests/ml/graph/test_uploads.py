@@ -37,6 +37,15 @@ def table(worker: RunningWorker) -> Iterator[tuple[Backend, Tensor]]:
         yield backend, made
 
 
+def looked_up(ctx: Context, rows: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """The numbers of `n` rows, an input, and the rows."""
+    ids = ctx.input("i32", (n,))
+    out = ops.get_rows(rows, ids)
+    ctx.forward(out)
+    ctx.alloc()
+    return ids, out
+
+
 def i32(*values: int) -> np.ndarray:
     return np.array(values, np.int32)
 
@@ -64,10 +73,7 @@ def test_all_inputs_are_one_message(worker: RunningWorker) -> None:
 
 def test_row_numbers_are_checked_before_they_are_sent(worker: RunningWorker) -> None:
     with table(worker) as (backend, rows), Context(backend) as ctx:
-        ids = ctx.input("i32", (2,))
-        out = ops.get_rows(rows, ids)
-        ctx.forward(out)
-        ctx.alloc()
+        ids, out = looked_up(ctx, rows, 2)
         before = backend.workers[0].counts()
         for bad in ((0, 10), (-1, 0)):
             ids.set(i32(*bad))
@@ -134,10 +140,7 @@ def test_views_of_inputs(worker: RunningWorker) -> None:
 
 def test_rows_of_a_result(worker: RunningWorker) -> None:
     with table(worker) as (backend, rows), Context(backend) as ctx:
-        ids = ctx.input("i32", (5,))
-        out = ops.get_rows(rows, ids)
-        ctx.forward(out)
-        ctx.alloc()
+        ids, out = looked_up(ctx, rows, 5)
         ids.set(i32(4, 3, 2, 1, 0))
         ctx.compute()
         before = backend.workers[0].counts()["bytes_received"]

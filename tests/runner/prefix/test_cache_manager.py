@@ -159,7 +159,8 @@ def test_eviction_takes_the_one_that_was_not_used_for_longest(rig: Rig) -> None:
     assert rig.cache.room == 97
 
 
-def test_a_shift_moves_cells_history_and_sequence_alike(rig: Rig) -> None:
+def full(rig: Rig) -> Generation:
+    """A sequence that has filled its context, and goes on from its first two tokens."""
     sequence = rig.request([1, 2, 3, 4], on_overflow="shift")
     sequence.keep = 2
     rig.begin(sequence)
@@ -168,6 +169,11 @@ def test_a_shift_moves_cells_history_and_sequence_alike(rig: Rig) -> None:
         sequence.sampled.append(token)
         rig.compute(sequence, 1)
     sequence.sampled.append(9)
+    return sequence
+
+
+def test_a_shift_moves_cells_history_and_sequence_alike(rig: Rig) -> None:
+    sequence = full(rig)
     assert sequence.full
     rig.cache_manager.shift(sequence)
     assert ("shift", 0, 2, 3) in rig.cache.calls
@@ -188,14 +194,7 @@ def test_what_cannot_be_moved_is_computed_again(rig: Rig, how: str, monkeypatch:
     def refuse(*_: object) -> None:
         raise ContextOverflowError("shares cells")
 
-    sequence = rig.request([1, 2, 3, 4], on_overflow="shift")
-    sequence.keep = 2
-    rig.begin(sequence)
-    rig.compute(sequence)
-    for token in (5, 6, 7, 8):
-        sequence.sampled.append(token)
-        rig.compute(sequence, 1)
-    sequence.sampled.append(9)
+    sequence = full(rig)
     if how == "cannot shift":
         monkeypatch.setattr(rig.cache_manager, "_shiftable", None)
     elif how == "no room to copy":

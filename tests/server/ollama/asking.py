@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-__all__ = ["ask", "error_of", "idle", "lines_of", "post"]
+__all__ = ["ask", "error_of", "idle", "leave", "lines_of", "post"]
 
 PATIENCE = 50
 
@@ -41,6 +41,15 @@ def error_of(answer: httpx.Response) -> tuple[int, str]:
     body = answer.json()
     assert list(body) == ["error"]
     return answer.status_code, body["error"]
+
+
+def leave(address: str) -> None:
+    """Ask for an answer that is as good as endless, and hang up behind its first line."""
+    digits = {"type": "array", "minItems": 10_000, "items": {"enum": [1, 2, 3]}}
+    messages = [{"role": "user", "content": "Tell me of a fox."}]
+    body = {"model": "demo", "messages": messages, "format": digits, "options": {"num_predict": 900}}
+    with httpx.stream("POST", f"{address}/api/chat", json=body, timeout=60) as answer:
+        next(answer.iter_lines())
 
 
 def idle(address: str, seconds: float = 60) -> bool:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import httpx
 import pytest
 
-from tests.server.ollama.asking import ask, error_of, idle, lines_of, post
+from tests.server.ollama.asking import ask, error_of, idle, leave, lines_of, post
 
 GREEDY = {"temperature": 0, "num_predict": 8}
 HELLO = [{"role": "user", "content": "Tell me of a fox."}]
@@ -116,8 +115,5 @@ def test_a_model_that_does_not_reason(demo_server: str) -> None:
 
 
 def test_a_client_that_leaves_frees_its_slot(demo_server: str) -> None:
-    digits = {"type": "array", "minItems": 10_000, "items": {"enum": [1, 2, 3]}}
-    body = {"model": "demo", "messages": HELLO, "format": digits, "options": {"num_predict": 900}}
-    with httpx.stream("POST", f"{demo_server}/api/chat", json=body, timeout=60) as answer:
-        next(answer.iter_lines())
+    leave(demo_server)
     assert idle(demo_server)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import pytest
 
 from ollama_engine.server.app import create_app
 from ollama_engine.server.settings import ServerSettings
-from tests.server.ollama.asking import ask, error_of, idle, lines_of, post
+from tests.server.ollama.asking import ask, error_of, idle, leave, lines_of, post
 from tests.server.running import running
 
 pytestmark = pytest.mark.slow
@@ -57,9 +56,6 @@ def test_errors_are_the_same(isolated: str) -> None:
 
 
 def test_a_client_that_leaves_frees_its_slot(isolated: str) -> None:
-    digits = {"type": "array", "minItems": 10_000, "items": {"enum": [1, 2, 3]}}
-    body = {"model": "demo", "messages": HELLO, "format": digits, "options": {"num_predict": 900}}
-    with httpx.stream("POST", f"{isolated}/api/chat", json=body, timeout=60) as answer:
-        next(answer.iter_lines())
+    leave(isolated)
     assert idle(isolated)
     assert lines_of(isolated, "chat", messages=HELLO, options=GREEDY)[-1]["done"]
