@@ -13,6 +13,7 @@ import pytest
 from ollama_engine import demo
 from ollama_engine.ml.gguf.gguf_file import GGUFFile
 from tests.cli.program import imported_by, json_of
+from tests.support.gguf_files import write_and_close
 from tests.support.tiny import write_tiny_llama
 
 KEYS = {
@@ -106,10 +107,7 @@ def write_metadata(path: Path, architecture: str | None, **values: Any) -> str:
             writer.add_float32(name, value)
         else:
             writer.add_array(name, value)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_and_close(writer)
     return str(path)
 
 

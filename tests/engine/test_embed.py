@@ -26,6 +26,7 @@ from ollama_engine.errors import (
 )
 from tests.models import encoders
 from tests.models.cases import N_CTX, difference
+from tests.support.gguf_files import write_and_close
 from tests.support.suite import scaled
 from tests.support.tiny import write_tiny_llama
 from tests.support.waiting import eventually
@@ -145,10 +146,7 @@ def with_key(source: Path, target: Path, key: str, value: int | None) -> Path:
         (writer.add_int32 if value < 0 else writer.add_uint32)(key, value)
     for tensor in reader.tensors:
         writer.add_tensor(tensor.name, tensor.data)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_and_close(writer)
     return target
 
 

@@ -8,6 +8,8 @@ import gguf
 import numpy as np
 from gguf import GGUFReader, GGUFValueType, GGUFWriter
 
+from tests.support.gguf_files import write_and_close
+
 __all__ = ["write_float_copy"]
 
 
@@ -22,7 +24,4 @@ def write_float_copy(source: str | os.PathLike[str], target: str | os.PathLike[s
             writer.add_key_value(field.name, field.contents(), kind, sub)
     for tensor in reader.tensors:
         writer.add_tensor(tensor.name, gguf.dequantize(tensor.data, tensor.tensor_type).astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_and_close(writer)

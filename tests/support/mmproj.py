@@ -15,6 +15,8 @@ import numpy as np
 from gguf import GGUFReader, GGUFValueType, GGUFWriter
 from numpy.typing import NDArray
 
+from tests.support.gguf_files import write_and_close
+
 VISION = ("v.", "mm.")
 
 
@@ -168,10 +170,7 @@ def cut(path: Path, folder: Path, how: Cut, *, swapped: bool = False, kind: str 
             values = np.ascontiguousarray(halves.swapaxes(1, 2).reshape(values.shape))
         writer.add_tensor(name, values, raw_dtype=tensor.tensor_type)
     for writer in (text, part):
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
+        write_and_close(writer)
     return text_path, part_path
 
 
@@ -203,10 +202,7 @@ def changed(
     for name, new in (tensors or {}).items():
         if new is not None and name not in there:
             writer.add_tensor(name, new)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_and_close(writer)
     return target
 
 

@@ -21,6 +21,7 @@ from gguf import GGMLQuantizationType as QuantType
 from numpy.typing import NDArray
 
 from ollama_engine.ml.weights.quantize import quantize_rows
+from tests.support.gguf_files import write_and_close
 
 Weights = dict[str, NDArray[np.float32]]
 
@@ -86,10 +87,7 @@ def write_tiny_llama(path: str | os.PathLike[str], **overrides: Any) -> TinyMode
         if tensor is not None:
             writer.add_tensor(name, tensor)
             seen[name] = tensor.astype(np.float32)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_and_close(writer)
     return TinyModel(os.fspath(path), config, seen)
 
 

@@ -13,6 +13,8 @@ import numpy as np
 import sentencepiece
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
+from tests.support.gguf_files import write_and_close
+
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
 
@@ -126,8 +128,5 @@ def write_gguf(path: Path, metadata: dict[str, Any]) -> Path:
             writer.add_uint32(key, value)
         elif key != "general.architecture":
             writer.add_string(key, value)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_and_close(writer)
     return path

@@ -34,6 +34,7 @@ from tests.ml.gguf.gguf_bytes import (
     string,
     tensor,
 )
+from tests.support.gguf_files import write_and_close
 
 
 def write(tmp_path: Path, data: bytes, name: str = "model.gguf") -> Path:
@@ -139,10 +140,7 @@ def test_a_file_written_by_the_gguf_package(tmp_path: Path) -> None:
     writer.add_tensor("a.weight", weights["a.weight"])
     writer.add_tensor("b.weight", weights["b.weight"])
     writer.add_tensor("c.weight", weights["c.weight"], raw_dtype=gguf_py.GGMLQuantizationType.Q8_0)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_and_close(writer)
 
     with GGUFFile(path) as file:
         assert (file.version, file.architecture, file.alignment, file.files) == (3, "llama", 32, (str(path),))

@@ -21,6 +21,7 @@ from ollama_engine.ml.device.worker_address import WorkerAddress, read_address
 from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.storage import Storage
+from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.ml.workers import worker_client
 from ollama_engine.ml.workers.worker_client import WorkerClient
 from ollama_engine.ml.workers.workers import Worker
@@ -58,14 +59,20 @@ def test_values_come_back(backend: Backend) -> None:
         np.testing.assert_array_equal(small.numpy(), [1, 2, 3])
 
 
+def weight_there(storage: Storage, values: np.ndarray) -> Tensor:
+    """A weight on the worker."""
+    weight = storage.add("w", "f32", values.shape[::-1])
+    storage.allocate(0)
+    storage.mark_weights()
+    weight.set(values)
+    return weight
+
+
 def test_a_product_is_computed_where_its_weight_lies(backend: Backend) -> None:
     rng = np.random.default_rng(2)
     w, x = rng.standard_normal((8, 64), dtype=np.float32), rng.standard_normal((3, 64), dtype=np.float32)
     with Storage(backend, 1) as storage, Context(backend) as ctx:
-        weight = storage.add("w", "f32", (64, 8))
-        storage.allocate(0)
-        storage.mark_weights()
-        weight.set(w)
+        weight = weight_there(storage, w)
         graphs = backend.workers[0].counts()["graphs"]
         given = ctx.input("f32", (64, 3))
         out = ops.mul_mat(weight, given)
@@ -105,10 +112,7 @@ def test_our_own_operations_stay_here(backend: Backend) -> None:
     rng = np.random.default_rng(3)
     w, x = rng.standard_normal((64, 64), dtype=np.float32), rng.standard_normal((3, 64), dtype=np.float32)
     with Storage(backend, 1) as storage, Context(backend) as ctx:
-        weight = storage.add("w", "f32", (64, 64))
-        storage.allocate(0)
-        storage.mark_weights()
-        weight.set(w)
+        weight = weight_there(storage, w)
         given = ctx.input("f32", (64, 3))
         first = ops.mul_mat(weight, given)
         own = ops.gelu_exact(first)
@@ -159,10 +163,7 @@ def test_results_are_changed_where_they_lie(backend: Backend, op: str, places: l
 def test_a_lost_worker_is_told_by_every_call(tmp_path: Path) -> None:
     with running_worker(tmp_path) as own, Backend(BackendParams(threads=1, devices=(own.address,))) as backend:
         storage, second, ctx = Storage(backend, 1), Storage(backend, 1), Context(backend)
-        weight = storage.add("w", "f32", (64, 8))
-        storage.allocate(0)
-        storage.mark_weights()
-        weight.set(np.ones((8, 64), np.float32))
+        weight = weight_there(storage, np.ones((8, 64), np.float32))
         given = ctx.input("f32", (64, 3))
         product = ops.mul_mat(weight, given)
         ctx.forward(product)

@@ -27,6 +27,7 @@ from tests.models.cases import difference
 from tests.models.variants import loaded, prompt
 from tests.runner.lone import Lone, Task
 from tests.runner.schedules import MEMORY, Asked, Run, Schedule, schedules
+from tests.support.gguf_files import write_and_close
 from tests.support.mixed_model import mixed_llama
 from tests.support.suite import scaled, slow_except
 from tests.support.tiny import write_tiny_llama
@@ -66,10 +67,7 @@ def write_floats(source: str, path: Path) -> str:
             writer.add_key_value(name, entry.contents(), entry.types[0], entry.types[-1])
     for tensor in reader.tensors:
         writer.add_tensor(tensor.name, gguf.quants.dequantize(tensor.data, tensor.tensor_type))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_and_close(writer)
     return os.fspath(path)
 
 
