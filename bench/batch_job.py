@@ -95,7 +95,7 @@ def kill_an_engine(ray_folder: str) -> bool:
 
 
 def ids(output: Path) -> list[int]:
-    """Of the rows that came out. The last line of a job that was killed may be half a line; Ray writes others."""
+    """Ids of the rows that came out. The last line of a job that was killed may be half a line; Ray writes others."""
     lines = output.read_bytes().splitlines(keepends=True)
     return [int(line.split()[1]) for line in lines if line.startswith(b"row ") and line.endswith(b"\n")]
 

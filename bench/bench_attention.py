@@ -36,7 +36,7 @@ HEADS, KV_HEADS, DIM = 32, 8, 64
 CASES = [(1, 512), (1, 4096), (1, 16384), (8, 512), (8, 2048), (32, 512), (32, 2048)]
 """(streams, tokens of each)"""
 LAYERS = 16
-"""Of a model: keys and values of one layer would stay in the CPU's caches."""
+"""Layers of a model: keys and values of one would stay in the CPU's caches."""
 LARGEST = 256 << 20
 """Bytes of keys and values; for the largest cases fewer layers are as good."""
 
@@ -103,7 +103,7 @@ def loaded(streams: int, kernel: str) -> Iterator[Loaded]:
 @pytest.mark.parametrize("tokens", [50, 200, 400])
 @pytest.mark.parametrize("streams", [8, 32])
 def test_step(benchmark: BenchmarkFixture, streams: int, tokens: int, kernel: str) -> None:
-    """Of the executor: cells, inputs and computing, without sampling."""
+    """A step of the executor: cells, inputs and computing, without sampling."""
     benchmark.group = f"a step of the demo, {streams} streams of {tokens} tokens"
     rows = np.arange(streams, dtype=np.int32)
     batches = (Batch(np.full_like(rows, 7), np.full_like(rows, at), rows, rows) for at in range(512))

@@ -31,7 +31,7 @@ ROUNDS = 3
 LENGTHS = (16, 128, 512)
 MODELS = (("minilm", "f16"), ("minilm", "q8_0"), ("bert-base", "f16"), ("bert-base", "q8_0"))
 TOKENS = {"minilm": 4096, "bert-base": 1024}
-"""Of all texts of a measurement."""
+"""Tokens of all texts of a measurement."""
 
 Case = tuple[str, str, int]
 
@@ -130,7 +130,7 @@ def test_llama_embedding(benchmark: BenchmarkFixture, case: Case, path: str, fol
 
 
 def computing_seconds(told: str) -> float:
-    """What llama.cpp reports of all its batches."""
+    """Seconds that llama.cpp reports for all its batches."""
     found = re.search(r"prompt eval time = +([0-9.]+) ms", told)
     assert found is not None, f"llama-embedding reports no time:\n{told[-2000:]}"
     return float(found[1]) / 1e3

@@ -59,7 +59,7 @@ def test_compiled_before(benchmark: BenchmarkFixture, compiler: GrammarCompiler)
 
 @pytest.mark.parametrize("where", ["text", "number", "name"])
 def test_mask(benchmark: BenchmarkFixture, compiler: GrammarCompiler, tokenizer: Tokenizer, where: str) -> None:
-    """Of the next token, where the answer stands in a text, in a number, or before a name."""
+    """The mask of the next token, where the answer stands in a text, in a number, or before a name."""
     benchmark.group = "a token mask"
     begun = {"text": '{"property_0":"a', "number": '{"property_0":"a","property_1":1', "name": "{"}[where]
     ids = tokenizer.encode(begun, add_special=False, parse_special=False, continues=True)

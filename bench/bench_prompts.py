@@ -51,7 +51,7 @@ def test_deep(benchmark: BenchmarkFixture, way: str, dtype: str) -> None:
 
 @each_way
 def test_mixed(benchmark: BenchmarkFixture, way: str) -> None:
-    """What a step of a busy engine is."""
+    """A step of a busy engine."""
     benchmark.group = f"64 rows of a prompt beside {SEQUENCES - 1} that decode, all behind {TOKENS} tokens"
     rows = [(0, TOKENS + i) for i in range(64)] + [(s, TOKENS) for s in range(1, SEQUENCES)]
     measure(benchmark, "f16", way, rows, by_turns=True)

@@ -166,7 +166,7 @@ def told(folder: Path) -> dict[tuple[str, int], str]:
 
 
 def peer_says(pair: Pair, picture: bytes, folder: Path) -> str:
-    """What llama-mtmd-cli writes in a turn with a picture. In a second one it fails (0 media markers)."""
+    """The output of llama-mtmd-cli for a turn with a picture. In a second turn it fails (0 media markers)."""
     file = folder / "picture.png"
     file.write_bytes(picture)
     command = [

@@ -1,4 +1,4 @@
-"""What all benchmarks share: which side a row is on, how fast the machine was while it ran, and the files they load."""
+"""All benchmarks share this: which side a row is on, how fast the machine was while it ran, and the files they load."""
 
 from __future__ import annotations
 

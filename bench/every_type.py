@@ -47,7 +47,7 @@ class Figures:
     prefill: float
     decode: float
     prefill_1: float
-    """Of one stream, with the eight's prompt and in the same process."""
+    """One stream, with the eight's prompt and in the same process."""
     prefill_8: float
     decode_8: float
     peak: float

@@ -37,7 +37,7 @@ def plan(wanted: str | None, machine: Machine) -> Toolchain | str:
 
 
 def command_line(wanted: str | None, rest: Sequence[str]) -> str:
-    """What a person types to have the same again."""
+    """The command that a person types to have the same again."""
     words = ["make", "gpu-check", *([f"GPU={wanted}"] if wanted else [])]
     return " ".join([*words, *([f'GPU_CHECK="{shlex.join(rest)}"'] if rest else [])])
 

@@ -38,20 +38,20 @@ ROWS = (1, 2, 4, 8, 16, 32, 64, 256, 512)
 QUICK_ROWS = (1, 4, 8, 32, 64, 256)
 SHAPES = ((2048, 8192), (8192, 2048), (2048, 2048))
 EXPERTS = (2048, 768, 64, 8)
-"""Of qwen3-moe: weights of a row, rows, experts, and how many of them a token takes."""
+"""The experts of qwen3-moe: weights of a row, rows, experts, and how many of them a token takes."""
 KERNELS = ("ours", "ggml", "repacked")
 
 
 @dataclass(frozen=True)
 class Question:
-    """What a row of the table measures."""
+    """The products that a row of the table measures."""
 
     dtype: str
     shapes: tuple[tuple[int, int], ...]
     instructions: str | None
     """None: the best of this CPU."""
     nbytes: int = 0
-    """Of weights, which no cache holds; 0: one matrix of each shape."""
+    """Bytes of weights, more than a cache holds; 0: one matrix of each shape."""
     n_expert: int = 0
     used: int = 0
 
@@ -153,7 +153,7 @@ def _sides(question: Question, of: Product, found: Matrices) -> dict[str, Kernel
 
 
 def cpu_name() -> str:
-    """What Linux says of the CPU."""
+    """The CPU's name, as Linux has it."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             return next(line.split(":")[1].strip() for line in file if line.startswith("model name"))

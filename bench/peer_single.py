@@ -14,7 +14,7 @@ from bench.peer_tools import our_program, run, tool
 
 @dataclass(frozen=True)
 class Ask:
-    """What is measured: tokens of a prompt, tokens that are generated, tokens that are there before."""
+    """One measurement: tokens of a prompt, tokens that are generated, tokens that are there before."""
 
     model: str
     prompt: int

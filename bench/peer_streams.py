@@ -40,7 +40,7 @@ class Speeds:
 
 @dataclass(frozen=True)
 class Load:
-    """What is served."""
+    """The requests that are served."""
 
     model: str
     prompt: int

@@ -93,13 +93,13 @@ class Product:
 
     @property
     def matrix_bytes(self) -> int:
-        """Of one tensor."""
+        """Bytes of one tensor."""
         block, size = block_of(self.dtype)
         return self.k // block * size * self.m * max(1, self.n_expert)
 
     @property
     def read_bytes(self) -> int:
-        """Of one tensor, that a product reads."""
+        """Bytes of one tensor that a product reads."""
         if not self.n_expert:
             return self.matrix_bytes
         missed = (1 - self.used / self.n_expert) ** self.rows

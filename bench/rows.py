@@ -34,7 +34,7 @@ class Row:
 
     @property
     def label(self) -> str:
-        """What tells it from others of its question."""
+        """The words that tell it from others of its question."""
         test = self.name.rsplit("::", 1)[1].removeprefix("test_")
         match = re.fullmatch(r"(\w+)(?:\[(.*)\])?", test)
         assert match is not None, f"{self.name} is no name of a test"

@@ -38,7 +38,7 @@ TEXT = b'"content":"'
 
 @dataclass
 class Client:
-    """What one connection saw. Times in seconds.
+    """The answers that one connection saw. Times are in seconds.
 
     Attributes:
         tokens: by the server's own count, of answers that ended.

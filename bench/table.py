@@ -108,7 +108,7 @@ def markdown(table: Sequence[Line]) -> str:
 
 
 def footnotes(rows: Sequence[Row], answers: Sequence[Answer]) -> list[str]:
-    """What a reader of the table must know."""
+    """Notes for a reader of the table."""
     found = [f"{len(answers)} rows; 'vs' says how many times as fast; rows are the fastest of their rounds"]
     if not any(row.side == "peer" for row in rows):
         found.append("no peer was measured: `python bench/peers.py build` builds llama.cpp's tools")

@@ -1,4 +1,4 @@
-"""What is fast enough. `make bench-check` fails where a row of these is slower, on any machine.
+"""The speeds that are enough. `make bench-check` fails where a row of these is slower, on any machine.
 
 `FLOORS` are ratios of two kernels of one moment. `TARGETS` name rows as pytest does; a test checks that they exist.
 """
@@ -34,7 +34,7 @@ def floor(kind: str, *, ours: bool) -> float:
 
 @dataclass(frozen=True)
 class Target:
-    """What a row is to reach: one of the two, or both."""
+    """The speed that a row is to reach: one of the two fields, or both."""
 
     units: float | None = None
     """At most, in units of the calibration loop (`bench/calibration.py`)."""

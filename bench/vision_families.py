@@ -30,7 +30,7 @@ class Family:
     """A text model and the tower it reads pictures with; sizes are those of the tower."""
 
     architecture: str
-    """Of the text model."""
+    """The text model's."""
     projector: str
     """Value of clip.projector_type."""
     n_embd: int
@@ -41,13 +41,13 @@ class Family:
     outer: Shapes
     """(name, numpy shape) of what the tower has beside its blocks."""
     bias: bool = True
-    """Of the products of a block."""
+    """Products of a block have one."""
     rms: bool = False
     """Norms have no bias."""
     gated: bool = False
     specials: tuple[str, ...] = ()
     qkv_bias: bool = False
-    """Of the text model."""
+    """The text model's queries, keys and values have one."""
     experts: bool = False
     text_keys: Mapping[str, Value] = field(default_factory=dict)
     means: tuple[tuple[float, ...], tuple[float, ...]] = (CLIP_MEAN, CLIP_STD)

@@ -1,4 +1,4 @@
-"""What a decoding step sends to a worker and gets back: messages, round trips, bytes, for each token.
+"""Counts what a decoding step sends to a worker and gets back: messages, round trips, bytes, for each token.
 
     python bench/worker_messages.py [MODEL ...]
 

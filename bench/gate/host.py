@@ -1,4 +1,4 @@
-"""What the engine does beside computing, one thread: sampling, masks, a step without computing. Rows of `TARGETS`."""
+"""The engine's work beside computing, one thread: sampling, masks, a step without computing. Rows of `TARGETS`."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from bench.gate.verdict import Verdict
 
 @dataclass(frozen=True)
 class Loss:
-    """What is lost on a CPU, and why."""
+    """Rows that lose on a CPU, and why."""
 
     rows: str
     """An expression that the names of the rows match."""
@@ -38,7 +38,7 @@ KNOWN: Mapping[str, Loss] = {
 
 
 def known_loss(cpuinfo: Path = Path("/proc/cpuinfo")) -> Loss | None:
-    """What is known of this CPU."""
+    """The known loss of this CPU; None where none is known."""
     try:
         lines = cpuinfo.read_text(encoding="utf-8").partition("\n\n")[0].splitlines()
     except OSError:

@@ -25,7 +25,7 @@ PARTS: Mapping[str, tuple[Callable[..., float], int, int]] = {
 
 
 def group(given: Path | None) -> Group:
-    """Of SmolLM2, or of the file that is given. All threads."""
+    """Rows of SmolLM2, or of the file that is given, with all threads."""
     names = {f"model, {part}": part for part in PARTS}
     config = EngineConfig(num_ctx=2 * PROMPT, parallel=8, gpu_layers=0)
 

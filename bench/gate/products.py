@@ -36,11 +36,11 @@ FEW_ROWS = 2
 
 @dataclass(frozen=True)
 class Machine:
-    """What all products are measured with."""
+    """The backend and the memory that all products are measured with."""
 
     backend: Backend
     nbytes: int
-    """Of weights that are read from memory."""
+    """Bytes of the weights that are read from memory."""
     read: PlainRead
 
 

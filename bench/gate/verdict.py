@@ -120,7 +120,7 @@ def _speed(measured: Measured, seconds: float) -> str:
 
 
 def summary(verdicts: Sequence[Verdict]) -> list[str]:
-    """What is missed, and by how much; the last line says all."""
+    """Targets that are missed, and by how much; the last line sums them up."""
     missed = sorted((verdict for verdict in verdicts if verdict.missed), key=lambda v: v.ratio / v.floor)
     if not missed:
         return [f"{len(verdicts)} rows, no floor missed"]

@@ -19,7 +19,7 @@ HINTS: Mapping[str, str] = {
     "unsupported GNU version": "this nvcc takes older compilers only: CUDAHOSTCXX=/usr/bin/g++-12 names one",
     "SPIRV-HeadersConfig.cmake": "SPIRV-Headers has no CMake file where CMake looks: VULKAN_SDK may name its folder",
 }
-"""What a failed build says -> what to do."""
+"""Words of a failed build -> what to do."""
 
 
 def python_of(backend: str) -> Path:
@@ -32,13 +32,13 @@ def target_of(backend: str) -> str:
 
 
 def progress(line: str) -> str | None:
-    """What a line of ninja says of progress, such as "177 of 569"; None for any other line."""
+    """The progress in a line of ninja's, such as "177 of 569"; None for any other line."""
     found = re.match(r"\s*\[(\d+)/(\d+)\]", line)
     return f"{found[1]} of {found[2]}" if found else None
 
 
 def hints(log: str) -> list[str]:
-    """What to do about a failed build of which these are all lines."""
+    """Advice about a failed build with this log."""
     return [advice for said, advice in HINTS.items() if said in log]
 
 

@@ -74,7 +74,7 @@ def is_software(description: str) -> bool:
 
 @contextlib.contextmanager
 def target(backend: str, name: str | None) -> Iterator[Target]:
-    """What is checked; for `rpc` a worker that runs meanwhile."""
+    """The device that is checked; for `rpc` that of a worker that runs meanwhile."""
     if backend != "rpc":
         device = choose_device(backend, Engine.devices(), name)
         note = SOFTWARE if is_software(device.description) else ""

@@ -18,7 +18,7 @@ TEXT = (
 )
 N_TOKENS = 32
 MIXTURES = ("experts", "moe", "gpt-oss", "llama4")
-"""What names of models with experts have in them."""
+"""Words in the names of models with experts."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,14 @@ class Setting:
         return f"{self.cache} cache{flash}, {where}"
 
     def options(self, device: str | None) -> dict[str, Any]:
-        """What an Engine takes for it; None is the CPU."""
+        """An Engine's options for it; None is the CPU."""
         place = {"gpu_layers": 0} if device is None else {"devices": [device], "gpu_layers": self.layers}
         return {"kv_cache_type": self.cache, "flash_attention": self.flash, **place}
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of a model: a greedy answer to a prompt, and the logits of another one (None for models that are
+    """A question to a model: a greedy answer to a prompt, and the logits of another one (None for models that are
     asked about a picture)."""
 
     prompt: Any

@@ -21,7 +21,7 @@ class Report:
     device: str
     """ggml's name, such as "CUDA0"."""
     description: str
-    """What it is, such as "NVIDIA GeForce RTX 4090"."""
+    """Its full name, such as "NVIDIA GeForce RTX 4090"."""
     backend: str
     versions: Sequence[str]
     command: str

@@ -27,7 +27,7 @@ class Speed:
 
 @dataclass(frozen=True)
 class Load:
-    """What is computed: tokens of the prompt, of the answer, and how often."""
+    """The work: tokens of the prompt, of the answer, and how often."""
 
     prompt: int = 512
     generate: int = 128

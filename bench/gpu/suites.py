@@ -27,7 +27,7 @@ PYTEST_STATUS = (0, 1, 5)
 
 @dataclass(frozen=True)
 class Suite:
-    """What a pytest says of one suite. `error`: why it said nothing."""
+    """Pytest's result for one suite. `error`: why there is none."""
 
     name: str
     passed: int = 0

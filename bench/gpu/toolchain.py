@@ -1,4 +1,4 @@
-"""What this machine has to build a backend with: pure decisions over what a Machine says.
+"""Finds out whether this machine can build a backend: pure decisions over what a Machine says.
 
 No module of the package is imported here: this runs before anything is built.
 """
@@ -27,7 +27,7 @@ HOW_TO: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Machine:
-    """What is asked of a machine; tests answer themselves. Each gives None where there is nothing."""
+    """Questions to a machine; tests answer them themselves. Each answer is None where there is nothing."""
 
     read: Callable[[str], str | None]
     run: Callable[[list[str]], str | None]
@@ -63,7 +63,7 @@ def _run(command: list[str]) -> str | None:
 
 
 def find(backend: str, machine: Machine) -> Toolchain:
-    """What the machine has for this backend of BACKENDS."""
+    """The machine's tools for this backend of BACKENDS."""
     return {"cuda": _cuda, "vulkan": _vulkan, "rpc": lambda _: Toolchain("rpc")}[backend](machine)
 
 
@@ -125,7 +125,7 @@ def header_version(text: str) -> str:
 
 
 def advice(looked: list[Toolchain]) -> str:
-    """What to do where nothing can be built, for a person at a terminal."""
+    """Advice where nothing can be built, for a person at a terminal."""
     lines = ["gpu-check: no GPU backend can be built here"]
     for toolchain in looked:
         lines += [f"  {toolchain.backend}:", *(f"    - {sentence}" for sentence in toolchain.missing)]

@@ -23,7 +23,7 @@ MIXTURE = 0.2
 """Likewise for mixtures of experts: of two experts whose probabilities are nearly equal, a device may choose the other
 one for a token."""
 MEDIAN_SHARE = 0.2
-"""Of the limit, what the median of all differences may be: roundings are many small ones and few large."""
+"""The share of the limit that the median of all differences may be: of roundings, many are small and few are large."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Row:
     answer: float | None = None
     """The largest difference of a log-probability of tokens that are equal."""
     median: float | None = None
-    """Of the logits of a prompt."""
+    """The median difference of the logits of a prompt."""
     largest: float | None = None
     limit: float = 0.0
     error: str = ""

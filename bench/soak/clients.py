@@ -24,7 +24,7 @@ BRIEF = 0.02
 
 
 class Tally:
-    """What has happened, by kind of call, and everything that should not have."""
+    """Counts of what has happened, by kind of call, and a list of what should not have."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

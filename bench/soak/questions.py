@@ -1,4 +1,4 @@
-"""What the clients of a soak ask: questions whose answers are known, because each was asked alone before."""
+"""Questions of a soak's clients. The answers are known, because each was asked alone before."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Conversation:
 
 @dataclass(frozen=True)
 class Script:
-    """What a session appends and asks, in turns."""
+    """Texts that a session appends and asks, in turns."""
 
     engine: Engine
     texts: Sequence[str]

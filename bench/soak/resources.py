@@ -52,7 +52,7 @@ class Watch(threading.Thread):
 
 
 def faults_of(samples: list[Sample], before: Sample, after: Sample) -> list[str]:
-    """What grew. `before` and `after` the clients: engines loaded, nobody asking."""
+    """Resources that grew. `before` and `after` the clients: engines loaded, nobody asking."""
     found = []
     if after.descriptors > before.descriptors:
         found.append(f"descriptors: {before.descriptors} before, {after.descriptors} after")

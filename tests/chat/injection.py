@@ -22,7 +22,7 @@ from tests.tokenizer.vocabs import ALPHABET, CONTROL, USER_DEFINED, bpe_metadata
 MARKUP = re.compile(
     r"<[|｜][^|｜<>{}'\n]{1,40}[|｜]>|</?[a-zA-Z_▁:]{1,30}>|\[/?[A-Z_]{2,30}\]|<[a-z]+_of_[a-z]+>|\]~!?b\[?\]?|\[e~\["
 )
-"""What templates write that may be control tokens."""
+"""Texts of templates that may be control tokens."""
 
 COMMON = (
     "<s>", "</s>", "<unk>", "<pad>", "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|begin_of_text|>",

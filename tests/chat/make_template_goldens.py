@@ -37,7 +37,7 @@ def digest(text: str | None) -> str | None:
 
 
 def theirs(source: str, name: str) -> str | None:
-    """What `apply_chat_template` does: keys that are None go, then the template is rendered."""
+    """Does what `apply_chat_template` does: keys that are None go, then the template is rendered."""
     messages, options = CONVERSATIONS[name]
     return apply(source, {"messages": messages, "add_generation_prompt": True, **options})
 

@@ -101,7 +101,7 @@ def raise_exception(message: str) -> None:
 
 
 def reference(source: str, messages: Sequence[dict[str, Any]]) -> str:
-    """What transformers' apply_chat_template writes: its settings of jinja2, and image parts as its users pass them."""
+    """The text of transformers' apply_chat_template: its settings of jinja2, and image parts as its users pass them."""
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )

@@ -1,4 +1,4 @@
-"""What a user typed never becomes a control token, whatever a template does with it."""
+"""A user's text never becomes a control token, whatever a template does with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests/sample/goldens.json holds llama.cpp's answers to: rows, chains, histories; see make_goldens.py."""
+"""The cases of goldens.json, which has llama.cpp's answers: rows, chains, histories; see make_goldens.py."""
 
 from __future__ import annotations
 

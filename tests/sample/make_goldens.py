@@ -146,7 +146,7 @@ def summary(left: dict[int, float], before: Sequence[int]) -> dict[str, Any]:
 
 
 def chain_golden(peer: Peer, logits: FloatRow, params: SamplingParams, *, finite: bool) -> list[dict[str, Any]]:
-    """What is left after each sampler of the chain."""
+    """The candidates that are left after each sampler of the chain."""
     candidates, found = Candidates(logits, finite=finite), []
     before = list(candidates.left())
     for name in cases.names(params):

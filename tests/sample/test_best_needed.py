@@ -19,7 +19,7 @@ from tests.support.suite import scaled
 
 V = 600
 ALL = 0
-"""What `best_needed` is where each logit may matter."""
+"""The value of `best_needed` where each logit may matter."""
 PENALTIES = {"repeat_penalty": 1.1, "repeat_last_n": 64}
 DRY = {"dry_multiplier": 0.8, "dry_penalty_last_n": 32}
 

@@ -109,7 +109,7 @@ def test_any_history_however_it_arrives(
 
 
 def test_the_cost_is_linear_in_the_history() -> None:
-    """Of histories that repeat themselves as much as can be: what is quadratic takes 256 times as long for 16 times."""
+    """Histories repeat themselves as much as can be: quadratic work on 16 times the tokens takes 256 times as long."""
     source = random.Random(1)
     for pattern in ([0], [0, 1], [source.randrange(2) for _ in range(50)]):
         times = []

@@ -21,7 +21,7 @@ from tests.support.suite import slow_except
 
 GOLDENS: dict[str, Any] = json.loads(Path(__file__).with_name("goldens.json").read_text(encoding="utf-8"))
 CLOSE = 2e-5
-"""Of a probability, relative to it: llama.cpp adds up in 32 bits."""
+"""Error of a probability, relative to it: llama.cpp adds up in 32 bits."""
 LOOSE = {"huge": 2e-3, "peaked": 5e-4}
 """The same where that shows, in entropies and sums over many tokens; `test_a_huge_vocabulary_in_64_bits` says who is
 nearer to the truth. As much of the tokens may differ."""
@@ -92,7 +92,7 @@ def test_a_huge_vocabulary_in_64_bits() -> None:
 
 @pytest.mark.parametrize("name", cases.DRY)
 def test_dry(name: str, tokenizer: Tokenizer) -> None:
-    """Of level logits, the distance from the best is the penalty."""
+    """With level logits, the distance from the best is the penalty."""
     params = replace(cases.DRY[name], samplers="dry")
     breakers = finder(tokenizer).find(tuple(params.dry_sequence_breakers))
     n_penalized = 0

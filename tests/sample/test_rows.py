@@ -161,7 +161,7 @@ def test_accepting_is_checked_before_anything_changes(logits: FloatRow) -> None:
 
 
 def in_threads(n: int, work: Callable[[], None]) -> list[BaseException]:
-    """What n threads that run `work` at once ended with."""
+    """The errors with which n threads that run `work` at once ended."""
     raised: list[BaseException] = []
 
     def guard() -> None:

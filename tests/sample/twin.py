@@ -284,7 +284,7 @@ def dry(
 
 @dataclass
 class State:
-    """What a sampler remembers beside its history."""
+    """The numbers that a sampler remembers beside its history."""
 
     mu: float
     adaptive_sum: float
@@ -330,7 +330,7 @@ def candidates(
     breakers: Breakers = (),
     state: State | None = None,
 ) -> tuple[Pool, dict[int, float]] | None:
-    """What is drawn from, best first, and the probabilities that adaptive-p found; None when every logit is -inf."""
+    """The pool that is drawn from, best first, and the probabilities that adaptive-p found; None without any."""
     x = biased(logits, params, allowed)
     pool = Pool(np.flatnonzero(x > -np.inf), x[x > -np.inf])
     state = state or State.of(params)

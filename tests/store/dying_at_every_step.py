@@ -57,7 +57,7 @@ def ended_at(step: int, change: Callable[[], None]) -> int:
 
 
 def check_sound(store: ModelStore) -> None:
-    """What is listed is whole; with what nothing uses removed, nothing else is there."""
+    """Models that are listed are whole; without the blobs that nothing uses, nothing else is there."""
     check_blobs(store)
     assert store.find(OTHER), "it was there before, and nobody has deleted it"
 

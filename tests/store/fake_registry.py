@@ -19,7 +19,7 @@ from tests.support.waiting import join
 
 @dataclass
 class Faults:
-    """What goes wrong."""
+    """The faults of a registry."""
 
     status: list[int] = field(default_factory=list)
     """Answered to the next requests for blobs, one each, instead of the blob."""

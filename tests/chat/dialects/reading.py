@@ -40,7 +40,7 @@ TOOLS = (
 
 @dataclass
 class Answer:
-    """What the events of one answer say together."""
+    """The answer that its events make together."""
 
     content: str = ""
     reasoning: str = ""
@@ -84,7 +84,7 @@ def read(dialect: Dialect, text: str, **options: Any) -> Answer:
 
 
 def summed(told: Iterable[Event]) -> Answer:
-    """What joined events say together; calls begin, go on and end in this order."""
+    """The answer that joined events make together; calls begin, go on and end in this order."""
     answer, text, begun = Answer(), "", -1
     for event in told:
         if isinstance(event, ContentDelta):

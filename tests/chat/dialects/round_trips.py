@@ -62,7 +62,7 @@ END = "<END-OF-SEQUENCE>"
 
 @dataclass(frozen=True)
 class Told:
-    """What the template was given for the assistant's turn."""
+    """The assistant's turn, as the template was given it."""
 
     content: str
     reasoning: str
@@ -94,7 +94,7 @@ def cases() -> Iterator[Told]:
 
 
 def answers(source: str, dialect: Dialect) -> list[tuple[Told, str, bool]]:
-    """What a template wrote of each case, the answer, and whether its prompt opened the reasoning.
+    """For each case the answer that a template wrote, and whether its prompt opened the reasoning.
 
     Templates that write no arguments that are objects get them as text.
     """
@@ -123,7 +123,7 @@ def rendered(template: ChatTemplate, dialect: Dialect, told: Told, as_text: bool
 
 
 def written(told: Told, answer: str) -> Told:
-    """What of it the template wrote: many leave out content beside calls, or reasoning, and some all calls."""
+    """The part of it that the template wrote: many leave out content beside calls, or reasoning, and some all calls."""
     return Told(
         told.content if told.content in answer else "",
         told.reasoning if told.reasoning in answer else "",

@@ -1,4 +1,4 @@
-"""What a model is told of the form of calls is what its dialect's parser reads."""
+"""The form of calls that a model is told is the one that its dialect's parser reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds in every dialect, on an answer in each."""
+"""Rules that hold in every dialect, on an answer in each."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_tool_that_was_not_offered(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
 def test_an_answer_that_is_cut_anywhere_loses_nothing(name: str) -> None:
-    """What was certain before the cut is the beginning of what is told of the whole answer."""
+    """The events before the cut, as far as certain, begin those of the whole answer."""
     dialect, text = named(name), EXAMPLES[name]
     whole = read(dialect, text)
     for end in range(len(text)):

@@ -1,4 +1,4 @@
-"""What is particular to one dialect or another: forms that models mix up, values without quotes, broken calls."""
+"""Peculiarities of one dialect or another: forms that models mix up, values without quotes, broken calls."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def test_scanner_reads_what_json_is(value: object, size: int, ascii_only: bool) 
 @settings(max_examples=EXAMPLE_COUNT * 4, deadline=None)
 @given(st.text('{}[]",:0123456789.eE+-truefalsn\\u ', max_size=12) | json_values.map(json.dumps), st.integers(1, 4))
 def test_scanner_agrees_with_the_json_module(text: str, size: int) -> None:
-    """What is not JSON is a problem, or is not done, or goes on behind the value."""
+    """A text that is not JSON is a problem, or is not done, or goes on behind the value."""
     scanner, read = JsonScanner(), 0
     for piece in chunks(text, [size]):
         at, _ = scanner.scan(piece, 0)

@@ -14,7 +14,7 @@ RANDOM = 600
 
 
 def outcomes(sources: list[str]) -> list[dict[str, str]]:
-    """What Go's text/template makes of these sources, with DATA."""
+    """The texts that Go's text/template makes of these sources, with DATA."""
     cases = json.dumps([{"Source": source, "Data": DATA} for source in sources])
     found = subprocess.run(
         ["go", "run", HERE / "reference.go"], input=cases, capture_output=True, text=True, check=True

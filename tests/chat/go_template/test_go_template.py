@@ -38,7 +38,7 @@ ONE_EXCHANGE = "{{ if .System }}<sys>{{ .System }}</sys>{{ end }}<user>{{ .Promp
 
 
 def outcome(source: str) -> str | None:
-    """What a template writes; None where it fails."""
+    """The text that a template writes; None where it fails."""
     try:
         parsed = parse(source, lambda name: name in FUNCTIONS or name in LAZY)
         return Evaluator(parsed, FUNCTIONS, DATA).text()

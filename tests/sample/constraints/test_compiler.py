@@ -25,7 +25,7 @@ def tokenizer() -> Tokenizer:
 
 @pytest.fixture
 def compiled() -> Iterator[list[Any]]:
-    """What was compiled."""
+    """The sources that were compiled."""
     found: list[Any] = []
     plain = compiler_module.compile_source
 

@@ -1,4 +1,4 @@
-"""What llguidance is told of vocabularies of every kind: bytes of tokens, which are no text, what forced text gets."""
+"""Vocabularies of every kind, as llguidance is told them: bytes of tokens, which are no text, what forced text gets."""
 
 from __future__ import annotations
 
