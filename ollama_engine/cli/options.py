@@ -14,7 +14,9 @@ from dataclasses import MISSING, dataclass, fields
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from ollama_engine import demo
 from ollama_engine.cli.paths import existing
+from ollama_engine.cli.stored import stored_model, stored_names
 from ollama_engine.config import PYTHON_ONLY
 
 if TYPE_CHECKING:
@@ -185,12 +187,9 @@ def find_model(model: str) -> tuple[str, StoredModel | None]:
     suggests similar names, where there is no such file and no such model, and what reading the store raises.
     """
     if model in (DEMO, DEMO_VISION):
-        from ollama_engine import demo  # noqa: PLC0415
-
         return str(demo.path() if model == DEMO else demo.vision_path()), None
     if os.path.lexists(model):
         return model, None
-    from ollama_engine.cli.stored import stored_model, stored_names  # noqa: PLC0415 (paths need none of it)
 
     found = stored_model(model)
     if found is not None:

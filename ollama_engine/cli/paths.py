@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from contextlib import suppress
+from difflib import get_close_matches
 
 __all__ = ["existing"]
 
@@ -28,7 +29,6 @@ def existing(path: str, *known: str) -> str:
 
 
 def _near(path: str, known: tuple[str, ...]) -> list[str]:
-    from difflib import get_close_matches  # noqa: PLC0415 (after a typing mistake only)
 
     folder, name = os.path.split(path.rstrip(os.sep))
     names = {} if folder else {entry: entry for entry in known}

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from ollama_engine.cli.store import model_store
 from ollama_engine.errors import ConfigError, ModelNotFoundError, UnsupportedModelError
+from ollama_engine.store.hub_names import is_hub_name
+from ollama_engine.store.names import ModelName
 
 if TYPE_CHECKING:
     from ollama_engine.store.stored_model import StoredModel
@@ -24,9 +26,6 @@ def stored_model(model: str) -> StoredModel | None:
 
     Raises UnsupportedModelError for a model with adapters, ModelFormatError for a damaged one, and what pulls raise.
     """
-    from ollama_engine.store.hub_names import is_hub_name  # noqa: PLC0415 (paths need none of it)
-    from ollama_engine.store.names import ModelName  # noqa: PLC0415
-
     try:
         name = ModelName.parse(model)
     except ConfigError:
@@ -37,7 +36,7 @@ def stored_model(model: str) -> StoredModel | None:
     except ModelNotFoundError:
         if not is_hub_name(name):
             return None
-        from ollama_engine.cli.transfers import pull_model  # noqa: PLC0415 (loads the network's packages)
+        from ollama_engine.cli.transfers import pull_model  # noqa: PLC0415 (asyncio: 23 ms)
 
         print(f"{name.short} is not in the store yet: downloading it to {store.folder}", file=sys.stderr)
         pull_model(store, model, insecure=False)

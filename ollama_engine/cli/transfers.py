@@ -12,10 +12,11 @@ from ollama_engine.cli.errors import UsageError
 from ollama_engine.cli.progress import LoadingBar, StatusLine
 from ollama_engine.store.hub_names import is_hub_name
 from ollama_engine.store.names import ModelName
+from ollama_engine.store.transfers import TransferSettings
 
 if TYPE_CHECKING:
     from ollama_engine.store.model_store import ModelStore
-    from ollama_engine.store.transfers import Report, TransferProgress, TransferSettings
+    from ollama_engine.store.transfers import Report, TransferProgress
 
 __all__ = ["MISSING", "follow", "pull_model", "registry_name", "transfer_settings"]
 
@@ -54,8 +55,6 @@ def registry_name(model: str, *, insecure: bool) -> ModelName:
 
 def transfer_settings() -> TransferSettings:
     """How transfers are made. Raises UsageError."""
-    from ollama_engine.store.transfers import TransferSettings  # noqa: PLC0415
-
     text = os.environ.get(STREAMS_VARIABLE, "").strip(" \t\"'")
     if not text:
         return TransferSettings()

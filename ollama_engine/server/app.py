@@ -15,7 +15,7 @@ import ollama_engine
 from ollama_engine.errors import EngineError
 from ollama_engine.server.anthropic.errors import error_body as anthropic_error
 from ollama_engine.server.anthropic.routes import router as anthropic_router
-from ollama_engine.server.errors import ApiError, error_response
+from ollama_engine.server.errors import ApiError, ClientGoneError, error_response
 from ollama_engine.server.json_bodies import JsonBodies
 from ollama_engine.server.library import Library
 from ollama_engine.server.managing import ManagesModels
@@ -33,7 +33,6 @@ from ollama_engine.server.safety.body_limits import BodyLimits
 from ollama_engine.server.safety.browsers import BrowserGuard, is_loopback
 from ollama_engine.server.service import Service
 from ollama_engine.server.settings import ServerSettings
-from ollama_engine.server.streaming import ClientGoneError
 from ollama_engine.store.model_store import ModelStore
 
 __all__ = ["create_app"]

@@ -12,12 +12,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from ollama_engine.errors import ContextOverflowError, EngineBusyError, EngineError
-from ollama_engine.server.streaming import ClientGoneError
 
 log = logging.getLogger(__name__)
 
-__all__ = ["BUSY", "CLIENT_GONE", "TOO_LONG", "ApiError", "error_response", "message_of", "send_error",
-           "status_of"]  # fmt: skip
+__all__ = ["BUSY", "CLIENT_GONE", "TOO_LONG", "ApiError", "ClientGoneError", "error_response", "message_of",
+           "send_error", "status_of"]  # fmt: skip
 
 CLIENT_GONE = 499
 BUSY = "server busy, please try again.  maximum pending requests exceeded"
@@ -33,6 +32,10 @@ class ApiError(Exception):
         self.status = status
         self.param = param
         self.code = code
+
+
+class ClientGoneError(Exception):
+    """The client has closed its connection; nobody reads an answer."""
 
 
 def status_of(error: Exception) -> int:

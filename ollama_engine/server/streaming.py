@@ -12,15 +12,13 @@ from fastapi import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from ollama_engine.server.errors import ClientGoneError, status_of
+
 log = logging.getLogger(__name__)
 
-__all__ = ["ClientGoneError", "streamed", "while_connected"]
+__all__ = ["streamed", "while_connected"]
 
 Value = TypeVar("Value")
-
-
-class ClientGoneError(Exception):
-    """The client has closed its connection; nobody reads an answer."""
 
 
 async def streamed(
@@ -77,8 +75,6 @@ class StreamedResponse(Response):
 
 def log_error(error: Exception) -> None:
     """Have the log say why a stream ends early: of an error that nobody expected, its client is told nothing else."""
-    from ollama_engine.server.errors import status_of  # noqa: PLC0415 (it imports this module)
-
     level = logging.ERROR if status_of(error) == 500 else logging.DEBUG
     log.log(level, "a stream ends with an error", exc_info=error)
 

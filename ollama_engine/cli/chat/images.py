@@ -5,11 +5,13 @@ A terminal writes the path of a file that is dropped into it: quoted, with backs
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 from ollama_engine.cli.errors import UsageError, describe
 from ollama_engine.cli.paths import existing
@@ -54,8 +56,6 @@ def image_of_flag(path: str) -> NamedImage:
 
 def image_part(image: NamedImage) -> dict[str, Any]:
     """The part of a message, as OpenAI's API writes it: JSON can hold it."""
-    import base64  # noqa: PLC0415 (few conversations have images)
-
     from ollama_engine.multimodal.image import media_type  # noqa: PLC0415 (see above)
 
     text = base64.b64encode(image.data).decode()
@@ -106,8 +106,6 @@ def _spellings(match: re.Match[str]) -> Iterator[str]:
     quoted = match[1] or match[2]
     word = quoted or match[3]
     if word.startswith("file://"):
-        from urllib.parse import unquote, urlsplit  # noqa: PLC0415 (few do)
-
         with suppress(ValueError):
             yield unquote(urlsplit(word).path)
         return

@@ -124,7 +124,7 @@ def _chat_options(args: argparse.Namespace, stored: StoredModel | None) -> dict[
     think = {"true": True, "false": False}.get(args.think, args.think)
     template = args.template
     if template is None and stored is not None and stored.template is not None:
-        from ollama_engine.chat.go_template import GoTemplate  # noqa: PLC0415 (models of the store only)
+        from ollama_engine.chat.go_template import GoTemplate  # noqa: PLC0415 (25 ms, for models of the store only)
 
         return {"think": think, "template": GoTemplate(stored.template)}
     if template is not None and os.path.isfile(template):

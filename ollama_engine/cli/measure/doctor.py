@@ -67,7 +67,7 @@ def main(args: argparse.Namespace) -> None:
 
 
 def _build() -> dict[str, str]:
-    from ollama_engine.ml.device.device import ggml_version  # noqa: PLC0415 (loads the library)
+    from ollama_engine.ml.device.device import ggml_version  # noqa: PLC0415 (loads ggml's library; --help needs none)
 
     return {
         "version": ollama_engine.__version__,
@@ -90,7 +90,7 @@ def _cpu_flags() -> set[str] | None:
 
 def _instruction_sets(devices: tuple[Device, ...], flags: set[str] | None) -> dict[str, str]:
     """For each instruction set of this kind of CPU: "used", or why not."""
-    from ollama_engine.ml.ops.amx import amx_allowed  # noqa: PLC0415 (loads the library)
+    from ollama_engine.ml.ops.amx import amx_allowed  # noqa: PLC0415 (loads ggml's library; --help needs none)
 
     built = {name for device in devices if device.kind == "cpu" for name in device.features}
     built |= {"AMX"} if amx_allowed() else set()  # by kernels of this package, not by ggml's

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace, path: str, stored: StoredModel | None) -> None:
     """Print the plan."""
-    from ollama_engine.engine import Engine  # noqa: PLC0415 (the other reports need none)
+    from ollama_engine.engine import Engine  # noqa: PLC0415 (60 ms; the other reports need none)
 
     config = build(EngineConfig, args, skip=NOT_PLANNED)
     options = {option.name: getattr(config, option.name) for option in options_of(EngineConfig, NOT_PLANNED)}

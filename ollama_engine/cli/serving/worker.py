@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import faulthandler
 import ipaddress
 import os
 import signal
@@ -13,11 +14,17 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from ollama_engine.child_process import end_with_parent
 from ollama_engine.cli.errors import UsageError
 from ollama_engine.cli.sizes import read_size
 from ollama_engine.cli.tables import size, table
 from ollama_engine.errors import DeviceError
+from ollama_engine.ml.device.device import devices as all_devices
+from ollama_engine.ml.device.placement import choose_threads
 from ollama_engine.ml.device.worker_address import DEFAULT_PORT, WorkerAddress
+from ollama_engine.ml.workers.workers import serve_devices
+from ollama_engine.worker.front import WorkerFront
+from ollama_engine.worker.weight_cache import WeightCache
 
 if TYPE_CHECKING:
     from ollama_engine.ml.device.device_info import Device
@@ -76,8 +83,6 @@ def _checked_host(text: str) -> str:
 
 def chosen_devices(names: Sequence[str] | None) -> tuple[Device, ...]:
     """The devices of these names, or all GPUs, or the CPU. Raises UsageError for a name of none."""
-    from ollama_engine.ml.device.device import devices as all_devices  # noqa: PLC0415 (loads the library)
-
     known = all_devices()
     if not names:
         gpus = [d for d in known if d.kind == "gpu"] or [d for d in known if d.kind == "igpu"]
@@ -93,11 +98,6 @@ def chosen_devices(names: Sequence[str] | None) -> tuple[Device, ...]:
 
 
 def _serve(host: str, args: argparse.Namespace, devices: tuple[Device, ...]) -> None:
-    import faulthandler  # noqa: PLC0415
-
-    from ollama_engine.child_process import end_with_parent  # noqa: PLC0415
-    from ollama_engine.ml.device.placement import choose_threads  # noqa: PLC0415
-    from ollama_engine.ml.workers.workers import serve_devices  # noqa: PLC0415
 
     faulthandler.enable()  # a driver that fails leaves a line, too
     end_with_parent(lambda: os._exit(0))
@@ -110,9 +110,6 @@ def _serve(host: str, args: argparse.Namespace, devices: tuple[Device, ...]) -> 
 
 def _watch_over(host: str, args: argparse.Namespace, devices: tuple[Device, ...]) -> None:
     """Listen, and have a process serve each program that comes."""
-    from ollama_engine.worker.front import WorkerFront  # noqa: PLC0415
-    from ollama_engine.worker.weight_cache import WeightCache  # noqa: PLC0415 (--help needs none)
-
     try:
         cache = None if args.cache is None else WeightCache(args.cache)
     except OSError as error:

@@ -17,6 +17,7 @@ import numpy as np
 from ollama_engine.chat.plain_data import plain_data
 from ollama_engine.errors import ConfigError
 from ollama_engine.multimodal.source import image_bytes, is_picture
+from ollama_engine.sample.params import is_unicode
 from ollama_engine.server.isolation.formats import sent_reader
 from ollama_engine.server.isolation.registry import class_fields, known_class, known_name
 
@@ -41,7 +42,8 @@ def encode(value: Any) -> Any:
 def _encode_plain(value: Any) -> Any:
     """JSON's own values, and those that it cannot write."""
     if isinstance(value, str):
-        return value if _is_unicode(value) else {"$text": _base64(value.encode("utf-32-le", "surrogatepass"))}
+        # Two lone surrogates, one after the other, are one character to JSON.
+        return value if is_unicode(value) else {"$text": _base64(value.encode("utf-32-le", "surrogatepass"))}
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, (int, np.integer)):
@@ -86,15 +88,6 @@ def _encode_other(value: Any) -> Any:
         f"{type(value).__name__} cannot be given to a model in a process of its own: {value!r:.60}",
         advice=["load the model in this process (isolation none)"],
     )
-
-
-def _is_unicode(text: str) -> bool:
-    """Whether it has no lone surrogates: two of them, one after the other, are one character to JSON."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _base64(data: bytes) -> str:

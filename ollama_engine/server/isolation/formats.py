@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_origin
 
+from ollama_engine.sample.constraints.answer import Reading
+from ollama_engine.sample.constraints.source import read_format
+
 __all__ = ["FormatAtHome", "SentReader", "sent_reader"]
 
 
@@ -35,8 +38,6 @@ class FormatAtHome:
     def sent(self) -> object:
         """The format as it crosses: a type becomes its JSON schema. Raises as `read_format` does."""
         if isinstance(self._given, type) or get_origin(self._given) is not None:
-            from ollama_engine.sample.constraints.source import read_format  # noqa: PLC0415 (few answers have one)
-
             schema: Mapping[str, Any] | None = read_format(self._given).schema
             return schema
         return self._given
@@ -47,8 +48,6 @@ class FormatAtHome:
             return chunk
         if self._given is None:  # a format of the chat's own, such as that of a forced call
             return replace(chunk, reader=None)
-        from ollama_engine.sample.constraints.answer import Reading  # noqa: PLC0415
-        from ollama_engine.sample.constraints.source import read_format  # noqa: PLC0415
 
         value: Callable[[str], object] = read_format(self._given).read
         no_tokens: Any = None  # only forks need them, and forks do not cross

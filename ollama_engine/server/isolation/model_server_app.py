@@ -14,12 +14,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ollama_engine.errors import ConfigError, EngineError
+from ollama_engine.server.errors import ClientGoneError
 from ollama_engine.server.isolation.codec import decode, encode
 from ollama_engine.server.isolation.completion import completion, embedding
 from ollama_engine.server.isolation.failures import sent_error
 from ollama_engine.server.isolation.hosted_model import HostedModel
 from ollama_engine.server.served import AnswerStream, ServedModel
-from ollama_engine.server.streaming import ClientGoneError, streamed
+from ollama_engine.server.streaming import streamed
 
 __all__ = ["CALLS", "call_method", "last_line", "lines", "runner_app", "start"]
 

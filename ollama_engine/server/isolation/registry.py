@@ -7,49 +7,45 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-__all__ = ["class_fields", "known_class", "known_name"]
+from ollama_engine.chat import events, messages
+from ollama_engine.chat.go_template import GoTemplate
+from ollama_engine.errors import Option
+from ollama_engine.ml.device.memory import DeviceMemory, MemoryReport
+from ollama_engine.ml.device.placement_plan import PlacementPlan, PlannedDevice
+from ollama_engine.runner.chat.results import ChatChunk
+from ollama_engine.runner.embed.results import Embedding
+from ollama_engine.runner.observe.monitor import SlotInfo
+from ollama_engine.runner.observe.trace import PhaseSpan, StepRecord
+from ollama_engine.runner.request.reasoning import ReasoningBudget
+from ollama_engine.runner.request.results import Chunk, Usage
+from ollama_engine.sample import SamplingParams, TokenLogprobs
+from ollama_engine.sample.constraints.formats import GBNF, Choice, Lark, Regex
+from ollama_engine.segments import Media, Text, Tokens
+from ollama_engine.server.isolation.formats import SentReader
+from ollama_engine.server.served import ModelFacts
+
+__all__ = ["KNOWN", "class_fields", "known_class", "known_name"]
 
 _NO_DEFAULT = object()
 
-
-@cache
-def _classes() -> Mapping[str, type]:
-    # Imported when the first value crosses: a server that isolates nothing starts sooner without.
-    from ollama_engine.chat import events, messages  # noqa: PLC0415
-    from ollama_engine.chat.go_template import GoTemplate  # noqa: PLC0415
-    from ollama_engine.errors import Option  # noqa: PLC0415
-    from ollama_engine.ml.device.memory import DeviceMemory, MemoryReport  # noqa: PLC0415
-    from ollama_engine.ml.device.placement_plan import PlacementPlan, PlannedDevice  # noqa: PLC0415
-    from ollama_engine.runner.chat.results import ChatChunk  # noqa: PLC0415
-    from ollama_engine.runner.embed.results import Embedding  # noqa: PLC0415
-    from ollama_engine.runner.observe.monitor import SlotInfo  # noqa: PLC0415
-    from ollama_engine.runner.observe.trace import PhaseSpan, StepRecord  # noqa: PLC0415
-    from ollama_engine.runner.request.reasoning import ReasoningBudget  # noqa: PLC0415
-    from ollama_engine.runner.request.results import Chunk, Usage  # noqa: PLC0415
-    from ollama_engine.sample import SamplingParams, TokenLogprobs  # noqa: PLC0415
-    from ollama_engine.sample.constraints.formats import GBNF, Choice, Lark, Regex  # noqa: PLC0415
-    from ollama_engine.segments import Media, Text, Tokens  # noqa: PLC0415
-    from ollama_engine.server.isolation.formats import SentReader  # noqa: PLC0415
-    from ollama_engine.server.served import ModelFacts  # noqa: PLC0415
-
-    known = (
-        Chunk, ChatChunk, Usage, TokenLogprobs, events.ToolCallStart, events.ToolCallDelta, events.ToolCallEnd,
-        events.ParsedToolCall, events.MalformedToolCall, messages.Message, messages.ToolCall, Text, Tokens, Media,
-        SamplingParams, Embedding, SlotInfo, StepRecord, PhaseSpan, Regex, Choice, Lark, GBNF,
-        ReasoningBudget, ModelFacts, MemoryReport, DeviceMemory, PlacementPlan, PlannedDevice, GoTemplate, Option,
-        SentReader,
-    )  # fmt: skip
-    return {cls.__name__: cls for cls in known}
+KNOWN: Mapping[str, type] = {cls.__name__: cls for cls in (
+    Chunk, ChatChunk, Usage, TokenLogprobs, events.ToolCallStart, events.ToolCallDelta, events.ToolCallEnd,
+    events.ParsedToolCall, events.MalformedToolCall, messages.Message, messages.ToolCall, Text, Tokens, Media,
+    SamplingParams, Embedding, SlotInfo, StepRecord, PhaseSpan, Regex, Choice, Lark, GBNF,
+    ReasoningBudget, ModelFacts, MemoryReport, DeviceMemory, PlacementPlan, PlannedDevice, GoTemplate, Option,
+    SentReader,
+)}  # fmt: skip
+"""Classes that cross, by their names."""
 
 
 def known_name(cls: type) -> str | None:
     """The name of a listed class; None for others, subclasses of listed ones included."""
-    return cls.__name__ if _classes().get(cls.__name__) is cls else None
+    return cls.__name__ if KNOWN.get(cls.__name__) is cls else None
 
 
 def known_class(name: object) -> Any:
     """The class of that name. Raises ValueError where none is listed."""
-    cls = _classes().get(name) if isinstance(name, str) else None
+    cls = KNOWN.get(name) if isinstance(name, str) else None
     if cls is None:
         raise ValueError(f"{name!r:.40} is no class of this protocol")
     return cls

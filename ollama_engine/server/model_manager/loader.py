@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ollama_engine.engine import Engine
 from ollama_engine.errors import UnsupportedModelError
+from ollama_engine.ml.gguf.gguf_file import GGUFFile
+from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.server.local_model import LocalModel
 from ollama_engine.server.model_manager.facts import facts_of, with_template
 from ollama_engine.server.model_manager.memory import need_of
@@ -115,9 +117,6 @@ def measure(stored: StoredModel, options: RunnerOptions, settings: ServerSetting
 
 def engine_options(stored: StoredModel, options: RunnerOptions, settings: ServerSettings) -> dict[str, Any]:
     """Keyword arguments of the Engine; num_ctx is at most what the model was trained for, as in Ollama."""
-    from ollama_engine.ml.gguf.gguf_file import GGUFFile  # noqa: PLC0415 (numpy; the server starts sooner without)
-    from ollama_engine.ml.gguf.metadata import Metadata  # noqa: PLC0415
-
     has_gpu = bool(settings.devices) or any(device.kind in ("gpu", "igpu") for device in Engine.devices())
     chosen = options.engine_options(settings, has_gpu=has_gpu)
     with GGUFFile(stored.model_path) as file:

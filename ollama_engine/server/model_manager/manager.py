@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ollama_engine.engine import Engine
 from ollama_engine.errors import ClosedError, EngineBusyError, NoMemoryError
 from ollama_engine.server.errors import BUSY
 from ollama_engine.server.managing import KeepAlive, LoadedModel, LoadingModel, ModelLease
@@ -329,6 +330,4 @@ class ModelManager:
 
 def default_models() -> int:
     """Models loaded at once where the settings say nothing: as many for each GPU, or for the CPU."""
-    from ollama_engine.engine import Engine  # noqa: PLC0415 (devices are found out when they are asked for)
-
     return MODELS * max(1, sum(device.kind == "gpu" for device in Engine.devices()))

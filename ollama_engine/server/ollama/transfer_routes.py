@@ -14,13 +14,12 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from ollama_engine.errors import ConfigError, ModelFormatError, ModelNotFoundError
-from ollama_engine.server.errors import ApiError
+from ollama_engine.server.errors import ApiError, ClientGoneError
 from ollama_engine.server.library import Library
 from ollama_engine.server.ollama.models_routes import Served, Store, model_name
 from ollama_engine.server.ollama.models_schemas import CreateRequest, TransferRequest
 from ollama_engine.server.ollama.ndjson import Line, respond
 from ollama_engine.server.settings import ServerSettings
-from ollama_engine.server.streaming import ClientGoneError
 from ollama_engine.store.create import Recipe, create_model
 from ollama_engine.store.hub_names import is_hub_name
 from ollama_engine.store.hugging_face import Repository, pull_from_hub

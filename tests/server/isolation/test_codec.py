@@ -32,7 +32,7 @@ from ollama_engine.sample.constraints.formats import GBNF, Choice, Lark, Regex
 from ollama_engine.segments import Media, Text, Tokens
 from ollama_engine.server.isolation.codec import decode, encode
 from ollama_engine.server.isolation.failures import error_of, sent_error
-from ollama_engine.server.isolation.registry import _classes
+from ollama_engine.server.isolation.registry import KNOWN
 from ollama_engine.server.served import ModelFacts
 from tests.support.suite import scaled
 
@@ -132,7 +132,7 @@ def test_every_listed_class_is_among_the_examples() -> None:
                   ToolCallEnd(0, ParsedToolCall("", "", {}, "")), MalformedToolCall):  # fmt: skip
         look(value)
     shown |= {"MalformedToolCall"}
-    assert set(_classes()) <= shown
+    assert set(KNOWN) <= shown
 
 
 def test_arrays_keep_type_shape_and_bits() -> None:

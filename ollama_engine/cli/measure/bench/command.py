@@ -17,6 +17,7 @@ from typing import Any
 
 from ollama_engine.cli.measure.bench.parts import Samples, measure_depths, measure_parts
 from ollama_engine.cli.measure.bench.plan import BenchPlan
+from ollama_engine.cli.measure.bench.plot import check, draw
 from ollama_engine.cli.measure.bench.report import report
 from ollama_engine.cli.measure.bench.result import conditions, medians, peak_rss_bytes, rows
 from ollama_engine.cli.options import add_model, add_options, build, model_path
@@ -66,9 +67,7 @@ def _counts(text: str) -> tuple[int, ...]:
 
 def main(args: argparse.Namespace) -> None:
     if args.plot is not None:
-        import ollama_engine.cli.measure.bench.plot as plot  # noqa: PLC0415, PLR0402 (rarely asked for)
-
-        plot.check(args.plot)
+        check(args.plot)
     path = model_path(args.model)
     plan = _plan(args, path)
     single = build(EngineConfig, args, skip=SIZED, num_ctx=plan.num_ctx, parallel=1)
@@ -78,7 +77,7 @@ def main(args: argparse.Namespace) -> None:
     result = _measure(path, plan, single, shared)
     print(json.dumps(result, indent=2) if args.json else report(result))
     if args.plot is not None:
-        plot.draw(result, args.plot)
+        draw(result, args.plot)
         print(f"drawn: {args.plot}", file=sys.stderr)
 
 

@@ -38,7 +38,7 @@ TICK_GAP, LABEL_GAP = 0.05, 0.09
 def check(path: str) -> None:
     """Raise UsageError or OSError before measuring, where the picture could not be drawn afterwards."""
     try:
-        import matplotlib  # noqa: F401, PLC0415
+        import matplotlib  # noqa: F401, PLC0415 (an extra)
     except ImportError:
         raise UsageError("--plot needs matplotlib: pip install matplotlib") from None
     if Path(path).suffix.lower() not in ENDINGS:
@@ -49,7 +49,7 @@ def check(path: str) -> None:
 
 def draw(result: dict[str, Any], path: str) -> None:
     """Write the picture of a result, in the format that the name's ending says. Raises OSError."""
-    from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415 (an extra)
 
     columns = [column for column in COLUMNS if result[column[0]]]
     parts = [part for part in PARTS if result["samples"][f"{part[0]}_tps"]]

@@ -65,7 +65,7 @@ def peak_rss_bytes(status: str | os.PathLike[str] = "/proc/self/status") -> int 
     except OSError:
         pass
     try:
-        import resource  # noqa: PLC0415
+        import resource  # noqa: PLC0415 (Windows has none)
     except ImportError:
         return None
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
