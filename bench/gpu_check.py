@@ -5,9 +5,9 @@
     make gpu-check GPU=rpc               # no GPU: a process of its own on this CPU stands in for one
     make gpu-check GPU_CHECK="--parts parity --models demo"
 
-It builds the package with the backend into .venv-gpu-BACKEND, compares greedy tokens, log-probabilities and logits of
-many models with the CPU's, runs the contract suites on the device, measures tokens/s beside llama.cpp built with the
-same backend, and writes a section of docs/gpu.md. The exit status is 1 where something differs, and 2 where something
+It builds the package with the backend into .venv-gpu-BACKEND. Then it compares greedy tokens, log-probabilities and
+logits of many models with the CPU's, runs the contract suites on the device, and measures tokens/s beside llama.cpp
+built with the same backend. The results become a section of docs/gpu.md. The exit status is 1 where something differs, and 2 where something
 is missing. Arguments that are not --gpu go to bench/gpu/checks.py. Runs on any Python, before anything is built.
 """
 

@@ -271,12 +271,13 @@ def _texts(name: str, value: object) -> tuple[str, ...]:
         raise ConfigError(Option(name), f" must be a text or several texts, got {value!r:.80}")
     texts = tuple(given)
     for text in texts:
-        if not isinstance(text, str) or not text or not _is_unicode(text):
+        if not isinstance(text, str) or not text or not is_unicode(text):
             raise ConfigError(Option(name), f" must hold non-empty texts without lone surrogates, got {text!r:.80}")
     return texts
 
 
-def _is_unicode(text: str) -> bool:
+def is_unicode(text: str) -> bool:
+    """Whether a text has no lone surrogates, which UTF-8 cannot hold."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -68,7 +68,7 @@ def _encode_container(value: Any) -> Any:
         return {"$tuple": [encode(item) for item in value]}
     if isinstance(value, (frozenset, set)):
         return {"$set": [encode(item) for item in value]}
-    if all(isinstance(key, str) and not key.startswith("$") and _is_unicode(key) for key in value):
+    if all(isinstance(key, str) and not key.startswith("$") and is_unicode(key) for key in value):
         return {key: encode(item) for key, item in value.items()}
     return {"$dict": [[encode(key), encode(item)] for key, item in value.items()]}
 
