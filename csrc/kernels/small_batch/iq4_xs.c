@@ -119,6 +119,7 @@ INLINE void add_block(const bool single, const int n_tile, window w, const act_b
     }
 #pragma GCC unroll 8
     for (int part = 0; part < 8; part++) {
+        fetch_part(w, BLOCK_BYTES, part, 8);
         read_codes(part, w, codes);
         add_signed_part(single, n_tile, 8, codes, signed_part_factor(s.scale[part / 4], part % 4), act, 32 * part, sum);
         end_basic_block();

@@ -21,6 +21,7 @@
 typedef struct window {
     const uint8_t *at;
     size_t near, far;
+    const uint8_t *ahead; /* as many bytes, to be fetched meanwhile; or NULL */
 } window;
 
 #if defined(__AVX512VNNI__)
@@ -116,14 +117,22 @@ INLINE void add_fifth_bits(ints bits, ints codes[8]) {
 /* Bytes from 0 to 63, less 32. */
 INLINE ints bytes_minus_32(ints x) { return ints_xor(ints_add(x, bytes_set(0x60)), bytes_set(0x80)); }
 
-/* Fetches what lies `ahead` bytes behind these LANES blocks, of rows from `group` on. Rows lie one after the other, so
- * that each step through a group of rows fetches its share of later ones in order, as memory likes it best. */
-INLINE void prefetch(const oe_sb_product *p, size_t group, int64_t step, size_t share, size_t ahead) {
+/* Where the blocks begin that lie `ahead` bytes behind these `share` bytes, of rows from `group` on; NULL behind the
+ * last row. Rows lie one after the other, so that each step through a group of rows fetches its share of later ones in
+ * order, as memory likes it best. */
+INLINE const uint8_t *blocks_ahead(const oe_sb_product *p, size_t group, int64_t step, size_t share, size_t ahead) {
     const size_t from = group + (size_t)step * share + ahead;
-    if (from + share <= (size_t)p->m * p->row_bytes) {
+    return from + share <= (size_t)p->m * p->row_bytes ? p->weights + from : NULL;
+}
+
+/* Fetches part `part` of `parts` of the blocks ahead, of `bytes` each. A CPU waits when it is asked for more lines at
+ * once than it can have in flight, so those of large blocks are spread over a step. */
+INLINE void fetch_part(window w, const size_t bytes, const int part, const int parts) {
+    const size_t lines = (LANES * bytes + 63) / 64;
+    if (w.ahead) {
 #pragma GCC unroll 16
-        for (size_t i = 0; i < share; i += 64) {
-            _mm_prefetch((const char *)(p->weights + from + i), _MM_HINT_T0);
+        for (size_t i = lines * (size_t)part / (size_t)parts; i < lines * (size_t)(part + 1) / (size_t)parts; i++) {
+            _mm_prefetch((const char *)(w.ahead + 64 * i), _MM_HINT_T0);
         }
     }
 }

@@ -109,6 +109,7 @@ INLINE void add_block(const bool single, const int n_tile, window w, const act_b
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++) { /* 16 bytes hold codes of every other part */
         const int quarter = i / 4, run = i % 4, part = 8 * (quarter / 2) + quarter % 2 + 2 * run;
+        fetch_part(w, BLOCK_BYTES, i, 16);
         if (run == 0) {
             load_words(w, 16 + 16 * (size_t)quarter, words);
         }

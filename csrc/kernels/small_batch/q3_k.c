@@ -115,6 +115,7 @@ INLINE void add_block(const bool single, const int n_tile, window w, const act_b
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++) { /* all parts with an even number first, then the others */
         const int run = i % 8, part = 2 * run + i / 8;
+        fetch_part(w, BLOCK_BYTES, i, 16);
         if (run == 0) {
             load_words(w, 2 * (size_t)i, high);
         }

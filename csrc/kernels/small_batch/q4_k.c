@@ -77,6 +77,7 @@ INLINE void add_block(const bool single, const int n_tile, window w, const act_b
     }
 #pragma GCC unroll 4
     for (int j = 0; j < 4; j++) {
+        fetch_part(w, BLOCK_BYTES, j, 4);
         load_words(w, 16 + 32 * (size_t)j, words);
         load_words(w, 32 + 32 * (size_t)j, words + 4);
         add_parts(single, n_tile, words, scales, j, act, low, high);

@@ -46,6 +46,7 @@ INLINE void unpack_block(window w, panel_block *x) {
 #else
 
 INLINE void add_block(const bool single, const int n_tile, window w, const act_block *act, floats *out) {
+    fetch_part(w, BLOCK_BYTES, 0, 1);
     ints head[4], codes[8];
     load_words(w, 0, head);
     read_codes(w, codes);

@@ -69,6 +69,7 @@ INLINE void add_block(const bool single, const int n_tile, window w, const act_b
     }
 #pragma GCC unroll 8
     for (int part = 0; part < 8; part++) {
+        fetch_part(w, BLOCK_BYTES, part, 8);
         if (part % 2 == 0) {
             load_words(w, 48 + 16 * (size_t)part, low);
             load_words(w, 64 + 16 * (size_t)part, low + 4);

@@ -109,6 +109,7 @@ INLINE void add_block(const bool single, const int n_tile, window w, const act_b
 #pragma GCC unroll 4
         for (int q = 0; q < 4; q++) {
             const int part = 8 * (j / 2) + j % 2 + 2 * q;
+            fetch_part(w, BLOCK_BYTES, 4 * j + q, 16);
             read_codes(q, low, high, codes);
             add_part(single, n_tile, 4, 63, codes, signed_part_factor(s.scale[part / 4], part % 4), act,
                      16 * part, sum);

@@ -33,6 +33,7 @@ INLINE void unpack_block(window w, panel_block *x) {
 #else
 
 INLINE void add_block(const bool single, const int n_tile, window w, const act_block *act, floats *out) {
+    fetch_part(w, BLOCK_BYTES, 0, 1);
     const floats d = read_half(w, 0);
     ints codes[8];
     load_words(w, 2, codes);

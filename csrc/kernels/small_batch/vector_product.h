@@ -5,7 +5,7 @@
  *      act_block      the type of a block of activations, oe_act256 or oe_act32
  *      add_block      INLINE void add_block(const bool single, const int n_tile, window w, const act_block *act,
  *                     floats *out): adds the products of LANES blocks with those of the n-th row of activations, which
- *                     are act[OE_QUAD * n], to out[n] */
+ *                     are act[OE_QUAD * n], to out[n], and fetches w.ahead (fetch_part) */
 
 /* -- several rows of activations, in tiles of equal size ----------------------------------------------------------- */
 
@@ -18,12 +18,12 @@ INLINE floats total(floats s0, floats s1, floats s2, floats s3) {
 INLINE void multiply_tile(const int n_tile, const oe_sb_product *p, int64_t row, int64_t from, int skip) {
     const size_t group = (size_t)from * p->row_bytes;
     const act_block *act = (const act_block *)p->acts + row * OE_QUAD;
-    window w = {p->weights + group, p->row_bytes, 4 * p->row_bytes};
+    window w = {p->weights + group, p->row_bytes, 4 * p->row_bytes, NULL};
     floats out[OE_QUAD][TILE];
     memset(out, 0, sizeof out);
     for (int64_t b = 0; b < p->blocks; b++, w.at += BLOCK_BYTES) {
         if (row == 0) {
-            prefetch(p, group, b, LANES * BLOCK_BYTES, LANES * p->row_bytes);
+            w.ahead = blocks_ahead(p, group, b, LANES * BLOCK_BYTES, LANES * p->row_bytes);
         }
         add_block(false, n_tile, w, act + b / OE_QUAD * p->rows * OE_QUAD + b % OE_QUAD, out[b % OE_QUAD]);
     }
@@ -63,7 +63,7 @@ static void oe_multiply(const oe_sb_product *p, int64_t first, int64_t last) {
 /* -- a single row of activations ----------------------------------------------------------------------------------- */
 
 #define SINGLE_ROWS (LANES / OE_QUAD) /* of weights at a time */
-#define NEAR_ENOUGH 4096              /* least distance in bytes to prefetch: nearer arrives too late */
+#define NEAR_ENOUGH 8192 /* least distance in bytes to prefetch: nearer arrives too late */
 
 /* The blocks that SINGLE_ROWS rows have after their last whole four, and zeros for the others. */
 INLINE void copy_rest(const oe_sb_product *p, size_t group, uint8_t *rest) {
@@ -78,16 +78,16 @@ INLINE void copy_rest(const oe_sb_product *p, size_t group, uint8_t *rest) {
 /* The sums s0 to s3 of each of SINGLE_ROWS rows, in its 4 lanes. */
 INLINE floats multiply_rows(const oe_sb_product *p, size_t group, size_t ahead) {
     const act_block *act = p->acts;
-    window w = {p->weights + group, BLOCK_BYTES, p->row_bytes};
+    window w = {p->weights + group, BLOCK_BYTES, p->row_bytes, NULL};
     floats out = floats_set(0);
     for (int64_t quad = 0; quad < p->blocks / OE_QUAD; quad++, act += OE_QUAD, w.at += OE_QUAD * BLOCK_BYTES) {
-        prefetch(p, group, quad, LANES * BLOCK_BYTES, ahead);
+        w.ahead = blocks_ahead(p, group, quad, LANES * BLOCK_BYTES, ahead);
         add_block(true, 1, w, act, &out);
     }
     if (p->blocks % OE_QUAD) {
         uint8_t rest[LANES * BLOCK_BYTES];
         copy_rest(p, group, rest);
-        add_block(true, 1, (window){rest, BLOCK_BYTES, OE_QUAD * BLOCK_BYTES}, act, &out);
+        add_block(true, 1, (window){rest, BLOCK_BYTES, OE_QUAD * BLOCK_BYTES, NULL}, act, &out);
     }
     return out;
 }
