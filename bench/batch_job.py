@@ -59,16 +59,16 @@ def n_kept(folder: Path) -> int:
 
 def run(folder: Path, output: Path, kill_engine_at: int, kill_job_at: int) -> None:
     """The job, once: one of its engines, and the job itself, are killed when that many answers are there."""
-    began, told, engine_killed = time.monotonic(), 0.0, False
+    began, last_line, engine_killed = time.monotonic(), 0.0, False
     started = [sys.executable, __file__, *sys.argv[1:], "--job", str(folder)]
     with ray_environment() as variables, output.open("wb") as out:
         with subprocess.Popen(started, stdout=out, env=variables) as child:
             while child.poll() is None:
                 time.sleep(0.5)
                 there, seconds = n_kept(folder), time.monotonic() - began
-                if seconds - told >= 20:
+                if seconds - last_line >= 20:
                     print(f"{seconds:4.0f} s: {there} rows answered", flush=True)
-                    told = seconds
+                    last_line = seconds
                 if there >= kill_engine_at and not engine_killed:
                     engine_killed = kill_an_engine(variables["RAY_TMPDIR"])
                     print(f"{seconds:4.0f} s: an engine's process is killed, {there} rows answered", flush=True)

@@ -129,8 +129,8 @@ def test_llama_embedding(benchmark: BenchmarkFixture, case: Case, path: str, fol
     report(benchmark, min(computing_seconds(peer_tools.run(command).stderr) for _ in range(ROUNDS)) / len(texts))
 
 
-def computing_seconds(told: str) -> float:
+def computing_seconds(output: str) -> float:
     """Seconds that llama.cpp reports for all its batches."""
-    found = re.search(r"prompt eval time = +([0-9.]+) ms", told)
-    assert found is not None, f"llama-embedding reports no time:\n{told[-2000:]}"
-    return float(found[1]) / 1e3
+    match = re.search(r"prompt eval time = +([0-9.]+) ms", output)
+    assert match is not None, f"llama-embedding reports no time:\n{output[-2000:]}"
+    return float(match[1]) / 1e3

@@ -142,11 +142,11 @@ def test_first_token(
     benchmark.group = f"first token with a picture, {kind}"
     pair = pair_of(folder, kind, layers)
     prompt = [Media(picture), Text(PROMPT)]
-    found = []
+    seconds = []
     for _ in range(ROUNDS if measuring else 1):
         with opened(pair) as engine:
-            found.append(shortest(lambda: engine.generate(prompt, FIRST), 1))
-    report(benchmark, min(found))
+            seconds.append(shortest(lambda: engine.generate(prompt, FIRST), 1))
+    report(benchmark, min(seconds))
 
 
 @pytest.mark.parametrize("kind", ["f16"])
@@ -161,7 +161,7 @@ def test_first_token_again(
 
 
 @pytest.fixture(scope="module")
-def told(folder: Path) -> dict[tuple[str, int], str]:
+def outputs(folder: Path) -> dict[tuple[str, int], str]:
     return {}
 
 
@@ -189,7 +189,7 @@ def peer_times(said: str) -> tuple[float, float]:
 @pytest.mark.peer
 @pytest.mark.parametrize("question", ["encode a picture, f16", "first token with a picture, f16"])
 def test_llama_mtmd(
-    benchmark: BenchmarkFixture, question: str, folder: Path, picture: bytes, told: dict[tuple[str, int], str],
+    benchmark: BenchmarkFixture, question: str, folder: Path, picture: bytes, outputs: dict[tuple[str, int], str],
     measuring: bool,
 ) -> None:  # fmt: skip
     benchmark.group = question
@@ -198,9 +198,9 @@ def test_llama_mtmd(
     if not measuring:
         pytest.skip("nothing to try where nothing is measured")
     key = ("f16", LAYERS)
-    if key not in told:
-        told[key] = peer_says(pair_of(folder, "f16", LAYERS), picture, folder)
-    encoded, decoded = peer_times(told[key])
+    if key not in outputs:
+        outputs[key] = peer_says(pair_of(folder, "f16", LAYERS), picture, folder)
+    encoded, decoded = peer_times(outputs[key])
     report(benchmark, encoded if question.startswith("encode") else encoded + decoded)
 
 
@@ -224,21 +224,21 @@ def family(request: pytest.FixtureRequest, folder: Path) -> Iterator[Named]:
 
 def test_family(benchmark: BenchmarkFixture, family: Named, picture: bytes, measuring: bool) -> None:
     benchmark.group = f"first token with a picture, {family.name}"
-    found = []
+    seconds = []
     for _ in range(FAMILY_ROUNDS if measuring else 1):
         with opened(family.pair) as engine:
-            found.append(shortest(lambda: engine.generate([Media(picture), Text(PROMPT)], FIRST), 1))
-    report(benchmark, min(found))
+            seconds.append(shortest(lambda: engine.generate([Media(picture), Text(PROMPT)], FIRST), 1))
+    report(benchmark, min(seconds))
 
 
 def test_family_again(benchmark: BenchmarkFixture, family: Named, picture: bytes, measuring: bool) -> None:
     """The conversation goes on with the same picture, at another place."""
     benchmark.group = f"first token with the same picture again, {family.name}"
-    found = []
+    seconds = []
     for _ in range(FAMILY_ROUNDS if measuring else 1):
         with opened(family.pair) as engine:
-            found.append(again(engine, picture))
-    report(benchmark, min(found))
+            seconds.append(again(engine, picture))
+    report(benchmark, min(seconds))
 
 
 @pytest.mark.peer

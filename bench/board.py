@@ -51,11 +51,11 @@ def show(path: Path, *, as_markdown: bool) -> None:
     print(shown(json.loads(path.read_text(encoding="utf-8")), as_markdown=as_markdown))
 
 
-def shown(found: dict[str, Any], *, as_markdown: bool) -> str:
-    rows = from_json(found)
+def shown(results: dict[str, Any], *, as_markdown: bool) -> str:
+    rows = from_json(results)
     answered = answers(rows)
     lines = list(table.lines(answered))
-    notes = [machine(found), *table.footnotes(rows, answered)]
+    notes = [machine(results), *table.footnotes(rows, answered)]
     if as_markdown:
         return "\n\n".join([table.markdown(lines), *notes])
     return "\n".join([table.terminal(lines, colours=sys.stdout.isatty()), "", *notes])

@@ -59,10 +59,10 @@ def measure_peer(model: str, threads: int, prompt: int, answer: int) -> Speeds:
     return llama_bench_speeds(json.loads(run([*command, "-p", str(prompt), "-n", str(answer)]).stdout))
 
 
-def table(found: dict[int, dict[str, list[Speeds]]]) -> str:
+def table(results: dict[int, dict[str, list[Speeds]]]) -> str:
     """Markdown: a row for each load and what was run, with the medians."""
     lines = ["| other processes | | prompt | answer |", "|---:|---|---:|---:|"]
-    for load, rows in found.items():
+    for load, rows in results.items():
         for name, speeds in rows.items():
             prompt, answer = (statistics.median(values) for values in zip(*speeds, strict=True))
             lines.append(f"| {load} | {name} | {prompt:.0f} | {answer:.1f} |")
@@ -88,14 +88,14 @@ def main(arguments: list[str] | None = None) -> None:
             runs[f"{name}{threads} threads"] = lambda python=python, sizes=sizes: measure(python, *sizes)
         if chosen.peer:
             runs[f"llama.cpp, {threads} threads"] = lambda sizes=sizes: measure_peer(*sizes)
-    found: dict[int, dict[str, list[Speeds]]] = {}
+    results: dict[int, dict[str, list[Speeds]]] = {}
     for load in map(int, chosen.load.split(",")):
-        rows = found[load] = defaultdict(list)
+        rows = results[load] = defaultdict(list)
         with burners(load):
             for _ in range(chosen.r):
                 for name, measured in runs.items():
                     rows[name].append(measured())
-    print(table(found))
+    print(table(results))
 
 
 if __name__ == "__main__":

@@ -22,11 +22,11 @@ _COPY = np.zeros_like(_LARGE)
 
 def interpret() -> int:
     """Calls, a dictionary, whole numbers."""
-    found: dict[int, int] = {}
+    totals: dict[int, int] = {}
     total = 0
     for i in range(4000):
-        found[i & 63] = total
-        total += len(found) + (i ^ total) % 7
+        totals[i & 63] = total
+        total += len(totals) + (i ^ total) % 7
     return total
 
 

@@ -70,11 +70,12 @@ def measure(engine: Engine, streams: int, tokens: int, rounds: int) -> None:
         for kind in kinds
         if kind != "free"
     }
-    told = ", ".join(
+    speed_texts = ", ".join(
         f"{kind} {median(each):.1f} tokens/s ({median(works[kind]):.1f} ms of processors a token)"
         for kind, each in speeds.items()
     )
-    print(f"{streams} streams: {told}; " + ", ".join(f"{kind} / free = {ratio:.3f}" for kind, ratio in ratios.items()))
+    ratio_texts = ", ".join(f"{kind} / free = {ratio:.3f}" for kind, ratio in ratios.items())
+    print(f"{streams} streams: {speed_texts}; {ratio_texts}")
 
 
 def run(engine: Engine, streams: int, tokens: int, seed: int, options: dict[str, Any]) -> tuple[float, float]:

@@ -186,11 +186,11 @@ def main(arguments: list[str] | None = None) -> None:
 def measure_file(folder: Path, name: str, rounds: int, threads: int, results: dict[str, list[Round]]) -> None:
     """The rounds that are missing, each saved when it is done."""
     while len(results.get(name, [])) < rounds:
-        found: Round = {}
+        complete: Round = {}
         for side, measure in SIDES.items():
             print(f"{name}: round {len(results.get(name, [])) + 1} of {rounds}, {side}", file=sys.stderr, flush=True)
-            found[side] = asdict(measure(find_model(folder, name), threads))
-        results.setdefault(name, []).append(found)
+            complete[side] = asdict(measure(find_model(folder, name), threads))
+        results.setdefault(name, []).append(complete)
         save_results(folder, threads, results)
 
 

@@ -7,8 +7,9 @@
 
 It builds the package with the backend into .venv-gpu-BACKEND. Then it compares greedy tokens, log-probabilities and
 logits of many models with the CPU's, runs the contract suites on the device, and measures tokens/s beside llama.cpp
-built with the same backend. The results become a section of docs/gpu.md. The exit status is 1 where something differs, and 2 where something
-is missing. Arguments that are not --gpu go to bench/gpu/checks.py. Runs on any Python, before anything is built.
+built with the same backend. The results become a section of docs/gpu.md. The exit status is 1 where something differs,
+and 2 where something is missing. Arguments that are not --gpu go to bench/gpu/checks.py. Runs on any Python, before
+anything is built.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ ROOT = Path(__file__).resolve().parents[1]
 MISSING = 2
 
 
-def plan(wanted: str | None, machine: Machine) -> Toolchain | str:
+def plan(backend: str | None, machine: Machine) -> Toolchain | str:
     """The toolchain to build with, or what to say where there is none."""
-    found = find(wanted, machine) if wanted else choose(machine)
-    looked = found if isinstance(found, list) else [found]
+    toolchains = find(backend, machine) if backend else choose(machine)
+    looked = toolchains if isinstance(toolchains, list) else [toolchains]
     complete = [toolchain for toolchain in looked if not toolchain.missing]
     return complete[0] if complete else advice(looked)
 

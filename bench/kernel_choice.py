@@ -80,12 +80,12 @@ def main() -> None:
     for threads in args.threads:
         with Backend(BackendParams(threads=threads), max_nodes=1024) as backend:
             for dtype in args.types:
-                question = asked(dtype, args)
+                question = question_of(dtype, args)
                 found = measure(backend, question, rows)
                 print("\n".join(lines(question, threads, rows, found, args.unit, args.cpu)), flush=True)
 
 
-def asked(dtype: str, args: argparse.Namespace) -> Question:
+def question_of(dtype: str, args: argparse.Namespace) -> Question:
     nbytes = bytes_from_memory() if args.memory else 0
     if args.experts:
         k, m, n_expert, used = EXPERTS
@@ -94,36 +94,36 @@ def asked(dtype: str, args: argparse.Namespace) -> Question:
 
 
 def parser() -> argparse.ArgumentParser:
-    found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    found.add_argument("--quick", action="store_true", help="one shape and fewer rows")
-    found.add_argument("--memory", action="store_true", help="read weights from memory, not from a cache")
-    found.add_argument("--experts", action="store_true", help="of a mixture of experts, for 1, 2, ... tokens")
-    found.add_argument("--types", nargs="+", choices=TYPES, default=TYPES)
-    found.add_argument("--threads", nargs="+", type=int, default=[1], metavar="N")
-    found.add_argument("--rows", nargs="+", type=int, metavar="N")
-    found.add_argument("--unit", choices=("gops", "us"), default="gops")
-    found.add_argument("--instructions", help="those of our kernels; left out, the best of this CPU")
-    found.add_argument("--cpu", choices=("", *TABLE), default=THIS_CPU, help="whose choice `*` marks")
-    return found
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--quick", action="store_true", help="one shape and fewer rows")
+    made.add_argument("--memory", action="store_true", help="read weights from memory, not from a cache")
+    made.add_argument("--experts", action="store_true", help="of a mixture of experts, for 1, 2, ... tokens")
+    made.add_argument("--types", nargs="+", choices=TYPES, default=TYPES)
+    made.add_argument("--threads", nargs="+", type=int, default=[1], metavar="N")
+    made.add_argument("--rows", nargs="+", type=int, metavar="N")
+    made.add_argument("--unit", choices=("gops", "us"), default="gops")
+    made.add_argument("--instructions", help="those of our kernels; left out, the best of this CPU")
+    made.add_argument("--cpu", choices=("", *TABLE), default=THIS_CPU, help="whose choice `*` marks")
+    return made
 
 
 def lines(
-    question: Question, threads: int, rows: tuple[int, ...], found: list[Times], unit: str, cpu: str
+    question: Question, threads: int, rows: tuple[int, ...], times: list[Times], unit: str, cpu: str
 ) -> Iterator[str]:
     """A line of the table for each kernel that is there, and one of ratios."""
     name = small_batch_instructions(question.dtype)
     titles = {"ours": f"ours, {question.instructions or name[-1]}" if name else "ours"}
     for kernel in KERNELS:
-        if kernel not in found[0]:
+        if kernel not in times[0]:
             continue
         cells = []
-        for n, speeds in zip(rows, found, strict=True):
+        for n, speeds in zip(rows, times, strict=True):
             seconds = speeds[kernel]
             cells.append(f"{question.operations(n) / seconds / 1e9:.1f}" if unit == "gops" else f"{seconds * 1e6:.0f}")
         yield f"| {question.dtype} | {threads} | {titles.get(kernel, kernel)} | {' | '.join(cells)} |"
-    if "ours" in found[0]:
+    if "ours" in times[0]:
         marks = ("*" if question.is_ours(cpu, n) else "" for n in rows)
-        cells = [f"{ratio(speeds):.2f}{mark}" for speeds, mark in zip(found, marks, strict=True)]
+        cells = [f"{ratio(speeds):.2f}{mark}" for speeds, mark in zip(times, marks, strict=True)]
         yield f"| {question.dtype} | {threads} | **ratio** | {' | '.join(cells)} |"
 
 
@@ -144,12 +144,12 @@ def measure(backend: Backend, question: Question, rows: tuple[int, ...]) -> list
     return totals
 
 
-def _sides(question: Question, of: Product, found: Matrices) -> dict[str, Kernel]:
+def _sides(question: Question, of: Product, stored: Matrices) -> dict[str, Kernel]:
     """Our kernel is asked for, whatever the table chooses; types that it does not know are ggml's alone."""
     ours = ops.mul_mat_id_small_batch if question.n_expert else ops.mul_mat_small_batch
     known = SMALL_BATCH_QUANTIZED if question.n_expert else TYPES
     sides = {"ours": Kernel(lambda *operands: ours(*operands, question.instructions))}
-    return (sides if question.dtype in known else {}) | ggml_kernels(of, found)
+    return (sides if question.dtype in known else {}) | ggml_kernels(of, stored)
 
 
 def cpu_name() -> str:

@@ -69,12 +69,12 @@ def random_tensor(rng: np.random.Generator, name: str, dims: tuple[int, ...], ki
 
 def _random_floats(rng: np.random.Generator, dims: tuple[int, ...], kind: QuantType, deviation: float) -> NDArray[Any]:
     stored = {QuantType.F32: np.float32, QuantType.F16: np.float16, QuantType.BF16: np.uint16}[kind]
-    found = np.empty(dims, stored)
+    floats = np.empty(dims, stored)
     for start in range(0, dims[0], 4096):  # in pieces, or an embedding would take its size thrice
-        rows = found[start : start + 4096]
+        rows = floats[start : start + 4096]
         values = rng.standard_normal(rows.shape, dtype=np.float32) * np.float32(deviation)
         rows[:] = values.view(np.uint32) >> 16 if kind is QuantType.BF16 else values
-    return found.view(np.uint8) if kind is QuantType.BF16 else found
+    return floats.view(np.uint8) if kind is QuantType.BF16 else floats
 
 
 @dataclass(frozen=True)

@@ -178,7 +178,7 @@ class Peer:
 
     def kernels(self) -> dict[str, int]:
         """How many nodes of each kind run products and attention: type, implementation, types of its inputs."""
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for node in self.compiled.get_runtime_model().get_ordered_ops():
             facts = {key: str(node.get_rt_info()[key].astype(str)) for key in ("layerType", "primitiveType")
                      if key in node.get_rt_info()}  # fmt: skip
@@ -186,8 +186,8 @@ class Peer:
                 continue
             types = ",".join(source.get_element_type().get_type_name() for source in node.input_values())
             line = f"{facts['layerType']} {facts.get('primitiveType')} ({types})"
-            found[line] = found.get(line, 0) + 1
-        return found
+            counts[line] = counts.get(line, 0) + 1
+        return counts
 
 
 def ours(model: str, prompt: int, generate: int, threads: int) -> tuple[float, float]:
@@ -199,14 +199,14 @@ def ours(model: str, prompt: int, generate: int, threads: int) -> tuple[float, f
 
 
 def parser() -> argparse.ArgumentParser:
-    found = argparse.ArgumentParser(description="OpenVINO with int4 weights beside ollama-engine, in turn.")
-    found.add_argument("model", metavar="MODEL.gguf")
-    found.add_argument("-p", type=int, default=512, metavar="TOKENS", help="prompt length")
-    found.add_argument("-n", type=int, default=32, metavar="TOKENS", help="tokens to decode")
-    found.add_argument("-t", type=int, default=2, metavar="THREADS")
-    found.add_argument("-r", type=int, default=3, metavar="ROUNDS")
-    found.add_argument("--shape", choices=["llama-1b"], default="llama-1b")
-    return found
+    made = argparse.ArgumentParser(description="OpenVINO with int4 weights beside ollama-engine, in turn.")
+    made.add_argument("model", metavar="MODEL.gguf")
+    made.add_argument("-p", type=int, default=512, metavar="TOKENS", help="prompt length")
+    made.add_argument("-n", type=int, default=32, metavar="TOKENS", help="tokens to decode")
+    made.add_argument("-t", type=int, default=2, metavar="THREADS")
+    made.add_argument("-r", type=int, default=3, metavar="ROUNDS")
+    made.add_argument("--shape", choices=["llama-1b"], default="llama-1b")
+    return made
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -78,8 +78,8 @@ def build_tools(backend: str | None = None) -> Path:
     lock = load_fetch().read_lock(ROOT / "csrc/ggml/ggml.lock")
     source = cache_folder(lock["sha256"]) / "source"
     folder = source / (f"build-{backend}" if backend else "build")
-    wanted, tools = ("llama-bench",) if backend else TOOLS, folder / "bin"
-    if all((tools / tool).exists() for tool in wanted):
+    targets, tools = ("llama-bench",) if backend else TOOLS, folder / "bin"
+    if all((tools / tool).exists() for tool in targets):
         return tools
     cmake = find_program("cmake")
     if cmake is None:
@@ -93,7 +93,7 @@ def build_tools(backend: str | None = None) -> Path:
         configure += ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
     subprocess.run(configure, check=True, stdout=sys.stderr)
     jobs = str(os.cpu_count() or 1)
-    build = [cmake, "--build", str(folder), "--target", *wanted, "-j", jobs]
+    build = [cmake, "--build", str(folder), "--target", *targets, "-j", jobs]
     subprocess.run(build, check=True, stdout=sys.stderr)
     return tools
 

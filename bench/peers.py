@@ -28,12 +28,12 @@ CACHES = ("f32", "f16", "bf16", "q8_0", "q4_0")
 
 def widths(text: str) -> tuple[int, ...]:
     try:
-        found = tuple(int(part) for part in text.split(","))
+        streams = tuple(int(part) for part in text.split(","))
     except ValueError:
-        found = ()
-    if not found or min(found) < 1 or len(set(found)) < len(found):
+        streams = ()
+    if not streams or min(streams) < 1 or len(set(streams)) < len(streams):
         raise argparse.ArgumentTypeError(f"expected different numbers of streams such as 1,2,4,8, got {text!r}")
-    return found
+    return streams
 
 
 def parser() -> argparse.ArgumentParser:

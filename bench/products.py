@@ -182,41 +182,41 @@ def chosen_kernel(of: Product) -> Kernel:
     return Kernel(expert_product if of.n_expert else product)
 
 
-def chosen_of_ggml(backend: Backend, of: Product, found: Matrices) -> str | None:
+def chosen_of_ggml(backend: Backend, of: Product, stored: Matrices) -> str | None:
     """Which of ggml's kernels the engine takes: a product of ggml's is one node of the graph. None: it takes ours."""
     with Context(backend) as ctx:
         x = ctx.input("f32", (of.k, 1, of.rows) if of.n_expert else (of.k, of.rows))
         ids = _ids(ctx, of, np.random.default_rng(0))
         ctx.forward(*ids)
         before = ctx.n_nodes
-        ctx.forward(chosen_kernel(of).compute(found.weights[0], x, *ids))
+        ctx.forward(chosen_kernel(of).compute(stored.weights[0], x, *ids))
         if ctx.n_nodes - before > 1:
             return None
-    return "ggml" if choose_copy(found.weights[0], of.rows) is found.weights[0] else "repacked"
+    return "ggml" if choose_copy(stored.weights[0], of.rows) is stored.weights[0] else "repacked"
 
 
-def compare(backend: Backend, of: Product, found: Matrices, sides: Mapping[str, Kernel]) -> Times:
+def compare(backend: Backend, of: Product, stored: Matrices, sides: Mapping[str, Kernel]) -> Times:
     """Seconds of one product, by kernel."""
-    n = of.per_sample(len(found.weights))
-    samples = {name: lambda kernel=kernel: _sample(backend, of, found, kernel, n) for name, kernel in sides.items()}
+    n = of.per_sample(len(stored.weights))
+    samples = {name: lambda kernel=kernel: _sample(backend, of, stored, kernel, n) for name, kernel in sides.items()}
     return {name: seconds / n for name, seconds in by_turns(samples).items()}
 
 
-def _sample(backend: Backend, of: Product, found: Matrices, kernel: Kernel, n: int) -> float:
+def _sample(backend: Backend, of: Product, stored: Matrices, kernel: Kernel, n: int) -> float:
     """Seconds of `n` products. Each has activations of its own: our kernels would round shared ones once."""
-    found.samples += 1
-    numbers = np.random.default_rng(found.samples)
+    stored.samples += 1
+    numbers = np.random.default_rng(stored.samples)
     values = numbers.normal(0, 1, (of.rows, 1, of.k) if of.n_expert else (of.rows, of.k)).astype(np.float32)
-    read = found.copies if kernel.reads_copy else found.weights
+    read = stored.copies if kernel.reads_copy else stored.weights
     with Context(backend) as ctx:
         inputs, results = [], []
-        for number in found.take(n):
+        for number in stored.take(n):
             x = ctx.input("f32", values.shape[::-1])
             inputs.append(x)
             results.append(kernel.compute(read[number], x, *_ids(ctx, of, numbers)))
         ctx.forward(*results)
         ctx.alloc()
-        return _seconds(ctx, inputs, values, repeat=len(found.weights) == 1)
+        return _seconds(ctx, inputs, values, repeat=len(stored.weights) == 1)
 
 
 def _ids(ctx: Context, of: Product, numbers: np.random.Generator) -> tuple[Tensor, ...]:

@@ -46,11 +46,11 @@ def counters(port: int) -> dict[str, float]:
     """The server's counters of tokens, all replicas together."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
         lines = answer.read().decode().splitlines()
-    found = {}
+    totals = {}
     for name in ("prompt", "cached", "completion"):
         mark = f"ollama_engine_{name}_tokens_total{{"
-        found[name] = sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(mark))
-    return found
+        totals[name] = sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(mark))
+    return totals
 
 
 def measure_load(port: int, name: str, args: argparse.Namespace) -> dict[str, Any]:

@@ -66,15 +66,15 @@ def from_json(run: Mapping[str, Any]) -> list[Row]:
     return [_row(found) for found in run["benchmarks"]]
 
 
-def _row(found: Mapping[str, Any]) -> Row:
-    extra = found["extra_info"]
+def _row(result: Mapping[str, Any]) -> Row:
+    extra = result["extra_info"]
     if extra.get("side") not in SIDES or "calibration_s" not in extra:
-        raise ValueError(f"{found['fullname']} has no side or no calibration, which bench/conftest.py notes")
+        raise ValueError(f"{result['fullname']} has no side or no calibration, which bench/conftest.py notes")
     return Row(
-        name=_short(found["fullname"]),
-        question=found["group"] or found["name"],
+        name=_short(result["fullname"]),
+        question=result["group"] or result["name"],
         side=extra["side"],
-        seconds=extra.get("seconds", found["stats"]["min"]),
+        seconds=extra.get("seconds", result["stats"]["min"]),
         calibration=extra["calibration_s"],
     )
 
@@ -106,8 +106,8 @@ def _answers(rows: list[Row]) -> list[Answer]:
 
 
 def _only(rows: list[Row], side: str) -> Row | None:
-    found = [row for row in rows if row.side == side]
-    if len(found) > 1:
-        names = ", ".join(row.name for row in found)
+    answers = [row for row in rows if row.side == side]
+    if len(answers) > 1:
+        names = ", ".join(row.name for row in answers)
         raise ValueError(f"a question has one {side}, but {names} answer {rows[0].question!r}")
-    return found[0] if found else None
+    return answers[0] if answers else None

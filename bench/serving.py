@@ -98,11 +98,11 @@ async def load(host: str, port: int, name: str, n: int, seconds: float, max_toke
         turn = 0
         while time.perf_counter() - began < seconds and len(client.errors) < 3:
             text = QUESTIONS[turn % len(QUESTIONS)].format(ANIMALS[(number + turn) % len(ANIMALS)])
-            wanted = {"model": name, "messages": [{"role": "user", "content": text}], "stream": True,
+            body = {"model": name, "messages": [{"role": "user", "content": text}], "stream": True,
                       "stream_options": {"include_usage": True}, "max_tokens": max_tokens, "seed": number * 1000 + turn,
                       "temperature": 0.8}  # fmt: skip
             try:
-                await chat(client, host, port, json.dumps(wanted).encode())
+                await chat(client, host, port, json.dumps(body).encode())
             except OSError as error:
                 client.errors.append(str(error))
             turn += 1
@@ -123,14 +123,14 @@ def free_port() -> int:
 @contextmanager
 def running(command: list[str], port: int, ready: str) -> Iterator[None]:
     """A server, from when it is ready until the block ends."""
-    with tempfile.TemporaryFile() as told:
-        child = subprocess.Popen(command, stdout=told, stderr=told)
+    with tempfile.TemporaryFile() as output:
+        child = subprocess.Popen(command, stdout=output, stderr=output)
         try:
             _wait(child, f"http://127.0.0.1:{port}{ready}")
             yield
         except BaseException:
-            told.seek(0)
-            print(told.read()[-2000:].decode(errors="replace"), file=sys.stderr)
+            output.seek(0)
+            print(output.read()[-2000:].decode(errors="replace"), file=sys.stderr)
             raise
         finally:
             child.terminate()
@@ -212,16 +212,16 @@ def main() -> None:
     parser.add_argument("--only", choices=("ours", "llama.cpp"))
     args = parser.parse_args()
     kinds = [args.only] if args.only else ["ours", "llama.cpp"]
-    found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in kinds}
+    runs: dict[str, list[dict[str, Any]]] = {kind: [] for kind in kinds}
     for number in range(args.rounds):
         for kind in kinds:
             print(f"round {number + 1} of {args.rounds}: {kind}", file=sys.stderr)
-            found[kind].append(measure(kind, args))
+            runs[kind].append(measure(kind, args))
     rows = []
-    for name in found[kinds[0]][0]:
+    for name in runs[kinds[0]][0]:
         cells = []
         for kind in kinds:
-            values = [run[name] for run in found[kind]]
+            values = [run[name] for run in runs[kind]]
             cells.append(values[0] if name == "error" else f"{statistics.median(values):.1f}")
         rows.append([name, *cells])
     for row in [["", *kinds], *rows]:

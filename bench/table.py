@@ -29,7 +29,7 @@ def lines(answers: Sequence[Answer]) -> Iterator[Line]:
     for answer in answers:
         if answer.ours.file != file:
             file = answer.ours.file
-            yield Line(asked(FOLDER / file))
+            yield Line(question_of(FOLDER / file))
         if answer.label and answer.ours.question != question:
             yield Line(f"  {answer.ours.question}")
         question = answer.ours.question
@@ -44,7 +44,7 @@ def _cells(answer: Answer) -> Iterator[str]:
         yield times(answer.times_as_fast(other))
 
 
-def asked(path: Path) -> str:
+def question_of(path: Path) -> str:
     """The first sentence of a file's docstring; its name where there is none."""
     if not path.exists():
         return path.name

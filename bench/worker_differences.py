@@ -71,13 +71,13 @@ def compare(path: str, copy: str, address: str) -> None:
             exact.append(of_prompt(engine))
     print(f"{Path(path).name}: exact, worker and CPU {apart(*exact)}")
     for cache, flash in WAYS:
-        found, changes = [], []
+        pair, changes = [], []
         for given in places.values():
             with Engine(path, **{**options, **given, "kv_cache_type": cache, "flash_attention": flash}) as engine:
-                found.append(of_prompt(engine))
+                pair.append(of_prompt(engine))
                 changes.append(by_company(engine))
-        print(f"  cache {cache:4} flash {flash:4}: worker and CPU {apart(*found)}; CPU and exact "
-              f"{apart(found[0], exact[0])}; worker and exact {apart(found[1], exact[0])}; alone and beside others CPU "
+        print(f"  cache {cache:4} flash {flash:4}: worker and CPU {apart(*pair)}; CPU and exact "
+              f"{apart(pair[0], exact[0])}; worker and exact {apart(pair[1], exact[0])}; alone and beside others CPU "
               f"{changes[0]:.5f} worker {changes[1]:.5f}")  # fmt: skip
 
 

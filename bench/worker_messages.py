@@ -35,13 +35,13 @@ def measure(path: str, address: str) -> None:
     with Engine(path, num_ctx=1024, threads=1, devices=[address]) as engine:
         worker = engine._loaded.backend.workers[0]
         for name, params in REQUESTS.items():
-            found = []
+            counts = []
             for length in (SHORT, SHORT, LONG):  # the first takes memory
                 before = worker.counts()
                 answer = engine.generate(PROMPT, replace(params, max_tokens=length), cache=False)
                 after = worker.counts()
-                found.append([len(answer.tokens), *(after[key] - before[key] for key in NAMES)])
-            (n, *few), (n_more, *many) = found[1:]
+                counts.append([len(answer.tokens), *(after[key] - before[key] for key in NAMES)])
+            (n, *few), (n_more, *many) = counts[1:]
             each = [(more - less) / (n_more - n) for less, more in zip(few, many, strict=True)]
             shown = "  ".join(f"{key} {value:9.1f}" for key, value in zip(NAMES, each, strict=True))
             print(f"{Path(path).name:32} {name:24} {shown}", flush=True)

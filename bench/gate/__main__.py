@@ -30,18 +30,18 @@ from ollama_engine.ml.weights.kernel_choice import THIS_CPU
 
 
 def parser() -> argparse.ArgumentParser:
-    found = argparse.ArgumentParser(
+    made = argparse.ArgumentParser(
         prog="python -m bench.gate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    found.add_argument("--all", action="store_true", help="every weight type")
-    found.add_argument("--only", nargs="+", default=[], metavar="WORD", help="rows with all of these in their name")
-    found.add_argument(
+    made.add_argument("--all", action="store_true", help="every weight type")
+    made.add_argument("--only", nargs="+", default=[], metavar="WORD", help="rows with all of these in their name")
+    made.add_argument(
         "--known-losses", action="store_true", help="hold rows that bench/gate/known_losses.py names to its floors"
     )
-    found.add_argument("--no-model", action="store_true", help="leave out the model, where it cannot be downloaded")
-    found.add_argument("--threads", type=int, default=1, metavar="N", help="of products; the model has all CPUs'")
-    found.add_argument("--model", type=Path, metavar="FILE", help="instead of SmolLM2, which is downloaded once")
-    return found
+    made.add_argument("--no-model", action="store_true", help="leave out the model, where it cannot be downloaded")
+    made.add_argument("--threads", type=int, default=1, metavar="N", help="of products; the model has all CPUs'")
+    made.add_argument("--model", type=Path, metavar="FILE", help="instead of SmolLM2, which is downloaded once")
+    return made
 
 
 @contextmanager

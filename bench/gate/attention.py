@@ -32,8 +32,8 @@ def group() -> Group:
     ours = paged_attention_chosen("f16")
     floors = {name: floor(f"attention of {CASES[case][0]}", ours=ours) for name, case in names.items()}
 
-    def measure(wanted: Collection[str]) -> Iterator[tuple[str, Measured]]:
-        for name in wanted:
+    def measure(chosen: Collection[str]) -> Iterator[tuple[str, Measured]]:
+        for name in chosen:
             _, rows, how = CASES[names[name]]
             with ExitStack() as opened:
                 steps = {

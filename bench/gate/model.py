@@ -29,12 +29,12 @@ def group(given: Path | None) -> Group:
     names = {f"model, {part}": part for part in PARTS}
     config = EngineConfig(num_ctx=2 * PROMPT, parallel=8, gpu_layers=0)
 
-    def measure(wanted: Collection[str]) -> Iterator[tuple[str, Measured]]:
+    def measure(chosen: Collection[str]) -> Iterator[tuple[str, Measured]]:
         file = given or real_model()
         if file is None:
             raise SystemExit("gate: SmolLM2 cannot be downloaded; --model FILE or SMOLLM2=FILE names a file of yours")
         with closing(load(file, config)) as ours, closing(load(file, config, kernels=GGML)) as ggml:
-            for name in wanted:
+            for name in chosen:
                 sides = {side: lambda part=names[name], loaded=loaded: seconds(part, loaded)
                          for side, loaded in ((OURS, ours), ("ggml", ggml))}  # fmt: skip
                 yield name, Measured(by_turns(sides))

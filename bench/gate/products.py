@@ -60,12 +60,12 @@ def _group(machine: Machine, kind: str, one: Product) -> Group:
     products = {f"{title}, {n} {unit}{'s' * (n > 1)}": replace(one, rows=n) for n in ROWS}
     from_memory = kind.endswith("memory")
 
-    def measure(wanted: Collection[str]) -> Iterator[tuple[str, Measured]]:
-        with matrices(machine.backend, one, machine.nbytes if from_memory else 0) as found:
-            for name in wanted:
+    def measure(chosen: Collection[str]) -> Iterator[tuple[str, Measured]]:
+        with matrices(machine.backend, one, machine.nbytes if from_memory else 0) as stored:
+            for name in chosen:
                 of = products[name]
-                times = _times(machine.backend, of, found)
-                yield name, _with_plain_read(machine, of, found, times) if from_memory else Measured(times)
+                times = _times(machine.backend, of, stored)
+                yield name, _with_plain_read(machine, of, stored, times) if from_memory else Measured(times)
 
     return Group(title, {name: _floor(kind, of.rows) for name, of in products.items()}, measure)
 
@@ -74,18 +74,18 @@ def _floor(kind: str, rows: int) -> float:
     return FLOORS[f"{kind}, few rows" if kind == "product from cache" and rows <= FEW_ROWS else kind]
 
 
-def _times(backend: Backend, of: Product, found: Matrices) -> Times:
+def _times(backend: Backend, of: Product, stored: Matrices) -> Times:
     """Where the engine takes one of ggml's kernels, that is not measured twice: chance would tell the two apart."""
-    sides = ggml_kernels(of, found)
-    if (same := chosen_of_ggml(backend, of, found)) is not None:
-        times = compare(backend, of, found, sides)
+    sides = ggml_kernels(of, stored)
+    if (same := chosen_of_ggml(backend, of, stored)) is not None:
+        times = compare(backend, of, stored, sides)
         return {OURS: times[same]} | times
-    return compare(backend, of, found, {OURS: chosen_kernel(of)} | sides)
+    return compare(backend, of, stored, {OURS: chosen_kernel(of)} | sides)
 
 
-def _with_plain_read(machine: Machine, product: Product, found: Matrices, times: Times) -> Measured:
+def _with_plain_read(machine: Machine, product: Product, stored: Matrices, times: Times) -> Measured:
     if product.rows > FEW_ROWS:
         return Measured(times)
-    n = product.per_sample(len(found.weights))
+    n = product.per_sample(len(stored.weights))
     plain = by_turns({READ: lambda: machine.read(n * product.read_bytes)})
     return Measured(times | {READ: plain[READ] / n}, product.read_bytes)

@@ -82,24 +82,24 @@ def judge(groups: Sequence[Group], show: Callable[[Verdict], None]) -> list[Verd
 
     Raises ValueError where a row that was asked for is not measured: it may have been renamed.
     """
-    found: dict[str, Verdict] = {}
+    verdicts: dict[str, Verdict] = {}
     suspicious = {name for group in groups for name in group.floors}
     for _ in range(ATTEMPTS):
         for group in groups:
             if names := [name for name in group.floors if name in suspicious]:
-                _measure(group, names, found, show)
-        suspicious = {name for name in suspicious if found[name].missed}
-    return list(found.values())
+                _measure(group, names, verdicts, show)
+        suspicious = {name for name in suspicious if verdicts[name].missed}
+    return list(verdicts.values())
 
 
-def _measure(group: Group, names: list[str], found: dict[str, Verdict], show: Callable[[Verdict], None]) -> None:
+def _measure(group: Group, names: list[str], verdicts: dict[str, Verdict], show: Callable[[Verdict], None]) -> None:
     waited = set(names)
     for name, measured in group.measure(names):
-        before = found.get(name)
+        before = verdicts.get(name)
         joined = measured if before is None else before.measured.joined(measured)
-        found[name] = Verdict(name, group.floors[name], joined, 1 if before is None else before.attempts + 1)
+        verdicts[name] = Verdict(name, group.floors[name], joined, 1 if before is None else before.attempts + 1)
         waited.discard(name)
-        show(found[name])
+        show(verdicts[name])
     if waited:
         raise ValueError(f"{', '.join(sorted(waited))}: asked for and not measured; has it been renamed?")
 

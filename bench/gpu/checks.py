@@ -54,9 +54,9 @@ def tell(text: str) -> None:
     print(f"gpu-check: {text}", file=sys.stderr, flush=True)
 
 
-def choose_device(backend: str, found: Sequence[Device], name: str | None) -> Device:
+def choose_device(backend: str, devices: Sequence[Device], name: str | None) -> Device:
     """The device of that name, or the first one that the backend drives. Ends the program where there is none."""
-    driven = [device for device in found if device.library == LIBRARIES[backend]]
+    driven = [device for device in devices if device.library == LIBRARIES[backend]]
     named = [device for device in driven if name in (None, device.name)]
     if named:
         return named[0]

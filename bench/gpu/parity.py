@@ -39,11 +39,11 @@ def compare(subject: Subject, device: str, folder: Path) -> Iterator[Row]:
     for setting in subject.settings:
         allowed = limit(setting.cache, quantized=subject.quantized, mixture=subject.mixture)
         try:
-            found = _figures(path, request, setting, subject.num_ctx, device)
+            results = _figures(path, request, setting, subject.num_ctx, device)
         except Exception as error:  # (a row of the report, whatever it is)
             yield Row(subject.name, str(setting), limit=allowed, error=f"{type(error).__name__}: {error}")
         else:
-            yield Row(subject.name, str(setting), limit=allowed, **found)
+            yield Row(subject.name, str(setting), limit=allowed, **results)
 
 
 def _figures(path: str, request: Request, setting: Setting, num_ctx: int, device: str) -> dict[str, Any]:
@@ -83,11 +83,11 @@ def compare_all(device: str, names: Sequence[str], tell: Callable[[str], None]) 
     for number, name in enumerate(names):
         tell(f"parity {number + 1} of {len(names)}: {name}")
         command = [sys.executable, "-m", "bench.gpu.parity", "--device", device, "--model", name]
-        found = run_child(name, command)
-        for row in found:
+        made = run_child(name, command)
+        for row in made:
             if not row.passed:
                 tell(f"  FAILED {row.setting}: {row.error or figures(row)}")
-        rows += found
+        rows += made
     return rows
 
 

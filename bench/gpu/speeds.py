@@ -54,7 +54,7 @@ def compare(
     if backend is not None:
         tell("building llama.cpp's llama-bench with the same backend, unless it is there")
         program = str(build_tools(backend) / "llama-bench")
-    found = []
+    speeds = []
     for model in models:
         tell(f"speed: {Path(model).name}")
         mine, other = [], []
@@ -62,8 +62,8 @@ def compare(
             mine.append(ours(model, device, load))
             if program is not None:
                 other.append(peers(program, model, device, load))
-        found.append(_speed(Path(model).name, load, mine, other))
-    return found
+        speeds.append(_speed(Path(model).name, load, mine, other))
+    return speeds
 
 
 def _speed(name: str, load: Load, mine: Sequence[tuple[float, float]], other: Sequence[tuple[float, float]]) -> Speed:

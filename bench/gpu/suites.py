@@ -56,15 +56,15 @@ def read_junit(name: str, text: str) -> Suite:
 
 def run_suites(options: Sequence[str], names: Sequence[str], tell: Callable[[str], None]) -> list[Suite]:
     """`options`: where models go, such as ["--on-device", "CUDA0"]."""
-    found = []
+    suites = []
     for number, name in enumerate(names):
         tell(f"suite {number + 1} of {len(names)}: {name}")
         suite = run_suite(options, name)
         for test in suite.failed:
             tell(f"  FAILED {test}")
         tell(f"  {suite.passed} passed, {len(suite.failed)} failed, {suite.skipped} skipped {suite.error}".rstrip())
-        found.append(suite)
-    return found
+        suites.append(suite)
+    return suites
 
 
 def run_suite(options: Sequence[str], name: str, seconds: float = SUITE_SECONDS) -> Suite:

@@ -104,13 +104,13 @@ class Clients:
     def late(self, rng: random.Random) -> None:
         question = rng.choice(self.questions)
         try:
-            found = question.engine.generate(
+            answer = question.engine.generate(
                 question.prompt, question.params, timeout=rng.random() * BRIEF + 1e-4, **question.options
             )
         except DeadlineError:
             self.tally.add("timeout", cut=True)
         else:
-            self.same("timeout", (found.tokens, found.text), question.alone)
+            self.same("timeout", (answer.tokens, answer.text), question.alone)
 
     def cancelled(self, rng: random.Random) -> None:
         question = rng.choice(self.questions)

@@ -84,13 +84,13 @@ def params() -> Iterator[SamplingParams]:
 
 
 def questions(text: Engine, vision: Engine) -> list[Question]:
-    found = [
-        Question(text, prompt, chosen, {"format": wanted} if wanted else {}, "format" if wanted else "text")
-        for prompt, chosen, wanted in itertools.product(PROMPTS, params(), FORMATS)
+    made = [
+        Question(text, prompt, chosen, {"format": form} if form else {}, "format" if form else "text")
+        for prompt, chosen, form in itertools.product(PROMPTS, params(), FORMATS)
     ]
     for colour, chosen in itertools.product(COLOURS, params()):
-        found.append(Question(vision, "What is this?", chosen, {"images": [picture(colour)]}, "image"))
-    return found
+        made.append(Question(vision, "What is this?", chosen, {"images": [picture(colour)]}, "image"))
+    return made
 
 
 def picture(colour: str) -> Image:

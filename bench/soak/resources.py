@@ -53,17 +53,17 @@ class Watch(threading.Thread):
 
 def faults_of(samples: list[Sample], before: Sample, after: Sample) -> list[str]:
     """Resources that grew. `before` and `after` the clients: engines loaded, nobody asking."""
-    found = []
+    faults = []
     if after.descriptors > before.descriptors:
-        found.append(f"descriptors: {before.descriptors} before, {after.descriptors} after")
+        faults.append(f"descriptors: {before.descriptors} before, {after.descriptors} after")
     if after.threads > before.threads:
-        found.append(f"threads: {before.threads} before, {after.threads} after")
+        faults.append(f"threads: {before.threads} before, {after.threads} after")
     size = len(samples) // QUARTER
     if size:
         early, late = (median(s.rss_mib for s in part) for part in (samples[size : 2 * size], samples[-size:]))
         if late - early > GROWTH_MIB:
-            found.append(f"memory: {early:.1f} MiB in the second quarter, {late:.1f} in the last")
-    return found
+            faults.append(f"memory: {early:.1f} MiB in the second quarter, {late:.1f} in the last")
+    return faults
 
 
 def draw(samples: list[Sample], path: Path) -> None:
