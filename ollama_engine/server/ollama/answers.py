@@ -1,4 +1,4 @@
-"""The common part of /api/generate and /api/chat: the model, its options, and how an answer's lines end."""
+"""The common part of requests to /api/generate and /api/chat: the model, its options, and their chunks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ollama_engine.chat.go_template import GoTemplate
 from ollama_engine.errors import ChatError
-from ollama_engine.server.durations import keep_alive, nanoseconds, timestamp
+from ollama_engine.server.durations import keep_alive, timestamp
 from ollama_engine.server.errors import ApiError
 from ollama_engine.server.ollama.ndjson import Line
 from ollama_engine.server.request_log import note, note_names
@@ -24,22 +24,17 @@ if TYPE_CHECKING:
     from fastapi import Request
 
     from ollama_engine.runner.chat.results import ChatChunk
-    from ollama_engine.runner.request.results import Usage
-    from ollama_engine.sample import SamplingParams, TokenLogprobs
+    from ollama_engine.sample import SamplingParams
     from ollama_engine.segments import Segment
-    from ollama_engine.server.managing import ModelLease
     from ollama_engine.server.ollama.schemas import ModelRequest, TextRequest
     from ollama_engine.server.served import ServedModel
     from ollama_engine.server.service import Service
     from ollama_engine.store.stored_model import StoredModel
 
-__all__ = ["OllamaCall", "PieceCounter", "chat_chunks", "debug_line", "end_of", "head_of", "joined_field",
-           "joined_list", "load_only", "logprob_entries", "read_call", "read_text_call", "request_options", "sampling",
-           "template_options"]  # fmt: skip
+__all__ = ["OllamaCall", "chat_chunks", "debug_line", "head_of", "load_only", "read_call", "read_text_call",
+           "request_options", "sampling", "template_options"]  # fmt: skip
 
 MOST_TOP_LOGPROBS = 20
-REPEATS = 30
-"""How often the same piece may follow itself: a model that writes it still again has lost its way."""
 
 
 @dataclass(frozen=True)
@@ -150,70 +145,6 @@ def debug_line(call: OllamaCall, segments: Sequence[Segment]) -> Line:
     return {**head_of(call), "_debug_info": {"rendered_template": shown, "image_count": texts.count(None)}}
 
 
-class PieceCounter:
-    """Counts how often a piece of text has followed itself."""
-
-    def __init__(self) -> None:
-        self._piece = ""
-        self._times = 0
-
-    def too_often(self, piece: str) -> bool:
-        """Whether the answer goes round in a circle."""
-        piece = piece.strip()
-        self._times = self._times + 1 if piece == self._piece else 0
-        self._piece = piece
-        return self._times > REPEATS
-
-
-async def logprob_entries(model: ServedModel, logprobs: Sequence[TokenLogprobs]) -> list[Line]:
-    """Log-probabilities of tokens, each with its text and bytes."""
-    ids = [token for entry in logprobs for token in (entry.token, *(token for token, _ in entry.top))]
-    texts = iter(await model.token_bytes(ids))
-    entries = []
-    for entry in logprobs:
-        line = logprob_entry(next(texts), entry.logprob)
-        if entry.top:
-            line["top_logprobs"] = [logprob_entry(next(texts), logprob) for _, logprob in entry.top]
-        entries.append(line)
-    return entries
-
-
-def logprob_entry(token: bytes, logprob: float) -> Line:
-    # JSON has no infinity.
-    return {"token": token.decode("utf-8", "replace"), "logprob": max(logprob, -1e38), "bytes": list(token)}
-
-
 def head_of(call: OllamaCall) -> Line:
     """The fields that every line begins with."""
     return {"model": call.name, "created_at": timestamp()}
-
-
-def end_of(call: OllamaCall, lease: ModelLease, reason: str, usage: Usage | None, n_tokens: int) -> Line:
-    """The fields of a last line. Without usage, the answer was broken off behind `n_tokens`."""
-    total = time.perf_counter() - call.started
-    end: Line = {
-        "done": True,
-        "done_reason": reason,
-        "total_duration": nanoseconds(total),
-        "load_duration": nanoseconds(lease.load_seconds),
-    }
-    if usage is None:
-        return end | {"eval_count": n_tokens}
-    if usage.dropped_prompt_tokens or usage.shifted_tokens:
-        call.note(dropped_tokens=usage.dropped_prompt_tokens + usage.shifted_tokens)
-    return end | {
-        "prompt_eval_count": usage.prompt_tokens - usage.dropped_prompt_tokens,
-        "prompt_eval_duration": nanoseconds(usage.prompt_seconds),
-        "eval_count": usage.completion_tokens,
-        "eval_duration": nanoseconds(usage.completion_seconds),
-    }
-
-
-def joined_field(lines: Sequence[Mapping[str, Any]], name: str) -> str:
-    """A text, whose pieces stand in several lines."""
-    return "".join(line.get(name, "") for line in lines)
-
-
-def joined_list(lines: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
-    """A list, whose parts stand in several lines."""
-    return [entry for line in lines for entry in line.get(name, ())]

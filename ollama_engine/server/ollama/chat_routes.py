@@ -10,17 +10,13 @@ from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
 from ollama_engine.chat.events import ToolCallEnd
+from ollama_engine.server.ollama.answer_lines import answer_lines, joined_field, joined_list
 from ollama_engine.server.ollama.answers import (
     OllamaCall,
-    PieceCounter,
     chat_chunks,
     debug_line,
-    end_of,
     head_of,
-    joined_field,
-    joined_list,
     load_only,
-    logprob_entries,
     read_text_call,
     request_options,
     sampling,
@@ -35,13 +31,14 @@ from ollama_engine.server.service import Service, service_of
 
 if TYPE_CHECKING:
     from ollama_engine.runner.chat.results import ChatChunk
-    from ollama_engine.sample import TokenLogprobs
-    from ollama_engine.server.managing import ModelLease
     from ollama_engine.server.requests.prompts import Message
 
 __all__ = ["router"]
 
 router = APIRouter(tags=["ollama"])
+
+EMPTY: Line = {"message": {"role": "assistant", "content": ""}}
+"""The fields of a line without text."""
 
 
 @router.post("/api/chat")
@@ -52,7 +49,7 @@ async def chat(body: ChatRequest, request: Request, service: Annotated[Service, 
         messages = conversation(call.stored, list(map(as_message, body.messages)), instead=["system"])
         lines = chat_lines(service, call, body, messages)
     else:
-        lines = load_only(service, call, {**head_of(call), "message": {"role": "assistant", "content": ""}})
+        lines = load_only(service, call, {**head_of(call), **EMPTY})
     return await respond(request, lines, joined_chat, stream=body.stream is not False)
 
 
@@ -74,51 +71,21 @@ async def chat_lines(
         if "format" in options and "tools" in options:
             # An answer in a format cannot be a call.
             options["tool_choice"] = "none"
-        lines = ChatLines(call, lease)
-        async with aclosing(chat_chunks(call, model, messages, sampling(call, body, model), options)) as chunks:
-            async for chunk in chunks:
-                for line in await lines.of(chunk):
-                    yield line
-                if lines.ended:
-                    return
+        chunks = chat_chunks(call, model, messages, sampling(call, body, model), options)
+        async with aclosing(answer_lines(call, lease, chunks, EMPTY, chat_fields)) as lines:
+            async for line in lines:
+                yield line
 
 
-class ChatLines:
-    """Makes lines of chunks. Log-probabilities of text that is held back wait for it."""
-
-    def __init__(self, call: OllamaCall, lease: ModelLease) -> None:
-        self._call = call
-        self._lease = lease
-        self._pieces = PieceCounter()
-        self._logprobs: list[TokenLogprobs] = []
-        self._n_tokens = 0
-        self.ended = False
-
-    async def of(self, chunk: ChatChunk) -> list[Line]:
-        """The lines of a chunk: none, one, and the last one of the answer."""
-        lines: list[Line] = []
-        self._n_tokens += len(chunk.tokens)
-        self._logprobs += chunk.logprobs or ()
-        message: Line = {"role": "assistant", "content": chunk.content}
-        if chunk.reasoning:
-            message["thinking"] = chunk.reasoning
-        calls = [tool_call(event) for event in chunk.tool_events if isinstance(event, ToolCallEnd)]
-        if calls:
-            message["tool_calls"] = calls
-        last = chunk.finish_reason is not None
-        if chunk.content or len(message) > 2 or (last and self._logprobs):
-            line = {**head_of(self._call), "message": message, "done": False}
-            if self._logprobs:
-                line["logprobs"] = await logprob_entries(self._lease.model, self._logprobs)
-                self._logprobs = []
-            lines.append(line)
-        circles = bool(chunk.content) and self._pieces.too_often(chunk.content)
-        if last or circles:
-            self.ended = True
-            reason = "length" if circles or chunk.finish_reason == "length" else "stop"
-            end = end_of(self._call, self._lease, reason, chunk.usage, self._n_tokens)
-            lines.append({**head_of(self._call), "message": {"role": "assistant", "content": ""}, **end})
-        return lines
+def chat_fields(chunk: ChatChunk) -> Line:
+    """The message that a chunk adds to."""
+    message: Line = {"role": "assistant", "content": chunk.content}
+    if chunk.reasoning:
+        message["thinking"] = chunk.reasoning
+    calls = [tool_call(event) for event in chunk.tool_events if isinstance(event, ToolCallEnd)]
+    if calls:
+        message["tool_calls"] = calls
+    return {"message": message}
 
 
 def tool_call(event: ToolCallEnd) -> Line:

@@ -13,17 +13,13 @@ from ollama_engine.chat.go_template import GoTemplate
 from ollama_engine.runner.chat.results import ChatChunk
 from ollama_engine.segments import Text
 from ollama_engine.server.errors import TOO_LONG, ApiError
+from ollama_engine.server.ollama.answer_lines import answer_lines, joined_field, joined_list
 from ollama_engine.server.ollama.answers import (
     OllamaCall,
-    PieceCounter,
     chat_chunks,
     debug_line,
-    end_of,
     head_of,
-    joined_field,
-    joined_list,
     load_only,
-    logprob_entries,
     read_text_call,
     request_options,
     sampling,
@@ -37,15 +33,16 @@ from ollama_engine.server.service import Service, service_of
 
 if TYPE_CHECKING:
     from ollama_engine.runner.request.prompts import Prompt
-    from ollama_engine.sample import TokenLogprobs
     from ollama_engine.segments import Segment
-    from ollama_engine.server.managing import ModelLease
     from ollama_engine.server.requests.prompts import Message
     from ollama_engine.server.served import ServedModel
 
 __all__ = ["router"]
 
 router = APIRouter(tags=["ollama"])
+
+EMPTY: Line = {"response": ""}
+"""The fields of a line without text."""
 
 
 @router.post("/api/generate")
@@ -57,7 +54,7 @@ async def generate(
     if body.raw and (body.template or body.system or body.context):
         raise ApiError(400, "raw mode does not support template, system, or context")
     if not body.prompt and not body.images and not body.suffix:
-        lines = load_only(service, call, {**head_of(call), "response": ""})
+        lines = load_only(service, call, {**head_of(call), **EMPTY})
     elif body.raw or body.suffix:
         lines = plain_lines(service, call, body, image_files(body.images))
     else:
@@ -83,14 +80,9 @@ async def plain_lines(
         await check_length(model, segments, body)
         options = request_options(call, body, model) | {"prompt_token_ids": not body.raw}
         chunks = plain_chunks(model, prompt, sampling(call, body, model), images, options)
-        lines = GenerateLines(call, lease)
-        async with aclosing(chunks):
-            async for chunk in chunks:
-                for line in await lines.of(chunk):
-                    yield line
-                if lines.ended:
-                    break
-        yield lines.last()
+        async with aclosing(answer_lines(call, lease, chunks, EMPTY, generate_fields)) as lines:
+            async for line in lines:
+                yield line
 
 
 async def plain_chunks(
@@ -122,14 +114,10 @@ async def templated_lines(
             await check_length(model, await rendered(model, messages, **templating), body)
         options = request_options(call, body, model) | templating | {"prompt_token_ids": True}
         options |= {"context": context} if context else {}
-        lines = GenerateLines(call, lease)
-        async with aclosing(chat_chunks(call, model, messages, sampling(call, body, model), options)) as chunks:
-            async for chunk in chunks:
-                for line in await lines.of(chunk):
-                    yield line
-                if lines.ended:
-                    break
-        yield lines.last()
+        chunks = chat_chunks(call, model, messages, sampling(call, body, model), options)
+        async with aclosing(answer_lines(call, lease, chunks, EMPTY, generate_fields)) as lines:
+            async for line in lines:
+                yield line
 
 
 async def check_length(model: ServedModel, segments: list[Segment], body: GenerateRequest) -> None:
@@ -150,49 +138,9 @@ def messages_of(call: OllamaCall, body: GenerateRequest) -> list[Message]:
     return [*messages, message]
 
 
-class GenerateLines:
-    """Makes lines of chunks. Log-probabilities of text that is held back wait for it."""
-
-    def __init__(self, call: OllamaCall, lease: ModelLease) -> None:
-        self._call = call
-        self._lease = lease
-        self._pieces = PieceCounter()
-        self._logprobs: list[TokenLogprobs] = []
-        self._prompt: tuple[int, ...] = ()
-        self._tokens: list[int] = []
-        self._end: Line = {}
-
-    @property
-    def ended(self) -> bool:
-        """Whether only the last line is left to come."""
-        return bool(self._end)
-
-    async def of(self, chunk: ChatChunk) -> list[Line]:
-        """The line of a chunk, if it has any text."""
-        lines: list[Line] = []
-        self._prompt = chunk.prompt_token_ids or self._prompt
-        self._tokens += chunk.tokens
-        self._logprobs += chunk.logprobs or ()
-        last = chunk.finish_reason is not None
-        if chunk.content or chunk.reasoning or (last and self._logprobs):
-            line: Line = {**head_of(self._call), "response": chunk.content}
-            if chunk.reasoning:
-                line["thinking"] = chunk.reasoning
-            line["done"] = False
-            if self._logprobs:
-                line["logprobs"] = await logprob_entries(self._lease.model, self._logprobs)
-                self._logprobs = []
-            lines.append(line)
-        circles = bool(chunk.content) and self._pieces.too_often(chunk.content)
-        if last or circles:
-            reason = "length" if circles or chunk.finish_reason == "length" else "stop"
-            self._end = end_of(self._call, self._lease, reason, chunk.usage, len(self._tokens))
-        return lines
-
-    def last(self) -> Line:
-        """The last line, with the ids of the prompt and the answer, where the engine gave those of the prompt."""
-        context = {"context": [*self._prompt, *self._tokens]} if self._prompt else {}
-        return {**head_of(self._call), "response": "", **self._end, **context}
+def generate_fields(chunk: ChatChunk) -> Line:
+    """The text of a chunk."""
+    return {"response": chunk.content} | ({"thinking": chunk.reasoning} if chunk.reasoning else {})
 
 
 def joined_generate(lines: list[Line]) -> Line:

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from ollama_engine.server.ollama.answers import PieceCounter
+from ollama_engine.server.ollama.answer_lines import PieceCounter
 from tests.server.ollama.asking import ask, error_of, idle, lines_of, post
 
 GREEDY = {"temperature": 0, "num_predict": 8}
