@@ -39,7 +39,7 @@ class LayerStep:
         flat = nn.scaled_rows(ops.reshape(queries, head_dim * n_head, n), self.temperature)
         return ops.reshape(flat, head_dim, n_head, n)
 
-    def wanted(self, x: Tensor) -> Tensor:
+    def output_rows(self, x: Tensor) -> Tensor:
         """The rows of x [m, n] that a later block or the caller needs."""
         return x if self.outputs is None else ops.get_rows(x, self.outputs)
 

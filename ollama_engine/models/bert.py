@@ -37,7 +37,7 @@ class PostNormLayer(nn.Module):
     def forward(self, x: Tensor, step: LayerStep, o: BidirectionalOptions) -> Tensor:
         """x [n_embd, n] -> [n_embd, n], or fewer rows in the last layer."""
         a = self.attention.forward(x, step, o)
-        x = self.attention_norm(step.wanted(a) + step.wanted(x), o.norm_eps)
+        x = self.attention_norm(step.output_rows(a) + step.output_rows(x), o.norm_eps)
         return self.output_norm(self.mlp.forward(x) + x, o.norm_eps)
 
 

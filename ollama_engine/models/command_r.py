@@ -40,7 +40,7 @@ class Layer(nn.Module):
         """x [n_embd, n] -> [n_embd, n], or fewer rows in the last layer."""
         h = self.attn_norm(x, o.norm_eps)
         a = self.attention.forward(h, step, o)
-        return step.wanted(x) + step.wanted(a) + self.mlp.forward(step.wanted(h))
+        return step.output_rows(x) + step.output_rows(a) + self.mlp.forward(step.output_rows(h))
 
 
 class CommandR(Decoder):

@@ -25,12 +25,20 @@ class PreNormLayer(nn.Module):
     def forward(self, x: Tensor, step: LayerStep, o: Options) -> Tensor:
         """x [n_embd, n] -> [n_embd, n], or fewer rows in the last layer."""
         a = self.attention.forward(self.attn_norm(x, o.norm_eps), step, o)
-        x = step.wanted(a) + step.wanted(x)
+        x = step.output_rows(a) + step.output_rows(x)
         return self.feed_forward(self.ffn_norm(x, o.norm_eps), o) + x
 
     def feed_forward(self, x: Tensor, o: Options) -> Tensor:
         """x [n_embd, n] -> [n_embd, n], without norm and residual."""
         out: Tensor = self.mlp.forward(x)
+        return out
+
+
+class SparseLayer(PreNormLayer):
+    """A block whose feed-forward part is a mixture of experts."""
+
+    def feed_forward(self, x: Tensor, o: Options) -> Tensor:
+        out: Tensor = self.mlp.forward(x, o)
         return out
 
 

@@ -35,8 +35,8 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, step: LayerStep, o: Options) -> Tensor:
         """x [n_embd, n] -> [n_embd, n], or fewer rows in the last layer."""
-        a = step.wanted(self.attention.forward(self.attn_norm(x, o.norm_eps), step, o))
-        x = self.post_attention_norm(a, o.norm_eps) + step.wanted(x)
+        a = step.output_rows(self.attention.forward(self.attn_norm(x, o.norm_eps), step, o))
+        x = self.post_attention_norm(a, o.norm_eps) + step.output_rows(x)
         m = self.mlp.forward(self.ffn_norm(x, o.norm_eps))
         return self.post_ffw_norm(m, o.norm_eps) + x
 

@@ -20,7 +20,7 @@ from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.attention import SelfAttention
-from ollama_engine.models.decoder import Decoder, PreNormLayer
+from ollama_engine.models.decoder import Decoder, SparseLayer
 from ollama_engine.models.options import Options, read_common, read_experts, read_windows
 
 GAIN = 1.702
@@ -80,14 +80,10 @@ def activate(gate: Tensor, up: Tensor) -> Tensor:
     return ops.glu(ops.scale(gate, GAIN), ops.scale(up, 1 / GAIN, 1 / GAIN))
 
 
-class Layer(PreNormLayer):
+class Layer(SparseLayer):
     attention = nn.Part(SinkAttention)
     ffn_norm = nn.RMSNorm("post_attention_norm", "n_embd")
     mlp = nn.Part(SparseMLP)
-
-    def feed_forward(self, x: Tensor, o: Options) -> Tensor:
-        out: Tensor = self.mlp.forward(x, o)
-        return out
 
 
 class GptOss(Decoder):

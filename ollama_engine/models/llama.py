@@ -12,7 +12,7 @@ from ollama_engine import nn
 from ollama_engine.ml import ops
 from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.tensor import Tensor
-from ollama_engine.models.decoder import Decoder, PreNormLayer
+from ollama_engine.models.decoder import Decoder, PreNormLayer, SparseLayer
 from ollama_engine.models.options import Options, read_common, read_experts, read_windows
 
 
@@ -46,17 +46,13 @@ def _as_meant(scope: nn.Scope) -> nn.Scope:
     return replace(scope, weights={**scope.weights, up: scope.weights[down], down: scope.weights[up]})
 
 
-class SparseLayer(PreNormLayer):
+class MixtralLayer(SparseLayer):
     mlp = nn.Part(SparseMLP)
-
-    def feed_forward(self, x: Tensor, o: Options) -> Tensor:
-        out: Tensor = self.mlp.forward(x, o)
-        return out
 
 
 def make_layer(scope: nn.Scope) -> PreNormLayer:
     """One block: dense, or with experts where the file has them."""
-    return SparseLayer(scope) if scope.options.n_expert else PreNormLayer(scope)
+    return MixtralLayer(scope) if scope.options.n_expert else PreNormLayer(scope)
 
 
 class Llama(Decoder):

@@ -58,7 +58,7 @@ class Layer(nn.Module):
     def forward(self, x: Tensor, step: LayerStep, o: ModernBertOptions) -> Tensor:
         """x [n_embd, n] -> [n_embd, n], or fewer rows in the last layer."""
         a = self.attention.forward(self.attn_norm(x, o.norm_eps) if self.attn_norm else x, step, o)
-        x = step.wanted(a) + step.wanted(x)
+        x = step.output_rows(a) + step.output_rows(x)
         return self.mlp.forward(self.ffn_norm(x, o.norm_eps)) + x
 
 

@@ -1,8 +1,7 @@
 """Vision parts in files of their own, llama.cpp's "mmproj" files: which model one makes together with a text model.
 
-Their metadata begin with `clip.`. A model's module `projector` says how these and the tensors are called here. `TYPES`
-are the values of `clip.projector_type`. `KEYS` is {key below `clip.`: key below the architecture}. `NAMES` are pairs of
-(regular expression of a tensor's whole name, its name here).
+Their metadata begin with `clip.`. The `PROJECTOR` of a model's module `projector` says how these and the tensors are
+called here.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from ollama_engine.errors import ConfigError, ModelFormatError, Option
 from ollama_engine.ml.gguf.metadata import Metadata, MetadataValue
 from ollama_engine.models.media_tokens import TOKENS as VOCABULARY
 
-__all__ = ["Projector", "find_projector"]
+__all__ = ["TOWER_BLOCK", "Projector", "find_projector", "tower_keys"]
 
 PAIRS: tuple[tuple[str, str], ...] = (
     ("gemma3", "gemma3"),
@@ -28,7 +27,26 @@ PAIRS: tuple[tuple[str, str], ...] = (
 )
 """(architecture of the text model as it is known here, architecture of both together)."""
 
-PROJECTOR = Option("projector")
+TOWER_KEYS = (
+    "vision.block_count",
+    "vision.embedding_length",
+    "vision.feed_forward_length",
+    "vision.attention.head_count",
+    "vision.attention.layer_norm_epsilon",
+    "vision.patch_size",
+    "vision.image_mean",
+    "vision.image_std",
+)
+"""Keys that every vision part has, and that are called the same here."""
+
+TOWER_BLOCK = (
+    (r"v\.blk\.(\d+)\.attn_out\.(weight|bias)", r"v.blk.\1.attn_output.\2"),
+    (r"v\.blk\.(\d+)\.ffn_up\.(weight|bias)", r"v.blk.\1.mlp.fc1.\2"),
+    (r"v\.blk\.(\d+)\.ffn_down\.(weight|bias)", r"v.blk.\1.mlp.fc2.\2"),
+)
+"""`Projector.names` of a tower's blocks but for their norms, for towers of `nn.vision.TowerBlock`."""
+
+OPTION = Option("projector")
 
 CLIP = "clip"
 """`general.architecture` of these files."""
@@ -41,11 +59,16 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Projector:
-    """How a vision part is read. `architecture` is that of the whole model."""
+    """How a vision part is read."""
 
     architecture: str
+    """That of the whole model."""
+    types: tuple[str, ...]
+    """Values of `clip.projector_type`."""
     keys: Mapping[str, str]
+    """{key below `clip.`: key below the architecture}."""
     names: tuple[tuple[str, str], ...]
+    """(regular expression of a tensor's whole name, what replaces it)."""
 
     def metadata(self, text: Metadata, values: Mapping[str, MetadataValue]) -> Metadata:
         """Metadata of the whole model: those of the text model, and those of the vision part under known names.
@@ -76,6 +99,11 @@ class Projector:
         return found
 
 
+def tower_keys(*same: str) -> dict[str, str]:
+    """`Projector.keys`: those of every vision part, and others that are called the `same` here."""
+    return {name: name for name in (*TOWER_KEYS, *same)}
+
+
 def find_projector(architecture: str, clip: Mapping[str, MetadataValue]) -> Projector:
     """How the projector with these metadata is read beside a text model of this (known) architecture.
 
@@ -86,19 +114,19 @@ def find_projector(architecture: str, clip: Mapping[str, MetadataValue]) -> Proj
     for text, whole in PAIRS:
         if text != architecture:
             continue
-        module = import_module(f"ollama_engine.models.{whole}.projector")
-        if kind in module.TYPES:
-            return Projector(whole, module.KEYS, module.NAMES)
-        known += module.TYPES
+        projector: Projector = import_module(f"ollama_engine.models.{whole}.projector").PROJECTOR
+        if kind in projector.types:
+            return projector
+        known += projector.types
     takes = f"takes {', '.join(known)}" if known else "takes none"
-    raise ConfigError(PROJECTOR, f" is of the type {kind!r}, and a text model of architecture {architecture} {takes}",
+    raise ConfigError(OPTION, f" is of the type {kind!r}, and a text model of architecture {architecture} {takes}",
                       advice=["choose the one that was published with the model"])  # fmt: skip
 
 
 def _projector_type(clip: Mapping[str, MetadataValue]) -> str:
     if clip.get("general.architecture") != CLIP:
         raise ConfigError(
-            PROJECTOR, f" is a file of architecture {clip.get('general.architecture')!r}, and not the vision part of a "
+            OPTION, f" is a file of architecture {clip.get('general.architecture')!r}, and not the vision part of a "
             "model (an \"mmproj\" file, of architecture 'clip')",
         )  # fmt: skip
     for key in ("clip.vision.projector_type", "clip.projector_type"):

@@ -13,7 +13,7 @@ from ollama_engine.errors import ModelFormatError
 from ollama_engine.ml import ops
 from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.tensor import Tensor
-from ollama_engine.models.decoder import Decoder, PreNormLayer
+from ollama_engine.models.decoder import Decoder, SparseLayer
 from ollama_engine.models.options import Options, read_common, read_experts
 from ollama_engine.models.qwen2 import BiasedAttention
 from ollama_engine.models.qwen3 import NormedAttention
@@ -50,13 +50,9 @@ class SharedMLP(nn.Module):
         return nn.scaled_rows(y, ops.reshape(share, 1, 1, y.dim(1)))
 
 
-class Qwen3Layer(PreNormLayer):
+class Qwen3Layer(SparseLayer):
     attention = nn.Part(NormedAttention)
     mlp = nn.Part(SparseMLP)
-
-    def feed_forward(self, x: Tensor, o: Options) -> Tensor:
-        out: Tensor = self.mlp.forward(x, o)
-        return out
 
 
 class Qwen2Layer(Qwen3Layer):

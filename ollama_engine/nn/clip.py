@@ -18,9 +18,9 @@ from ollama_engine.nn.layers import Embedding, LayerNorm
 from ollama_engine.nn.module import Blocks, Module, Part, Scope, Weight
 from ollama_engine.nn.vision import (
     PatchEmbedding,
+    SquareOptions,
     TowerBlock,
     TowerMLP,
-    TowerOptions,
     in_graph,
     read_tower,
     wide_product,
@@ -33,22 +33,10 @@ ACTIVATIONS = ("quick_gelu", "gelu", "gelu_tanh")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClipOptions(TowerOptions):
-    image_size: int
-    """Side of the square that the tower reads, in pixels."""
+class ClipOptions(SquareOptions):
     activation: str
     """One of ACTIVATIONS."""
     class_token: bool
-
-    @property
-    def grid(self) -> int:
-        """Patches along a side."""
-        return self.image_size // self.patch_size
-
-    @property
-    def n_patches(self) -> int:
-        """Patches of a picture."""
-        return self.grid**2
 
     @property
     def n_places(self) -> int:

@@ -65,6 +65,29 @@ class TowerOptions:
         return 1 / math.sqrt(self.head_dim)
 
 
+@dataclass(frozen=True, kw_only=True)
+class SquareOptions(TowerOptions):
+    """Sizes of a tower whose pictures, or tiles of them, are squares of one size."""
+
+    image_size: int
+    """Side of the square in pixels."""
+
+    @property
+    def grid(self) -> int:
+        """Patches along a side."""
+        return self.image_size // self.patch_size
+
+    @property
+    def n_patches(self) -> int:
+        """Patches of a square."""
+        return self.grid**2
+
+    @property
+    def n_places(self) -> int:
+        """Rows of hidden states."""
+        return self.n_patches
+
+
 def read_tower(metadata: Metadata, *, eps: float | None = None, n_ff: int | None = None) -> dict[str, Any]:
     """The fields of TowerOptions from the keys below `vision.`; `eps` is used where the file has none.
 

@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from ollama_engine import nn
-from ollama_engine.ml.gguf.metadata import Metadata
-from ollama_engine.ml.graph.tensor import Tensor
-from ollama_engine.models.base import Multimodal
 from ollama_engine.models.gemma3.multimodal import Gemma3Multimodal
 from ollama_engine.models.gemma3.text import Gemma3Text
+from ollama_engine.models.images import ImageReader
 
-VISION = "v.patch_embedding.weight"
 
-
-class Gemma3(Gemma3Text):
-    def __init__(self, metadata: Metadata, weights: Mapping[str, Tensor]) -> None:
-        super().__init__(metadata, weights)
-        self.multimodal: Multimodal | None = None
-        if VISION in weights:
-            scope = nn.Scope(weights, self.options)
-            self.multimodal = Gemma3Multimodal(metadata, scope, self.n_input_ids)
-            self.unused_weights = tuple(name for name in self.unused_weights if name not in scope.used)
+class Gemma3(ImageReader, Gemma3Text):
+    vision_tensor = "v.patch_embedding.weight"
+    vision_part = Gemma3Multimodal

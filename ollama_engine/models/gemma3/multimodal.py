@@ -16,11 +16,10 @@ from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.gemma3.preprocess import Preprocessor
 from ollama_engine.models.gemma3.vision import VisionPart, read_options
+from ollama_engine.models.images import ImageTokens, input_ids
 from ollama_engine.models.media_tokens import newline_runs, split_run, token_id
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
-
     from ollama_engine.ml.graph.context import Context
 
 BEGIN, END = "<start_of_image>", "<end_of_image>"
@@ -28,21 +27,20 @@ AROUND = 2
 """Newlines before an image and after it."""
 
 
-class Gemma3Multimodal:
-    """Implements `models.Multimodal`."""
-
+class Gemma3Multimodal(ImageTokens):
     placeholder = BEGIN
 
-    def __init__(self, metadata: Metadata, scope: nn.Scope, n_input_ids: int) -> None:
+    def __init__(self, metadata: Metadata, scope: nn.Scope) -> None:
         """`scope`: all weights of the file, with the options of the text model."""
         self.options = read_options(metadata, scope.options.n_embd)
         self.vision = VisionPart(nn.Scope(scope.weights, self.options, used=scope.used))
-        self._preprocessor = Preprocessor(metadata, self.options)
-        self._begin = token_id(metadata, "image_start_token_id", BEGIN, n_input_ids)
-        self._end = token_id(metadata, "image_end_token_id", END, n_input_ids)
+        super().__init__(Preprocessor(metadata, self.options))
+        n_ids = input_ids(scope)
+        self._begin = token_id(metadata, "image_start_token_id", BEGIN, n_ids)
+        self._end = token_id(metadata, "image_end_token_id", END, n_ids)
         # Rows of the embedding table that this id stands for are replaced. Some files have no row for it.
         soft = metadata.u32("image_token_id", 0)
-        self._soft = soft if soft < n_input_ids else 0
+        self._soft = soft if soft < n_ids else 0
         self._runs = newline_runs(metadata)
         if 1 not in self._runs:
             raise ModelFormatError("the vocabulary has no token for a newline, which stands before and after an image")
@@ -53,44 +51,38 @@ class Gemma3Multimodal:
         """Soft tokens of an image attend to each other, so they are computed in one batch."""
         return MediaTraits(largest_group=self.options.n_tokens, bidirectional=True)
 
-    def preprocess(self, image: Image) -> PreparedImage:
-        """Array `patches` of a picture, RGB or RGBA."""
-        return self._preprocessor.prepare(image)
-
-    def largest_image(self) -> PreparedImage:
-        """All images have one size."""
-        return self._preprocessor.largest()
-
     def encode_multimodal(self, ctx: Context, image: PreparedImage) -> Tensor:
         """The graph of the vision part: soft tokens f32 [n_embd, n_tokens]."""
         return self.vision.forward(ctx.from_floats(image.arrays["patches"]), self.options)
 
     def post_tokenize(self, inputs: list[Input]) -> list[Input]:
         """Replace each image by its soft tokens with a token and newlines at either side."""
-        found: list[Input] = []
+        written: list[Input] = []
         after = 0  # newlines behind an image that are not written yet: more may follow
         for given in inputs:
             if given.media is not None:
-                found += self._newlines((after or self._taken(found)) + AROUND) + self._image(given.media)
+                before = after or self._take_newlines(written)
+                written += self._newlines(before + AROUND) + self.image_inputs(given.media)
                 after = AROUND
             elif after and given.token in self._lengths:
                 after += self._lengths[given.token]
             else:
-                found += [*self._newlines(after), given]
+                written += [*self._newlines(after), given]
                 after = 0
-        return found + self._newlines(after)
+        return written + self._newlines(after)
 
-    def _taken(self, found: list[Input]) -> int:
-        """Remove the newlines at the end of `found`: how many there were."""
+    def _take_newlines(self, inputs: list[Input]) -> int:
+        """Remove the newlines at the end of `inputs`: how many there were."""
         n = 0
-        while found and found[-1].token in self._lengths:
-            n += self._lengths[found.pop().token]
+        while inputs and inputs[-1].token in self._lengths:
+            n += self._lengths[inputs.pop().token]
         return n
 
     def _newlines(self, n: int) -> list[Input]:
         return [Input(self._runs[length]) for length in split_run(n, self._runs)]
 
-    def _image(self, item: MediaItem) -> list[Input]:
+    def image_inputs(self, item: MediaItem) -> list[Input]:
+        """Its soft tokens in one batch, between a token that begins and one that ends them."""
         n = item.n_inputs
         return [
             Input(self._begin),

@@ -17,23 +17,11 @@ from ollama_engine.nn import vision
 
 
 @dataclass(frozen=True, kw_only=True)
-class VisionOptions(vision.TowerOptions):
-    image_size: int
-    """Side of the square that every picture is resized to, in pixels."""
+class VisionOptions(vision.SquareOptions):
     pool: int
     """Side of the square of patches that becomes one soft token."""
     n_text: int
     """Length of an embedding of the text model."""
-
-    @property
-    def grid(self) -> int:
-        """Patches along a side."""
-        return self.image_size // self.patch_size
-
-    @property
-    def n_places(self) -> int:
-        """Patches of an image."""
-        return self.grid**2
 
     @property
     def n_tokens(self) -> int:

@@ -15,16 +15,15 @@ import numpy as np
 
 from ollama_engine import nn
 from ollama_engine.errors import ModelFormatError
-from ollama_engine.input import Input, MediaItem, MediaTraits, PreparedImage
+from ollama_engine.input import Input, MediaItem, PreparedImage
 from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.tensor import Tensor
+from ollama_engine.models.images import ImageTokens, input_ids, rows_of
 from ollama_engine.models.llama4.preprocess import Preprocessor
 from ollama_engine.models.llama4.vision import VisionPart, read_options
 from ollama_engine.models.media_tokens import token_id, token_named
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
-
     from ollama_engine.ml.graph.context import Context
 
 IMAGE = "<|image|>"
@@ -48,9 +47,7 @@ class TileTokens:
     """Before the whole picture."""
 
 
-class Llama4Multimodal:
-    """Implements `models.Multimodal`."""
-
+class Llama4Multimodal(ImageTokens):
     placeholder = IMAGE
 
     def __init__(self, metadata: Metadata, scope: nn.Scope) -> None:
@@ -59,9 +56,9 @@ class Llama4Multimodal:
             raise ModelFormatError(f"the file has no tensor {ADAPTER}, which a part that reads images has")
         self.options = read_options(metadata, scope.options.n_embd, scope.weights[ADAPTER].dim(1))
         self.vision = VisionPart(nn.Scope(scope.weights, self.options, used=scope.used))
-        self._preprocessor = Preprocessor(metadata, self.options)
+        super().__init__(Preprocessor(metadata, self.options))
         self._metadata = metadata
-        self._n_ids = scope.weights["token_embd.weight"].dim(1)
+        self._n_ids = input_ids(scope)
 
     @cached_property
     def tokens(self) -> TileTokens:
@@ -76,43 +73,23 @@ class Llama4Multimodal:
             whole=token_named(self._metadata, IMAGE, n_ids),
         )
 
-    @property
-    def traits(self) -> MediaTraits:
-        """Embeddings attend to what is before them, as text does: an image may be cut anywhere."""
-        return MediaTraits()
-
-    def preprocess(self, image: Image) -> PreparedImage:
-        """Array `tiles` of a picture, RGB or RGBA; grid (rows, columns)."""
-        return self._preprocessor.prepare(image)
-
-    def largest_image(self) -> PreparedImage:
-        """As many tiles as there can be."""
-        return self._preprocessor.largest()
-
     def encode_multimodal(self, ctx: Context, image: PreparedImage) -> Tensor:
         """The graph of the vision part: f32 [n_embd, n_inputs], tile after tile."""
         return self.vision.forward(ctx, np.asarray(image.arrays["tiles"], np.float32), self.options)
 
-    def post_tokenize(self, inputs: list[Input]) -> list[Input]:
-        """Replace each image by its tiles, with tokens between them and around them."""
-        found: list[Input] = []
-        for given in inputs:
-            found += [given] if given.media is None else self._image(given.media)
-        return found
-
-    def _image(self, item: MediaItem) -> list[Input]:
+    def image_inputs(self, item: MediaItem) -> list[Input]:
+        """Its tiles, with tokens between them and around them."""
         rows, columns = item.grid
         tokens = self.tokens
-        found = [Input(tokens.begin)]
+        written = [Input(tokens.begin)]
         if rows * columns > 1:
             for tile in range(rows * columns):
                 ends_row = (tile + 1) % columns == 0
-                found += [*self._tile(item, tile), Input(tokens.row_end if ends_row else tokens.between)]
+                written += [*self._tile(item, tile), Input(tokens.row_end if ends_row else tokens.between)]
         last = item.n_inputs // self.options.n_tokens - 1
-        return [*found, Input(tokens.whole), *self._tile(item, last), Input(tokens.end)]
+        return [*written, Input(tokens.whole), *self._tile(item, last), Input(tokens.end)]
 
     def _tile(self, item: MediaItem, tile: int) -> list[Input]:
         """All parts of an image share one encoding. So a batch needs no more of it than it has room for."""
-        n, patch = self.options.n_tokens, self.tokens.patch
-        part = item.part(tile * n, (tile + 1) * n)
-        return [Input(patch, part), *[Input(patch)] * (n - 1)]
+        n = self.options.n_tokens
+        return rows_of(item.part(tile * n, (tile + 1) * n), self.tokens.patch)

@@ -51,7 +51,7 @@ class Preprocessor:
     def largest(self) -> PreparedImage:
         """A canvas of MAX_TILES."""
         o = self.options
-        return self._prepared(np.zeros((MAX_TILES + 1, o.n_places - 1, o.n_pixels), np.float32), 1, MAX_TILES)
+        return self._prepared(np.zeros((MAX_TILES + 1, o.n_patches, o.n_pixels), np.float32), 1, MAX_TILES)
 
     def _patches(self, tile: Image) -> FloatArray:
         channels = np.asarray(tile, np.uint8).transpose(2, 0, 1)

@@ -17,7 +17,7 @@ from ollama_engine.ml import ops
 from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.attention import LayerStep, SelfAttention
-from ollama_engine.models.decoder import Decoder, PreNormLayer
+from ollama_engine.models.decoder import Decoder, PreNormLayer, SparseLayer
 from ollama_engine.models.options import Options, read_common, read_experts
 
 MAVERICK_EXPERTS = 128
@@ -81,13 +81,9 @@ class SparseMLP(nn.Module):
         return nn.sum_slots(out) + self.shared.forward(x)
 
 
-class SparseLayer(PreNormLayer):
+class ExpertLayer(SparseLayer):
     attention = nn.Part(Llama4Attention)
     mlp = nn.Part(SparseMLP)
-
-    def feed_forward(self, x: Tensor, o: Options) -> Tensor:
-        out: Tensor = self.mlp.forward(x, o)
-        return out
 
 
 class DenseLayer(PreNormLayer):
@@ -99,7 +95,7 @@ def make_layer(scope: nn.Scope) -> PreNormLayer:
     o: Llama4Options = scope.options
     layer = int(scope.prefix.split(".")[1])
     sparse = o.expert_period > 0 and (layer + 1) % o.expert_period == 0
-    return SparseLayer(scope) if sparse else DenseLayer(scope)
+    return ExpertLayer(scope) if sparse else DenseLayer(scope)
 
 
 class Llama4Text(Decoder):

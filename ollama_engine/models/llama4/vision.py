@@ -23,9 +23,7 @@ TILES_AT_ONCE = 6
 
 
 @dataclass(frozen=True, kw_only=True)
-class VisionOptions(vision.TowerOptions):
-    image_size: int
-    """Side of a tile in pixels."""
+class VisionOptions(vision.SquareOptions):
     shuffle: int
     """Side of the square of patches that becomes one embedding."""
     rope_base: float
@@ -35,11 +33,6 @@ class VisionOptions(vision.TowerOptions):
     """Length of an embedding of the text model."""
 
     @property
-    def grid(self) -> int:
-        """Patches along a side of a tile."""
-        return self.image_size // self.patch_size
-
-    @property
     def n_pixels(self) -> int:
         """Numbers in a patch."""
         return self.n_channels * self.patch_size**2
@@ -47,7 +40,7 @@ class VisionOptions(vision.TowerOptions):
     @property
     def n_places(self) -> int:
         """Rows of a tile: its patches, and one for the class."""
-        return self.grid**2 + 1
+        return self.n_patches + 1
 
     @property
     def n_shuffled(self) -> int:
@@ -99,7 +92,7 @@ def _read_shuffle(metadata: Metadata) -> int:
 
 def patch_places(o: VisionOptions) -> tuple[Int32Array, Int32Array]:
     """Columns and rows of the patches of a tile, i32 [n_places]. They count from 1; the class has 0."""
-    index = np.arange(o.grid**2, dtype=np.int32)
+    index = np.arange(o.n_patches, dtype=np.int32)
     return np.append(index % o.grid + 1, np.int32(0)), np.append(index // o.grid + 1, np.int32(0))
 
 
@@ -153,7 +146,7 @@ class Tower(nn.Module):
     adapter = nn.Part(Adapter, "vision_adapter.mlp")
 
     def forward(self, patches: Tensor, columns: Tensor, rows: Tensor, o: VisionOptions) -> Tensor:
-        """Patches f32 [n_pixels, grid^2, tiles], places i32 [n_places] -> [n_adapter, n_tokens * tiles]."""
+        """Patches f32 [n_pixels, n_patches, tiles], places i32 [n_places] -> [n_adapter, n_tokens * tiles]."""
 
         def rotate(heads: Tensor) -> Tensor:
             """The first half of each head by a patch's column, the second by its row."""
@@ -165,7 +158,7 @@ class Tower(nn.Module):
         for block in self.blocks:
             x = block.forward(x, o, rotate=rotate)
         x = self.post_norm(x, o.norm_eps)
-        patches_only = ops.view(x, (o.n_embd, o.grid**2, x.dim(2)), (x.stride(1), x.stride(2)))
+        patches_only = ops.view(x, (o.n_embd, o.n_patches, x.dim(2)), (x.stride(1), x.stride(2)))
         return self.adapter.forward(join_squares(ops.cont(patches_only), o))
 
     def embed(self, patches: Tensor, o: VisionOptions) -> Tensor:
@@ -177,7 +170,7 @@ class Tower(nn.Module):
 
 
 def join_squares(x: Tensor, o: VisionOptions) -> Tensor:
-    """The patches of each square end to end, row by row (pixel shuffle): x [n_embd, grid^2, tiles] -> [n_shuffled, n].
+    """Join the patches of each square row by row (pixel shuffle): x [n_embd, n_patches, tiles] -> [n_shuffled, n].
 
     Squares are in the order of their rows, too. llama.cpp has them in the order of their columns.
     """

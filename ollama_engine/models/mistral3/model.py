@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from ollama_engine import nn
-from ollama_engine.ml.gguf.metadata import Metadata
-from ollama_engine.ml.graph.tensor import Tensor
-from ollama_engine.models.base import Multimodal
+from ollama_engine.models.images import ImageReader
 from ollama_engine.models.mistral3.multimodal import PixtralMultimodal
 from ollama_engine.models.mistral3.text import Mistral3Text
 
-VISION = "v.patch_conv.weight"
 
-
-class Mistral3(Mistral3Text):
+class Mistral3(ImageReader, Mistral3Text):
     architecture = "mistral3"
 
-    def __init__(self, metadata: Metadata, weights: Mapping[str, Tensor]) -> None:
-        super().__init__(metadata, weights)
-        self.multimodal: Multimodal | None = None
-        if VISION in weights:
-            scope = nn.Scope(weights, self.options)
-            self.multimodal = PixtralMultimodal(metadata, scope)
-            self.unused_weights = tuple(name for name in self.unused_weights if name not in scope.used)
+    vision_tensor = "v.patch_conv.weight"
+    vision_part = PixtralMultimodal

@@ -120,7 +120,7 @@ class MllamaText(Decoder):
             outputs = inputs.outputs if i == o.n_layer - 1 else None
             step = LayerStep(inputs.positions, o.ropes[i], factors, cache, outputs)
             if isinstance(layer, CrossLayer):
-                x = step.wanted(layer.forward(x, inputs.images, _images(cache), o))
+                x = step.output_rows(layer.forward(x, inputs.images, _images(cache), o))
             else:
                 x = layer.forward(x, step, o)
         return x

@@ -12,14 +12,13 @@ from ollama_engine import nn
 from ollama_engine.input import Input, MediaItem, MediaTraits, PreparedImage
 from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.tensor import Tensor
+from ollama_engine.models.images import ImageTokens, input_ids, rows_of
 from ollama_engine.models.media_tokens import token_id
 from ollama_engine.models.qwen25vl.preprocess import Preprocessor
 from ollama_engine.models.qwen25vl.vision import Tower, read_options
 from ollama_engine.models.qwen25vl.windows import Windows
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
-
     from ollama_engine.ml.graph.context import Context
 
 BEGIN, PAD, END = "<|vision_start|>", "<|image_pad|>", "<|vision_end|>"
@@ -27,9 +26,7 @@ AXES = 4
 """Time, row, column, and one that ggml wants besides."""
 
 
-class Qwen25VLMultimodal:
-    """Implements `models.Multimodal`."""
-
+class Qwen25VLMultimodal(ImageTokens):
     placeholder = BEGIN + PAD + END
 
     def __init__(self, metadata: Metadata, scope: nn.Scope) -> None:
@@ -38,7 +35,8 @@ class Qwen25VLMultimodal:
         self.options = read_options(metadata, scope.options.n_embd, 0 if up is None else up.dim(1), gated=gated)
         self.tower = Tower(nn.Scope(scope.weights, self.options, "v.", scope.used))
         self._preprocessor = Preprocessor(metadata, self.options)
-        n_ids = scope.weights["token_embd.weight"].dim(1)
+        super().__init__(self._preprocessor)
+        n_ids = input_ids(scope)
         self._begin = token_id(metadata, "vision_start_token_id", BEGIN, n_ids)
         self._pad = token_id(metadata, "image_token_id", PAD, n_ids)
         self._end = token_id(metadata, "vision_end_token_id", END, n_ids)
@@ -52,14 +50,6 @@ class Qwen25VLMultimodal:
         """Rows of an image attend to those before them only, so any cut into batches will do."""
         return MediaTraits(position_axes=AXES)
 
-    def preprocess(self, image: Image) -> PreparedImage:
-        """Arrays `patches`, `positions` and `places` of a picture."""
-        return self._preprocessor.prepare(image)
-
-    def largest_image(self) -> PreparedImage:
-        """As large as the file's limit of pixels and the context let it be."""
-        return self._preprocessor.largest()
-
     def encode_multimodal(self, ctx: Context, image: PreparedImage) -> Tensor:
         """The graph of the vision part: f32 [n_embd, rows * columns]."""
         rows, columns = image.grid
@@ -68,13 +58,6 @@ class Qwen25VLMultimodal:
         positions, places = ctx.from_ints(image.arrays["positions"]), ctx.from_ints(image.arrays["places"])
         return self.tower.forward(patches, positions, places, groups, self.options)
 
-    def post_tokenize(self, inputs: list[Input]) -> list[Input]:
-        """Replace each image by its rows between a token that begins and one that ends it."""
-        found: list[Input] = []
-        for given in inputs:
-            found += [given] if given.media is None else self._image(given.media)
-        return found
-
-    def _image(self, item: MediaItem) -> list[Input]:
-        rows = [Input(self._pad, item), *[Input(self._pad)] * (item.n_inputs - 1)]
-        return [Input(self._begin), *rows, Input(self._end)]
+    def image_inputs(self, item: MediaItem) -> list[Input]:
+        """Its rows between a token that begins and one that ends it."""
+        return [Input(self._begin), *rows_of(item, self._pad), Input(self._end)]

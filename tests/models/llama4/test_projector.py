@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from ollama_engine.models.llama4.projector import KEYS
+from ollama_engine.models.llama4.projector import PROJECTOR
 from tests.models.llama4.small import options
 from tests.models.vision import harness
 from tests.support.mmproj import LLAMA4, Cut, cut
 
 NEWER = replace(LLAMA4, names=((r"v\.blk\.(\d+)\.ffn_norm\.(.*)", r"v.blk.\1.attn_post_norm.\2"), *LLAMA4.names))
-"""What newer converters call the norm before the feed-forward part: a name of Gemma 4's."""
+"""As newer converters call the norm before the feed-forward part: by a name of Gemma 4's."""
 
 
 @pytest.mark.parametrize("how", [LLAMA4, NEWER], ids=["ln2", "attn_post_norm"])
@@ -29,4 +29,4 @@ def test_a_pair_answers_as_one_file_does(how: Cut, tmp_path: Path) -> None:
 def test_a_factor_of_the_projector_is_the_reciprocal_of_the_ratio() -> None:
     assert options(projector__scale_factor=4).shuffle == options(pixel_shuffle_ratio=0.25).shuffle == 4
     assert options(attention__layer_norm_epsilon=1e-3).norm_eps == options(layer_norm_epsilon=1e-3).norm_eps == 1e-3
-    assert {"vision.projector.scale_factor", "vision.attention.layer_norm_epsilon"} <= set(KEYS.values())
+    assert {"vision.projector.scale_factor", "vision.attention.layer_norm_epsilon"} <= set(PROJECTOR.keys.values())
