@@ -21,10 +21,10 @@ from ollama_engine.errors import (
     TokenizerError,
 )
 from tests.support.tiny import write_tiny_llama
+from tests.support.tiny_answers import NO_END
 
 PATIENCE = 30
 """Seconds after which something is taken to hang."""
-NO_END = {318: float("-inf"), 319: float("-inf")}
 LONG = SamplingParams(temperature=0, max_tokens=None, logit_bias=NO_END)
 SHORT = SamplingParams(temperature=0, max_tokens=10, logit_bias=NO_END)
 

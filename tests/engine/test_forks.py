@@ -14,8 +14,8 @@ from ollama_engine import Engine, SamplingParams
 from ollama_engine.errors import ClosedError, ConfigError, ContextOverflowError
 from ollama_engine.runner.request.request import Request
 from tests.support.tiny import write_tiny_llama
+from tests.support.tiny_answers import NO_END
 
-NO_END = {318: float("-inf"), 319: float("-inf")}
 PROMPT = [5, 77, 200, 31, 8, 19, 4] * 8
 PATIENCE = 50
 

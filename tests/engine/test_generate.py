@@ -14,10 +14,8 @@ from ollama_engine import Chunk, Completion, Engine, SamplingParams, demo
 from ollama_engine.errors import ConfigError, ContextOverflowError, EngineError, SamplingError, TokenizerError
 from tests.support.near import same_logprobs
 from tests.support.tiny import write_tiny_llama
+from tests.support.tiny_answers import BOS, EOS, EOT, N_VOCAB, NO_END
 
-N_VOCAB = 320
-BOS, EOS, EOT = N_VOCAB - 3, N_VOCAB - 2, N_VOCAB - 1
-NO_END = {EOS: float("-inf"), EOT: float("-inf")}
 PROMPT = [5, 77, 200, 31, 8]
 
 

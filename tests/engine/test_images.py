@@ -19,16 +19,15 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from ollama_engine import Engine, Media, SamplingParams, Text, Tokens
+from ollama_engine import Engine, Media, Text, Tokens
 from ollama_engine.errors import ChatError, ConfigError, ImageError, UnsupportedInputError
 from ollama_engine.runner.media import image_reader
 from tests.multimodal.pictures import FILES
 from tests.support.media_model import BEGIN, END, REFUSED, TEMPLATE, MediaLlama, media_llama, picture
 from tests.support.near import assert_same_rows
 from tests.support.tiny import write_tiny_llama
+from tests.support.tiny_answers import BOS, greedy
 
-N_VOCAB = 320
-BOS, EOS, EOT = N_VOCAB - 3, N_VOCAB - 2, N_VOCAB - 1
 CAT, DOG = bytes(range(40, 52)), bytes(range(60, 72))
 
 
@@ -51,10 +50,6 @@ def engine(path: str, text_engine: Engine) -> Iterator[Engine]:
         yield stack.enter_context(Engine(path, num_ctx=160, parallel=3, batch_size=16, threads=1, verify=True))
 
 
-def greedy(n: int = 6) -> SamplingParams:
-    return SamplingParams(temperature=0, max_tokens=n, logit_bias={EOS: float("-inf"), EOT: float("-inf")})
-
-
 def grey(pixels: bytes) -> np.ndarray:
     return np.frombuffer(pixels, np.uint8)[None]
 
@@ -69,13 +64,13 @@ IMAGES = [picture(CAT), picture(DOG)]
 
 
 def test_every_call_that_takes_a_prompt_takes_images(engine: Engine) -> None:
-    expected = engine.generate(SEGMENTS, greedy())
-    assert engine.generate(MARKED, greedy(), images=IMAGES).tokens == expected.tokens
-    assert "".join(chunk.text for chunk in engine.stream(MARKED, greedy(), images=IMAGES)) == expected.text
-    request = engine.submit(MARKED, greedy(), images=IMAGES)
+    expected = engine.generate(SEGMENTS, greedy(6))
+    assert engine.generate(MARKED, greedy(6), images=IMAGES).tokens == expected.tokens
+    assert "".join(chunk.text for chunk in engine.stream(MARKED, greedy(6), images=IMAGES)) == expected.text
+    request = engine.submit(MARKED, greedy(6), images=IMAGES)
     assert request.result(60).tokens == expected.tokens
-    assert engine.fork(request, greedy()).result(60).usage.prompt_tokens > expected.usage.prompt_tokens
-    assert [one.tokens for one in engine.generate(MARKED, greedy(), images=IMAGES, n=2)] == [expected.tokens] * 2
+    assert engine.fork(request, greedy(6)).result(60).usage.prompt_tokens > expected.usage.prompt_tokens
+    assert [one.tokens for one in engine.generate(MARKED, greedy(6), images=IMAGES, n=2)] == [expected.tokens] * 2
     assert_same_rows(engine.logits(MARKED, images=IMAGES), engine.logits(SEGMENTS))
     assert engine.score(MARKED, [" yes", " no"], images=IMAGES) == engine.score(SEGMENTS, [" yes", " no"])
 
@@ -99,7 +94,7 @@ def test_a_stream_that_is_closed_while_its_images_are_read(engine: Engine, monke
     monkeypatch.setattr(image_reader, "read_image", slowly)
 
     async def ask() -> None:
-        stream = engine.astream("x", greedy(), images=[picture(bytes(range(100, 105)))])
+        stream = engine.astream("x", greedy(6), images=[picture(bytes(range(100, 105)))])
         assert await asyncio.to_thread(reading.wait, 60)
         await stream.aclose()
         go_on.set()
@@ -110,23 +105,23 @@ def test_a_stream_that_is_closed_while_its_images_are_read(engine: Engine, monke
 
 
 def test_the_same_for_asyncio(engine: Engine) -> None:
-    expected = engine.generate(SEGMENTS, greedy())
+    expected = engine.generate(SEGMENTS, greedy(6))
 
     async def ask() -> None:
-        assert (await engine.agenerate(MARKED, greedy(), images=IMAGES)).tokens == expected.tokens
-        both = await engine.agenerate([MARKED, "x"], greedy(), images=[IMAGES, []])
+        assert (await engine.agenerate(MARKED, greedy(6), images=IMAGES)).tokens == expected.tokens
+        both = await engine.agenerate([MARKED, "x"], greedy(6), images=[IMAGES, []])
         assert both[0].tokens == expected.tokens
-        assert [chunk.text async for chunk in engine.astream(MARKED, greedy(), images=IMAGES)]
+        assert [chunk.text async for chunk in engine.astream(MARKED, greedy(6), images=IMAGES)]
         assert await engine.ascore(MARKED, " yes", images=IMAGES) == engine.score(SEGMENTS, " yes")
         async with asyncio.timeout(60):
-            stream = engine.astream("x", greedy(), images=[b"nothing"])
+            stream = engine.astream("x", greedy(6), images=[b"nothing"])
             with pytest.raises(ImageError, match="it is no image that can be read"):
                 await stream.completion()
         with pytest.raises(ConfigError, match="1 marker for 2 images"):
-            engine.astream("[img]", greedy(), images=IMAGES)
+            engine.astream("[img]", greedy(6), images=IMAGES)
         with engine.session() as session:
             await session.aappend(MARKED, images=IMAGES)
-            assert (await session.agenerate(greedy())).tokens == expected.tokens
+            assert (await session.agenerate(greedy(6))).tokens == expected.tokens
 
     asyncio.run(ask())
 
@@ -155,13 +150,13 @@ def test_reading_images_does_not_hold_up_the_event_loop(engine: Engine, monkeypa
 
 def test_all_sources_are_the_same_image(engine: Engine, tmp_path: Path) -> None:
     (tmp_path / "a cat.png").write_bytes(picture(CAT))
-    expected = engine.generate([Media(picture(CAT)), Tokens([60, 61])], greedy()).tokens
+    expected = engine.generate([Media(picture(CAT)), Tokens([60, 61])], greedy(6)).tokens
     sources: list[Any] = [
         str(tmp_path / "a cat.png"), tmp_path / "a cat.png", bytearray(picture(CAT)), io.BytesIO(picture(CAT)),
         PIL.Image.open(tmp_path / "a cat.png"), PIL.Image.fromarray(grey(CAT)), grey(CAT), grey(CAT) / 255,
     ]  # fmt: skip
     for source in sources:
-        assert engine.generate([Media(source), Tokens([60, 61])], greedy()).tokens == expected
+        assert engine.generate([Media(source), Tokens([60, 61])], greedy(6)).tokens == expected
     sources[4].close()
 
 
@@ -180,11 +175,11 @@ def test_a_text_without_images_has_no_markers(engine: Engine, text_engine: Engin
 
 
 def test_several_prompts(engine: Engine) -> None:
-    found = engine.generate(["a [img]", "b", "[img-1][img-0]"], greedy(), images=[[picture(CAT)], [], IMAGES])
+    found = engine.generate(["a [img]", "b", "[img-1][img-0]"], greedy(6), images=[[picture(CAT)], [], IMAGES])
     expected = [[Text("a "), Media(picture(CAT))], "b", [Media(picture(DOG)), Media(picture(CAT))]]
-    assert [one.tokens for one in found] == [engine.generate(each, greedy()).tokens for each in expected]
+    assert [one.tokens for one in found] == [engine.generate(each, greedy(6)).tokens for each in expected]
     with pytest.raises(ImageError, match=r"^prompts\[1\]: image 2 of 2: it is no image"):
-        engine.generate(["a", "b"], greedy(), images=[[], [picture(CAT), b"nothing"]])
+        engine.generate(["a", "b"], greedy(6), images=[[], [picture(CAT), b"nothing"]])
 
 
 def test_errors_say_which_image(engine: Engine, tmp_path: Path) -> None:
@@ -235,7 +230,7 @@ def test_chats_take_images_in_every_form(engine: Engine, tmp_path: Path) -> None
     (tmp_path / "cat.png").write_bytes(picture(CAT))
     prompt = engine.apply_template([{"role": "user", "content": [Media(picture(CAT)), "What?"]}], template=TEMPLATE)
     assert prompt == [Text("<user>", True), Media(picture(CAT)), Text("What?")]
-    expected = engine.generate(prompt, greedy()).tokens
+    expected = engine.generate(prompt, greedy(6)).tokens
     path = str(tmp_path / "cat.png")
     text = {"type": "text", "text": "What?"}
     contents: list[Any] = [
@@ -248,16 +243,16 @@ def test_chats_take_images_in_every_form(engine: Engine, tmp_path: Path) -> None
     images = (path, picture(CAT), url(CAT), url(CAT).partition(",")[2], tmp_path / "cat.png")
     messages += [{"role": "user", "content": "What?", "images": [image]} for image in images]
     for message in messages:
-        assert engine.chat([message], greedy(), template=TEMPLATE).tokens == expected
-    found = asyncio.run(engine.achat(messages[:1], greedy(), template=TEMPLATE))
+        assert engine.chat([message], greedy(6), template=TEMPLATE).tokens == expected
+    found = asyncio.run(engine.achat(messages[:1], greedy(6), template=TEMPLATE))
     assert found.tokens == expected
 
 
 def test_an_image_of_an_earlier_turn_is_not_encoded_again(engine: Engine) -> None:
     first = {"role": "user", "content": "What?", "images": [picture(bytes(range(80, 92)))]}
-    answer = engine.chat([first], greedy(), template=TEMPLATE)
+    answer = engine.chat([first], greedy(6), template=TEMPLATE)
     n = len(MediaLlama.encoded)
-    again = engine.chat([first, answer.message, {"role": "user", "content": "Sure?"}], greedy(), template=TEMPLATE)
+    again = engine.chat([first, answer.message, {"role": "user", "content": "Sure?"}], greedy(6), template=TEMPLATE)
     assert len(MediaLlama.encoded) == n
     assert again.usage.cached_tokens >= answer.usage.prompt_tokens
 
@@ -278,7 +273,7 @@ def test_addresses_are_not_fetched(engine: Engine) -> None:
 
 def test_a_conversation_can_be_saved_as_json_and_go_on(engine: Engine) -> None:
     first = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": url(DOG)}}, "Hm"]}
-    answer = engine.chat([first], greedy(), template=TEMPLATE)
+    answer = engine.chat([first], greedy(6), template=TEMPLATE)
     history = json.loads(json.dumps([first, {"role": "assistant", "content": answer.content}]))
     assert engine.apply_template(history, template=TEMPLATE)[1] == Media(picture(DOG))
 
@@ -293,7 +288,7 @@ def test_a_session_file_needs_no_picture(engine: Engine, path: str, tmp_path: Pa
     with engine.session() as session:
         session.append("See [img]!", images=[cat])
         session.save(tmp_path / "saved")
-        expected = session.generate(greedy()).tokens
+        expected = session.generate(greedy(6)).tokens
     cat.unlink()
     script = f"""
 from ollama_engine import Engine, SamplingParams

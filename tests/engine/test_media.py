@@ -16,10 +16,8 @@ from ollama_engine.segments import Media, Segment, Text, Tokens
 from tests.support.media_model import BROKEN, REFUSED, CrossLlama, MediaLlama, media_llama, picture, seen_as
 from tests.support.suite import slow_except
 from tests.support.tiny import write_tiny_llama
+from tests.support.tiny_answers import BOS, EOS, EOT, N_VOCAB, NO_END
 
-N_VOCAB = 320
-BOS, EOS, EOT = N_VOCAB - 3, N_VOCAB - 2, N_VOCAB - 1
-NO_END = {EOS: float("-inf"), EOT: float("-inf")}
 CAT, DOG = bytes(range(40, 52)), bytes(range(60, 72))
 BEFORE, AFTER = [5, 77, 200, 31, 8], [60, 61, 7, 9]
 PATIENCE = 50

@@ -14,9 +14,9 @@ import pytest
 from ollama_engine import Engine, Media, SamplingParams, Text, Tokens
 from ollama_engine.errors import DeadlineError, EngineBusyError, UnsupportedInputError
 from tests.support.tiny import write_tiny_llama
+from tests.support.tiny_answers import NO_END
 from tests.support.waiting import eventually
 
-NO_END = {318: float("-inf"), 319: float("-inf")}
 LONG = SamplingParams(temperature=0, logit_bias=NO_END)
 SHORT = SamplingParams(temperature=0, max_tokens=4, logit_bias=NO_END)
 MANY = [[5, 6, 7]] * 4_000

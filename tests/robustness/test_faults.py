@@ -22,11 +22,11 @@ from ollama_engine.runner.request.channel import Event, RequestChannel
 from ollama_engine.runner.request.request import Request
 from ollama_engine.runner.schedule.sequence import Generation
 from tests.support.tiny import write_tiny_llama
+from tests.support.tiny_answers import NO_END
 
 PATIENCE = 30
 """Seconds after which something is taken to hang."""
 NUM_CTX = 2048
-NO_END = {318: float("-inf"), 319: float("-inf")}
 LONG = SamplingParams(temperature=0, max_tokens=None, logit_bias=NO_END)
 SHORT = SamplingParams(temperature=0, max_tokens=12, logit_bias=NO_END)
 PROMPTS = [[5, 77, 200, 31, 8 + i] for i in range(12)]

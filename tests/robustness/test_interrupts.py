@@ -19,10 +19,10 @@ from ollama_engine import Engine, SamplingParams, Session
 from tests.robustness.test_faults import check_nothing_left
 from tests.support.suite import scaled
 from tests.support.tiny import write_tiny_llama
+from tests.support.tiny_answers import NO_END, greedy
 
 PATIENCE = 20
 """Seconds after which something is taken to go on."""
-NO_END = {318: float("-inf"), 319: float("-inf")}
 PROMPT = [5, 77, 200, 31, 8]
 NEW = [1, 2, 3]
 ENDLESS = SamplingParams(temperature=0, logit_bias=NO_END)
@@ -30,10 +30,6 @@ SHIFT: Any = {"on_overflow": "shift"}
 POINTS = 600
 """Where an answer without end is interrupted: before so many calls have returned."""
 ROUNDS = 150
-
-
-def greedy(n: int) -> SamplingParams:
-    return SamplingParams(temperature=0, max_tokens=n, logit_bias=NO_END)
 
 
 @pytest.fixture(scope="module")

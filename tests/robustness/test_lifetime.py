@@ -20,10 +20,10 @@ from ollama_engine import Engine, SamplingParams
 from ollama_engine.errors import ClosedError, EngineBusyError
 from tests.support.suite import slow_except
 from tests.support.tiny import write_tiny_llama
+from tests.support.tiny_answers import NO_END
 
 PATIENCE = 50
 """Seconds after which something is taken to hang."""
-NO_END = {318: float("-inf"), 319: float("-inf")}
 LONG = SamplingParams(logit_bias=NO_END, seed=1)
 """As many tokens as num_ctx allows: a request that is still running."""
 SHORT = SamplingParams(logit_bias=NO_END, seed=1, max_tokens=8)

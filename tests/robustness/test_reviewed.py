@@ -20,15 +20,10 @@ from ollama_engine.errors import ClosedError, EngineBusyError
 from ollama_engine.runner.observe.monitor import TRACE
 from ollama_engine.runner.schedule.pace import PROMPT_ROWS
 from tests.support.tiny import write_tiny_llama
+from tests.support.tiny_answers import N_VOCAB, greedy
 from tests.support.waiting import join, status_of
 
-N_VOCAB = 320
-NO_END = {318: float("-inf"), 319: float("-inf")}
 PATIENCE = 30
-
-
-def greedy(n: int) -> SamplingParams:
-    return SamplingParams(temperature=0, max_tokens=n, logit_bias=NO_END)
 
 
 @pytest.fixture(scope="module")

@@ -15,14 +15,14 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from ollama_engine import Engine, SamplingParams, Session
+from ollama_engine import Engine, Session
 from ollama_engine.errors import ClosedError, ContextOverflowError, SessionFormatError
 from ollama_engine.runner.load import loading
 from ollama_engine.runner.session import file as session_file
 from tests.support.mixed_model import mixed_llama
 from tests.support.tiny import write_tiny_llama
+from tests.support.tiny_answers import greedy
 
-NO_END = {318: float("-inf"), 319: float("-inf")}
 IDS = [5, 77, 200, 31, 8, 19, 4] * 6
 DIGEST = 32
 
@@ -40,10 +40,6 @@ def engine(path: str) -> Iterator[Engine]:
 
 def open_engine(path: str, **options: Any) -> Engine:
     return Engine(path, **{"num_ctx": 128, "parallel": 2, "threads": 1, "verify": True, **options})
-
-
-def greedy(n: int = 12) -> SamplingParams:
-    return SamplingParams(temperature=0, max_tokens=n, logit_bias=NO_END)
 
 
 def answered(engine: Engine) -> Session:
@@ -70,20 +66,20 @@ def saved(engine: Engine, tmp_path: Path) -> Path:
 def test_a_loaded_session_goes_on_as_the_saved_one(path: str, tmp_path: Path, options: dict[str, Any]) -> None:
     with open_engine(path, **options) as engine, answered(engine) as session:
         session.save(tmp_path / "saved")
-        expected = session.fork().generate(greedy())
+        expected = session.fork().generate(greedy(12))
         # Between cells of others, so that rows come to lie elsewhere, and next to each other.
         with engine.session() as other:
             other.append([3] * 20)
             with engine.load_session(tmp_path / "saved") as loaded:
                 assert loaded.tokens == session.tokens
-                found = loaded.generate(greedy())
+                found = loaded.generate(greedy(12))
     assert (found.tokens, found.usage.cached_tokens) == (expected.tokens, len(IDS) + 4)
 
     with open_engine(path, **options) as fresh:
         before = fresh.metrics.prompt_tokens
         loaded = fresh.load_session(tmp_path / "saved")
         assert fresh.metrics.prompt_tokens == before
-        assert loaded.generate(greedy()).tokens == expected.tokens
+        assert loaded.generate(greedy(12)).tokens == expected.tokens
         assert fresh.metrics.prompt_tokens == before + 1
 
 
@@ -97,7 +93,7 @@ def test_scattered_cells_come_back_byte_for_byte(path: str, tmp_path: Path) -> N
         loaded = engine.load_session(tmp_path / "saved")
         loaded.save(tmp_path / "again")
         assert (tmp_path / "again").read_bytes() == (tmp_path / "saved").read_bytes()
-        assert loaded.generate(greedy()).tokens == sessions[1].generate(greedy()).tokens
+        assert loaded.generate(greedy(12)).tokens == sessions[1].generate(greedy(12)).tokens
         engine._core.check()
 
 
@@ -113,7 +109,7 @@ def test_another_process_goes_on(path: str, saved: Path, engine: Engine) -> None
     result = subprocess.run(
         [sys.executable, "-c", code, path, saved], capture_output=True, text=True, timeout=60, check=True
     )
-    expected = answered(engine).generate(greedy()).tokens
+    expected = answered(engine).generate(greedy(12)).tokens
     assert [int(word) for word in result.stdout.split()] == [len(IDS) + 4, *expected]
 
 
@@ -121,9 +117,9 @@ def test_another_process_goes_on(path: str, saved: Path, engine: Engine) -> None
 def test_flash_attention_may_change(path: str, tmp_path: Path, first: Any, then: Any) -> None:
     with open_engine(path, flash_attention=first) as engine, answered(engine) as session:
         session.save(tmp_path / "saved")
-        expected = session.generate(greedy()).tokens
+        expected = session.generate(greedy(12)).tokens
     with open_engine(path, flash_attention=then) as engine:
-        found = engine.load_session(tmp_path / "saved").generate(greedy())
+        found = engine.load_session(tmp_path / "saved").generate(greedy(12))
         assert (found.tokens, found.usage.cached_tokens) == (expected, len(IDS) + 4)
 
 
@@ -139,16 +135,16 @@ def test_a_file_is_the_same_however_values_lie(path: str, saved: Path, tmp_path:
         assert (tmp_path / "again").read_bytes() == saved.read_bytes()
         assert [other.tokens for other in others] == [(1, 2, 2, 3, 3, 3, 4, 4, 4, 4)] * 2
         for other in others:
-            alone = engine.generate(list(other.tokens), greedy(), cache=False).tokens
-            assert other.generate(greedy()).tokens == alone
+            alone = engine.generate(list(other.tokens), greedy(12), cache=False).tokens
+            assert other.generate(greedy(12)).tokens == alone
 
 
 def test_for_another_cache_type_the_tokens_are_computed(path: str, saved: Path) -> None:
     with open_engine(path, kv_cache_type="bf16") as engine:
         loaded = engine.load_session(saved)
         assert engine.metrics.prompt_tokens == len(IDS) + 5
-        found = loaded.generate(greedy())
-        assert found.tokens == engine.generate(list(loaded.tokens[:-12]), greedy(), cache=False).tokens
+        found = loaded.generate(greedy(12))
+        assert found.tokens == engine.generate(list(loaded.tokens[:-12]), greedy(12), cache=False).tokens
         assert found.usage.cached_tokens == len(IDS) + 4
 
 
@@ -163,13 +159,13 @@ def test_windows_and_chunks_come_back(tmp_path: Path, memory: int, flash: Any) -
             session.save(tmp_path / "saved")
             fork = session.fork()
             fork.rewind(5)
-            expected, rewound = session.generate(greedy()).tokens, fork.generate(greedy()).tokens
+            expected, rewound = session.generate(greedy(12)).tokens, fork.generate(greedy(12)).tokens
         with open_engine(model, **options) as engine:
             loaded = engine.load_session(tmp_path / "saved")
-            found = loaded.fork().generate(greedy())
+            found = loaded.fork().generate(greedy(12))
             assert (found.tokens, found.usage.cached_tokens) == (expected, 2 * len(IDS) + 4)
             loaded.rewind(5)
-            assert loaded.generate(greedy()).tokens == rewound
+            assert loaded.generate(greedy(12)).tokens == rewound
             engine._core.check()
 
 
@@ -201,7 +197,7 @@ def test_what_the_cache_has_lost_is_computed_anew(engine: Engine, tmp_path: Path
     session.save(tmp_path / "saved")
     loaded = engine.load_session(tmp_path / "saved")
     assert loaded.tokens == session.tokens
-    assert loaded.generate(greedy()).tokens == session.generate(greedy()).tokens
+    assert loaded.generate(greedy(12)).tokens == session.generate(greedy(12)).tokens
 
 
 def test_loading_beside_a_running_request(path: str, saved: Path) -> None:

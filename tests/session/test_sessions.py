@@ -26,10 +26,8 @@ from ollama_engine.errors import (
 )
 from ollama_engine.runner.prefix.prefix_cache import PrefixCache
 from tests.support.tiny import write_tiny_llama
+from tests.support.tiny_answers import N_VOCAB, NO_END, greedy
 
-N_VOCAB = 320
-BOS, EOS, EOT = N_VOCAB - 3, N_VOCAB - 2, N_VOCAB - 1
-NO_END = {EOS: float("-inf"), EOT: float("-inf")}
 FIRST, SECOND = [5, 77, 200, 31, 8, 19, 4], [60, 61, 7]
 NUM_CTX = 128
 PATIENCE = 50
@@ -49,10 +47,6 @@ def engine(path: str) -> Iterator[Engine]:
 def open_engine(path: str, **options: Any) -> Engine:
     """A pool of 256 cells, which is what cells are rounded up to."""
     return Engine(path, **{"num_ctx": NUM_CTX, "parallel": 2, "threads": 1, "verify": True, **options})
-
-
-def greedy(n: int = 8, **fields: Any) -> SamplingParams:
-    return SamplingParams(temperature=0, max_tokens=n, logit_bias=NO_END, **fields)
 
 
 def lone(engine: Engine, ids: tuple[int, ...] | list[int], n: int = 8) -> tuple[int, ...]:

@@ -12,21 +12,17 @@ from unittest.mock import patch
 
 import pytest
 
-from ollama_engine import Engine, SamplingParams, Session
+from ollama_engine import Engine, Session
 from ollama_engine.errors import ContextOverflowError
 from ollama_engine.runner.load import loading
 from tests.support.mixed_model import mixed_llama
 from tests.support.suite import slow_except
 from tests.support.tiny import write_tiny_llama
+from tests.support.tiny_answers import greedy
 
-NO_END = {318: float("-inf"), 319: float("-inf")}
 NUM_CTX = 64
 STEPS = 60
 PATIENCE = 50
-
-
-def greedy(n: int) -> SamplingParams:
-    return SamplingParams(temperature=0, max_tokens=n, logit_bias=NO_END)
 
 
 @pytest.fixture(scope="module", params=["full", "mixed"])
