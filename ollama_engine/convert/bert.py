@@ -9,16 +9,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ollama_engine.convert.architecture import Architecture, Sizes, TensorMap, linear
-from ollama_engine.convert.bidirectional import (
-    BIDIRECTIONAL_KEYS,
-    MLM_HEADS,
-    bidirectional_keys,
-    norm,
-    rank_keys,
-    scorer,
-    sizes,
-)
+from ollama_engine.convert.architecture import Sizes, TensorMap, linear
+from ollama_engine.convert.bidirectional import MLM_HEADS, bidirectional_keys, encoder, norm, rank_keys, scorer
 from ollama_engine.convert.decoder import BLOCK
 from ollama_engine.convert.rope import rope_keys
 from ollama_engine.convert.source.folder import Config
@@ -32,6 +24,7 @@ RENAMES = (
     (r"\.beta$", ".bias"),
     (r"^emb_ln\.", "embeddings.LayerNorm."),
 )
+DEFAULTS = {"layer_norm_eps": 1e-12, "type_vocab_size": 2}
 POOLER = r"(?:^|\.)pooler\.dense\."
 LAYER = "encoder.layer.{i}."
 NOMIC = "encoder.layers.{i}."
@@ -69,17 +62,15 @@ def _nomic_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
 
 def _expect(config: Config, name: str, default: Any, expected: Any) -> None:
     """Raise UnsupportedModelError for a variant that the architecture does not compute."""
-    found = config.get(name, default=default)
-    if found != expected:
-        raise UnsupportedModelError(f"{config.home}: {name} is {found!r}; supported: {expected!r}")
+    value = config.get(name, default=default)
+    if value != expected:
+        raise UnsupportedModelError(f"{config.home}: {name} is {value!r}; supported: {expected!r}")
 
 
-BERT = Architecture(
-    name="bert",
-    classes=("BertModel", "BertForMaskedLM", "BertForPreTraining"),
-    sizes=sizes,
-    keys=BIDIRECTIONAL_KEYS,
-    tensors=(
+BERT = encoder(
+    "bert",
+    ("BertModel", "BertForMaskedLM", "BertForPreTraining"),
+    (
         *EMBEDDINGS,
         TensorMap("position_embd.weight", "embeddings.position_embeddings.weight", ("n_ctx", "n_embd")),
         *linear(BLOCK + "attn_q", LAYER + "attention.self.query", "n_embd", "n_embd"),
@@ -91,10 +82,10 @@ BERT = Architecture(
         *linear(BLOCK + "ffn_down", LAYER + "output.dense", "n_embd", "n_ff"),
         *norm(BLOCK + "layer_output_norm", LAYER + "output.LayerNorm"),
     ),
-    defaults={"layer_norm_eps": 1e-12, "type_vocab_size": 2},
+    defaults=DEFAULTS,
     more_keys=_bert_keys,
     renames=RENAMES,
-    ignored=(*MLM_HEADS, POOLER),
+    heads=(POOLER,),
 )
 
 ARCHITECTURES = (
@@ -106,12 +97,10 @@ ARCHITECTURES = (
         more_keys=_ranker_keys,
         ignored=MLM_HEADS,
     ),
-    Architecture(
-        name="nomic-bert",
-        classes=("NomicBertModel", "NomicBertForMaskedLM", "NomicBertForPreTraining"),
-        sizes=sizes,
-        keys=BIDIRECTIONAL_KEYS,
-        tensors=(
+    encoder(
+        "nomic-bert",
+        ("NomicBertModel", "NomicBertForMaskedLM", "NomicBertForPreTraining"),
+        (
             *EMBEDDINGS,
             *linear(BLOCK + "attn_qkv", NOMIC + "attn.Wqkv", "qkv_size", "n_embd"),
             *linear(BLOCK + "attn_output", NOMIC + "attn.out_proj", "n_embd", "n_embd"),
@@ -121,9 +110,9 @@ ARCHITECTURES = (
             *linear(BLOCK + "ffn_down", NOMIC + "mlp.fc2", "n_embd", "n_ff"),
             *norm(BLOCK + "layer_output_norm", NOMIC + "norm2"),
         ),
-        defaults={"layer_norm_eps": 1e-12, "type_vocab_size": 2},
+        defaults=DEFAULTS,
         more_keys=_nomic_keys,
         renames=RENAMES,
-        ignored=(*MLM_HEADS, POOLER),
+        heads=(POOLER,),
     ),
 )

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from ollama_engine.convert.architecture import Key, Sizes, TensorMap, linear
+from ollama_engine.convert.architecture import Architecture, Key, MetadataValues, Sizes, TensorMap, linear
 from ollama_engine.convert.source.folder import Config
 
 __all__ = [
-    "BIDIRECTIONAL_KEYS",
     "MLM_HEADS",
     "NAMES",
     "RANK",
     "bidirectional_keys",
+    "encoder",
     "norm",
     "rank_keys",
     "scorer",
-    "sizes",
 ]
 
 RANK = 4
@@ -48,10 +47,10 @@ MLM_HEADS = (r"^cls\.(?:predictions|seq_relationship)\.", r"(?:^|\.)embeddings\.
 
 def sizes(config: Config) -> dict[str, int]:
     """The sizes that shapes are made of. Raises ModelFormatError where config.json lacks one."""
-    found = {name: config.whole(*names) for name, names in NAMES.items()}
-    return found | {
-        "qkv_size": 3 * found["n_embd"],
-        "n_ff_twice": 2 * found["n_ff"],
+    plain = {name: config.whole(*names) for name, names in NAMES.items()}
+    return plain | {
+        "qkv_size": 3 * plain["n_embd"],
+        "n_ff_twice": 2 * plain["n_ff"],
         "n_token_types": config.whole("type_vocab_size", default=0),
         "n_scores": len(labels(config)),
     }
@@ -61,6 +60,33 @@ def bidirectional_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
     """Keys of every encoder. A key that begins with "tokenizer." is not below the architecture's name."""
     types = sizes["n_token_types"]
     return {"attention.causal": False, **({"tokenizer.ggml.token_type_count": types} if types else {})}
+
+
+def encoder(
+    name: str,
+    classes: tuple[str, ...],
+    tensors: tuple[TensorMap, ...],
+    *,
+    defaults: Mapping[str, Any],
+    more_keys: Callable[[Config, Sizes], MetadataValues],
+    renames: tuple[tuple[str, str], ...],
+    heads: tuple[str, ...],
+) -> Architecture:
+    """A text encoder, without the `heads` (regular expressions of names) that embeddings do not need.
+
+    See `Architecture` for the rest.
+    """
+    return Architecture(
+        name=name,
+        classes=classes,
+        sizes=sizes,
+        keys=BIDIRECTIONAL_KEYS,
+        tensors=tensors,
+        defaults=defaults,
+        more_keys=more_keys,
+        renames=renames,
+        ignored=(*MLM_HEADS, *heads),
+    )
 
 
 def labels(config: Config) -> list[str]:

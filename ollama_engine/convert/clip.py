@@ -15,7 +15,16 @@ from ollama_engine.convert.transforms import Transform, row_part
 from ollama_engine.convert.vision import affine, attention, colours, expect, grid_side, image_part, matrix
 from ollama_engine.errors import UnsupportedModelError
 
-__all__ = ["ACTIVATIONS", "ARCHITECTURES", "CLIP_DEFAULTS", "activation_key", "preprocessor_keys", "tower"]
+__all__ = [
+    "ACTIVATIONS",
+    "ARCHITECTURES",
+    "CLIP_DEFAULTS",
+    "SIGLIP_DEFAULTS",
+    "activation_key",
+    "preprocessor_keys",
+    "tower",
+    "tower_block",
+]
 
 CLIP_DEFAULTS = {
     "hidden_size": 768,
@@ -52,12 +61,13 @@ def tower(source: str, *, class_token: bool = True) -> tuple[TensorMap, ...]:
         matrix("v.patch_embedding", f"{source}embeddings.patch_embedding", *shape),
         TensorMap("v.patch_embedding.bias", f"{source}embeddings.patch_embedding.bias", ("v_embd",), optional=True),
         matrix("v.position_embedding", f"{source}embeddings.position_embedding", "v_places", "v_embd"),
-        *_block(f"{source}encoder.layers.{{i}}."),
+        *tower_block(f"{source}encoder.layers.{{i}}."),
         *affine("v.post_layernorm", f"{source}post_layernorm", "v_embd"),
     )
 
 
-def _block(source: str) -> tuple[TensorMap, ...]:
+def tower_block(source: str) -> tuple[TensorMap, ...]:
+    """The tensors of one of its blocks; `source` ends with "{i}." for the number."""
     block = "v.blk.{i}."
     return layered(
         "v_layer",

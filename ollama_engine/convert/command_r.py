@@ -8,19 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ollama_engine.convert.architecture import Architecture, Key, Sizes, TensorMap
-from ollama_engine.convert.decoder import (
-    ATTENTION,
-    BLOCK,
-    EMBEDDING,
-    LAYER,
-    MLP,
-    OUTPUT,
-    layer_types,
-    norm,
-    rope_and_size,
-    sizes,
-)
+from ollama_engine.convert.architecture import Key, Sizes, TensorMap
+from ollama_engine.convert.decoder import ATTENTION, ATTN_NORM, BLOCK, LAYER, MLP, decoder, layer_types, rope_and_size
 from ollama_engine.convert.keys import DECODER_KEYS
 from ollama_engine.convert.source.folder import Config
 
@@ -33,8 +22,6 @@ KEYS = (
     Key("vocab_size", "u32", ("vocab_size",)),
     Key("logit_scale", "f32", ("logit_scale",)),
 )
-HEAD = (EMBEDDING, norm(BLOCK + "attn_norm", LAYER + "input_layernorm"), *ATTENTION)
-TAIL = (*MLP, norm("output_norm", "model.norm"), OUTPUT)
 QK_NORM = (
     TensorMap(BLOCK + "attn_q_norm.weight", LAYER + "self_attn.q_norm.weight", ("n_head", "head_dim"), optional=True),
     TensorMap(
@@ -58,21 +45,19 @@ def _cohere2_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
 
 
 ARCHITECTURES = (
-    Architecture(
-        name="command-r",
-        classes=("CohereForCausalLM",),
-        sizes=sizes,
+    decoder(
+        "command-r",
+        ("CohereForCausalLM",),
+        (ATTN_NORM, *ATTENTION, *QK_NORM, *MLP),
         keys=KEYS,
-        tensors=(*HEAD, *QK_NORM, *TAIL),
         more_keys=_command_r_keys,
         pre_names=("command-r",),
     ),
-    Architecture(
-        name="cohere2",
-        classes=("Cohere2ForCausalLM",),
-        sizes=sizes,
+    decoder(
+        "cohere2",
+        ("Cohere2ForCausalLM",),
+        (ATTN_NORM, *ATTENTION, *MLP),
         keys=KEYS,
-        tensors=(*HEAD, *TAIL),
         more_keys=_cohere2_keys,
         pre_names=("command-r",),
     ),

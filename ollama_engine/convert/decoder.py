@@ -5,19 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ollama_engine.convert.architecture import Sizes, TensorMap, decoder_sizes, linear
+from ollama_engine.convert.architecture import (
+    Architecture,
+    Key,
+    MetadataValues,
+    Sizes,
+    TensorMap,
+    decoder_sizes,
+    linear,
+)
+from ollama_engine.convert.keys import DECODER_KEYS
 from ollama_engine.convert.rope import rope_keys
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.transforms import Transform, half
 
 __all__ = [
     "ATTENTION",
+    "ATTN_NORM",
     "BLOCK",
-    "EMBEDDING",
+    "FFN_NORM",
     "LAYER",
     "MLP",
-    "OUTPUT",
     "QK_NORM",
+    "decoder",
     "experts",
     "layer_types",
     "local_rope_keys",
@@ -28,9 +38,6 @@ __all__ = [
 
 BLOCK = "blk.{i}."
 LAYER = "model.layers.{i}."
-
-EMBEDDING = TensorMap("token_embd.weight", "model.embed_tokens.weight", ("n_vocab", "n_embd"))
-OUTPUT = TensorMap("output.weight", "lm_head.weight", ("n_vocab", "n_embd"), optional=True)
 
 ATTENTION = (
     *linear(BLOCK + "attn_q", LAYER + "self_attn.q_proj", "q_size", "n_embd"),
@@ -54,6 +61,13 @@ def norm(target: str, source: str, transform: Transform | None = None) -> Tensor
     return TensorMap(f"{target}.weight", f"{source}.weight", ("n_embd",), transform)
 
 
+EMBEDDING = TensorMap("token_embd.weight", "model.embed_tokens.weight", ("n_vocab", "n_embd"))
+ATTN_NORM = norm(BLOCK + "attn_norm", LAYER + "input_layernorm")
+FFN_NORM = norm(BLOCK + "ffn_norm", LAYER + "post_attention_layernorm")
+OUTPUT_NORM = (norm("output_norm", "model.norm"),)
+OUTPUT = TensorMap("output.weight", "lm_head.weight", ("n_vocab", "n_embd"), optional=True)
+
+
 def experts(applies: Callable[[Config, int], bool] | None = None) -> tuple[TensorMap, ...]:
     """A router and its experts: one tensor for each expert as published, or all in one as transformers 5 has them."""
     source = LAYER + "mlp.experts."
@@ -75,11 +89,11 @@ def experts(applies: Callable[[Config, int], bool] | None = None) -> tuple[Tenso
 
 def sizes(config: Config) -> dict[str, int]:
     """`decoder_sizes`, with those of fused projections and experts."""
-    found = decoder_sizes(config)
-    hidden = config.whole("moe_intermediate_size", default=found["n_ff"])
-    return found | {
-        "qkv_size": found["q_size"] + 2 * found["kv_size"],
-        "n_ff_twice": 2 * found["n_ff"],
+    plain = decoder_sizes(config)
+    hidden = config.whole("moe_intermediate_size", default=plain["n_ff"])
+    return plain | {
+        "qkv_size": plain["q_size"] + 2 * plain["kv_size"],
+        "n_ff_twice": 2 * plain["n_ff"],
         "n_ff_exp": hidden,
         "n_ff_exp_twice": 2 * hidden,
     }
@@ -88,6 +102,29 @@ def sizes(config: Config) -> dict[str, int]:
 def rope_and_size(config: Config, sizes: Sizes) -> Mapping[str, Any]:
     """Keys of the rotation, and how many dimensions of a head rotate."""
     return {"rope.dimension_count": sizes["head_dim"], **rope_keys(config)}
+
+
+def decoder(
+    name: str,
+    classes: tuple[str, ...],
+    block: tuple[TensorMap, ...],
+    *,
+    sizes: Callable[[Config], Sizes] = sizes,
+    keys: tuple[Key, ...] = DECODER_KEYS,
+    more_keys: Callable[[Config, Sizes], MetadataValues] = rope_and_size,
+    output_norm: tuple[TensorMap, ...] = OUTPUT_NORM,
+    pre_names: tuple[str, ...] = (),
+) -> Architecture:
+    """A decoder: the token embedding, the tensors of each `block`, a norm and the output. See `Architecture`."""
+    return Architecture(
+        name=name,
+        classes=classes,
+        sizes=sizes,
+        keys=keys,
+        tensors=(EMBEDDING, *block, *output_norm, OUTPUT),
+        more_keys=more_keys,
+        pre_names=pre_names,
+    )
 
 
 def local_rope_keys(config: Config) -> Mapping[str, Any]:

@@ -11,25 +11,24 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ollama_engine.convert.architecture import COMMON_RENAMES, Architecture, Key, Sizes, TensorMap, layered
+from ollama_engine.convert.architecture import COMMON_RENAMES, Architecture, Key, Sizes, TensorMap
+from ollama_engine.convert.clip import SIGLIP_DEFAULTS, tower_block
 from ollama_engine.convert.decoder import (
     ATTENTION,
+    ATTN_NORM,
     BLOCK,
-    EMBEDDING,
     LAYER,
     MLP,
-    OUTPUT,
     QK_NORM,
+    decoder,
     layer_types,
     local_rope_keys,
     norm,
     rope_and_size,
-    sizes,
 )
-from ollama_engine.convert.keys import DECODER_KEYS
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.transforms import add
-from ollama_engine.convert.vision import affine, attention, grid_side, image_part, matrix
+from ollama_engine.convert.vision import affine, grid_side, image_part, matrix
 from ollama_engine.errors import UnsupportedModelError
 
 __all__ = ["ARCHITECTURES"]
@@ -63,14 +62,15 @@ def _gemma3_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
     return {**rope_and_size(config, sizes), **local_rope_keys(config), **_windows(config, 6)}
 
 
-def _shifted(tensors: tuple[TensorMap, ...]) -> tuple[TensorMap, ...]:
+def _shifted(made: Architecture) -> Architecture:
     """Norms are published as differences from 1; GGUF stores factors."""
-    return tuple(replace(t, transform=add(1.0)) if re.search(r"norm\.weight$", t.source) else t for t in tensors)
+    shifted = (replace(t, transform=add(1.0)) if re.search(r"norm\.weight$", t.source) else t for t in made.tensors)
+    return replace(made, tensors=tuple(shifted))
 
 
 def _block(qk_norm: tuple[TensorMap, ...]) -> tuple[TensorMap, ...]:
     return (
-        norm(BLOCK + "attn_norm", LAYER + "input_layernorm"),
+        ATTN_NORM,
         *ATTENTION,
         *qk_norm,
         norm(BLOCK + "post_attention_norm", LAYER + "post_attention_layernorm"),
@@ -92,20 +92,9 @@ GEMMA3_DEFAULTS = {
     "query_pre_attn_scalar": 256,
     "sliding_window": 4096,
 }
-TAIL = (norm("output_norm", "model.norm"), OUTPUT)
 
 # -- the part that reads images ----------------------------------------------------------------------------------------
 
-VISION_DEFAULTS = {
-    "hidden_size": 768,
-    "intermediate_size": 3072,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "num_channels": 3,
-    "image_size": 224,
-    "patch_size": 16,
-    "layer_norm_eps": 1e-6,
-}
 IMAGE_KEYS = (
     Key("mm.tokens_per_image", "u32", ("mm_tokens_per_image",), required=False),
     Key("image_token_id", "u32", ("image_token_index", "image_token_id"), required=False),
@@ -113,23 +102,10 @@ IMAGE_KEYS = (
     Key("image_end_token_id", "u32", ("eoi_token_index",), required=False),
 )
 
-
-def _vision_block() -> tuple[TensorMap, ...]:
-    block, source = "v.blk.{i}.", "vision_tower.encoder.layers.{i}."
-    return layered(
-        "v_layer",
-        *affine(block + "layer_norm1", source + "layer_norm1", "v_embd"),
-        *attention(block, source + "self_attn", "out_proj"),
-        *affine(block + "layer_norm2", source + "layer_norm2", "v_embd"),
-        *affine(block + "mlp.fc1", source + "mlp.fc1", "v_ff", "v_embd"),
-        *affine(block + "mlp.fc2", source + "mlp.fc2", "v_embd", "v_ff"),
-    )
-
-
 PROJECTION = "mm_input_projection"
 GEMMA3_VISION = image_part(
     activation="gelu_pytorch_tanh",
-    defaults=VISION_DEFAULTS,
+    defaults=SIGLIP_DEFAULTS,
     keys=(Key("vision.attention.layer_norm_epsilon", "f32", ("layer_norm_eps",)),),
     outer_keys=IMAGE_KEYS,
     more_sizes=lambda vision, config: {"v_places": grid_side(vision) ** 2},
@@ -137,7 +113,7 @@ GEMMA3_VISION = image_part(
         *affine("v.patch_embedding", "vision_tower.embeddings.patch_embedding",
                 "v_embd", "v_channels", "v_patch", "v_patch"),
         matrix("v.position_embedding", "vision_tower.embeddings.position_embedding", "v_places", "v_embd"),
-        *_vision_block(),
+        *tower_block("vision_tower.encoder.layers.{i}."),
         *affine("v.post_layernorm", "vision_tower.post_layernorm", "v_embd"),
         matrix("mm.mm_soft_emb_norm", "multi_modal_projector.mm_soft_emb_norm", "v_embd", transform=add(1.0)),
         # It is multiplied from the right, and stays that way round.
@@ -145,27 +121,15 @@ GEMMA3_VISION = image_part(
     ),
 )  # fmt: skip
 
-GEMMA3 = Architecture(
-    name="gemma3",
-    classes=("Gemma3ForConditionalGeneration",),
-    sizes=sizes,
-    keys=DECODER_KEYS,
-    tensors=_shifted((EMBEDDING, *_block(QK_NORM), *TAIL)),
-    more_keys=_gemma3_keys,
+GEMMA2 = decoder("gemma2", ("Gemma2ForCausalLM",), _block(()), more_keys=_gemma2_keys)
+GEMMA3 = replace(
+    _shifted(decoder("gemma3", ("Gemma3ForCausalLM",), _block(QK_NORM), more_keys=_gemma3_keys)),
     defaults=GEMMA3_DEFAULTS,
     renames=((r"^((?:model\.)?vision_tower\.)vision_model\.", r"\1"), *COMMON_RENAMES),
     ignored=(r"^(?:model\.)?vision_tower\.(?:vision_model\.)?head\.",),  # SigLIP's own classifier
-    vision=GEMMA3_VISION,
 )
 ARCHITECTURES = (
-    Architecture(
-        name="gemma2",
-        classes=("Gemma2ForCausalLM",),
-        sizes=sizes,
-        keys=DECODER_KEYS,
-        tensors=_shifted((EMBEDDING, *_block(()), *TAIL)),
-        more_keys=_gemma2_keys,
-    ),
+    _shifted(GEMMA2),
+    replace(GEMMA3, classes=("Gemma3ForConditionalGeneration",), vision=GEMMA3_VISION),
     GEMMA3,
-    replace(GEMMA3, classes=("Gemma3ForCausalLM",), vision=None),
 )

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ollama_engine.ml.graph.types import block_of, type_id
 
-__all__ = ["ByteCounter", "EncodedMetadata", "OutTensor", "Progress", "data_size", "write_header", "write_tensors"]
+__all__ = ["EncodedMetadata", "OutTensor", "Progress", "data_size", "write_header", "write_model"]
 
 ALIGNMENT = 32
 """Tensors start at multiples of this many bytes; GGUF's default, for which no metadata key is needed."""
@@ -26,7 +26,7 @@ Progress = Callable[[int, int], None]
 """Called with (bytes written, bytes in all)."""
 
 
-class ByteCounter:
+class _ByteCounter:
     """Adds up what was written and tells `progress`."""
 
     def __init__(self, total: int, progress: Progress | None) -> None:
@@ -82,17 +82,20 @@ def write_header(file: BinaryIO, metadata: EncodedMetadata, tensors: Sequence[Ou
     file.write(header.ljust(_padded(len(header)), b"\0"))
 
 
-def write_tensors(
+def write_model(
     file: BinaryIO,
-    tensors: Iterable[OutTensor],
+    metadata: EncodedMetadata,
+    tensors: Sequence[OutTensor],
     pieces: Iterator[NDArray[np.uint8]],
-    wrote: Callable[[int], None],
+    progress: Progress | None,
 ) -> None:
-    """The data of all tensors, which come in pieces that belong to one tensor each; `wrote` hears of their bytes.
+    """The header, then the data of all tensors, which come in pieces that belong to one tensor each.
 
     Raises ValueError when the pieces are not the tensors: a programming error of the caller, found before it can shift
     everything behind it.
     """
+    write_header(file, metadata, tensors)
+    counter = _ByteCounter(sum(tensor.n_bytes for tensor in tensors), progress)
     for tensor in tensors:
         total = 0
         while total < tensor.n_bytes:
@@ -101,7 +104,7 @@ def write_tensors(
                 break
             file.write(piece.data)
             total += piece.nbytes
-            wrote(piece.nbytes)
+            counter.add(piece.nbytes)
         if total != tensor.n_bytes:
             raise ValueError(f"tensor {tensor.name} takes {tensor.n_bytes} bytes, got {total}")
         file.write(bytes(_padded(total) - total))

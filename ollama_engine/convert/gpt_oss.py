@@ -9,19 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ollama_engine.convert.architecture import Architecture, Sizes, TensorMap
-from ollama_engine.convert.decoder import (
-    ATTENTION,
-    BLOCK,
-    EMBEDDING,
-    LAYER,
-    OUTPUT,
-    layer_types,
-    norm,
-    rope_and_size,
-    sizes,
-)
-from ollama_engine.convert.keys import DECODER_KEYS
+from ollama_engine.convert.architecture import Sizes, TensorMap
+from ollama_engine.convert.decoder import ATTENTION, ATTN_NORM, BLOCK, LAYER, decoder, layer_types, norm, rope_and_size
 from ollama_engine.convert.rope import rope_parameters
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.transforms import every_other, transpose
@@ -78,20 +67,15 @@ def _experts() -> tuple[TensorMap, ...]:
 
 
 ARCHITECTURES = (
-    Architecture(
-        name="gpt-oss",
-        classes=("GptOssForCausalLM",),
-        sizes=sizes,
-        keys=DECODER_KEYS,
-        tensors=(
-            EMBEDDING,
-            norm(BLOCK + "attn_norm", LAYER + "input_layernorm"),
+    decoder(
+        "gpt-oss",
+        ("GptOssForCausalLM",),
+        (
+            ATTN_NORM,
             *ATTENTION,
             TensorMap(BLOCK + "attn_sinks.weight", LAYER + "self_attn.sinks", ("n_head",)),
             norm(BLOCK + "post_attention_norm", LAYER + "post_attention_layernorm"),
             *_experts(),
-            norm("output_norm", "model.norm"),
-            OUTPUT,
         ),
         more_keys=_more_keys,
         pre_names=("gpt-4o",),

@@ -9,14 +9,7 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from ollama_engine.convert.gguf_writing import (
-    ByteCounter,
-    OutTensor,
-    Progress,
-    data_size,
-    write_header,
-    write_tensors,
-)
+from ollama_engine.convert.gguf_writing import OutTensor, Progress, data_size, write_model
 from ollama_engine.convert.quant.raw_metadata import copy_metadata
 from ollama_engine.ml.gguf.gguf_file import GGUFFile, TensorInfo
 from ollama_engine.new_file import FileSizes, write_new_file
@@ -41,9 +34,7 @@ def join_model(
     out = [OutTensor(tensor.name, tensor.shape, tensor.dtype) for tensor in tensors]
 
     def write(file: BinaryIO) -> None:
-        write_header(file, metadata, out)
-        counter = ByteCounter(sum(tensor.n_bytes for tensor in out), progress)
-        write_tensors(file, out, _pieces(sources, tensors), counter.add)
+        write_model(file, metadata, out, _pieces(sources, tensors), progress)
 
     write_new_file(target, len(metadata.data) + data_size(out), write)
     return FileSizes.of(sources, target)

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ollama_engine.convert.architecture import Architecture, Key, Sizes, TensorMap, layered
-from ollama_engine.convert.decoder import ATTENTION, BLOCK, EMBEDDING, LAYER, OUTPUT, norm, sizes
+from ollama_engine.convert.architecture import Key, Sizes, TensorMap, layered
+from ollama_engine.convert.decoder import ATTENTION, ATTN_NORM, BLOCK, FFN_NORM, LAYER, decoder, sizes
 from ollama_engine.convert.keys import DECODER_KEYS
 from ollama_engine.convert.llama import LLAMA
 from ollama_engine.convert.source.folder import Config
@@ -82,9 +82,13 @@ def _dense(config: Config, layer: int) -> bool:
 
 
 def _text_sizes(config: Config) -> Sizes:
-    found = sizes(config)
     hidden = config.whole("intermediate_size")
-    return {**found, "n_ff": config.whole("intermediate_size_mlp"), "n_ff_exp": hidden, "n_ff_exp_twice": 2 * hidden}
+    return {
+        **sizes(config),
+        "n_ff": config.whole("intermediate_size_mlp"),
+        "n_ff_exp": hidden,
+        "n_ff_exp_twice": 2 * hidden,
+    }
 
 
 def _text_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
@@ -198,25 +202,17 @@ VISION = image_part(
         matrix("mm.linear_1", "multi_modal_projector.linear_1", "n_embd", "v_out"),
     ),
 )
-LLAMA4 = Architecture(
-    name="llama4",
-    classes=("Llama4ForConditionalGeneration",),
-    sizes=_text_sizes,
-    keys=TEXT_KEYS,
-    defaults=TEXT_DEFAULTS,
-    tensors=(
-        EMBEDDING,
-        norm(BLOCK + "attn_norm", LAYER + "input_layernorm"),
-        *ATTENTION,
-        norm(BLOCK + "ffn_norm", LAYER + "post_attention_layernorm"),
-        *_dense_part(),
-        *_experts(),
-        norm("output_norm", "model.norm"),
-        OUTPUT,
+TEXT = replace(
+    decoder(
+        "llama4",
+        ("Llama4ForCausalLM",),
+        (ATTN_NORM, *ATTENTION, FFN_NORM, *_dense_part(), *_experts()),
+        sizes=_text_sizes,
+        keys=TEXT_KEYS,
+        more_keys=_text_keys,
+        pre_names=("llama4", "gpt-4o"),
     ),
-    more_keys=_text_keys,
+    defaults=TEXT_DEFAULTS,
     made_tensors=LLAMA.made_tensors,
-    pre_names=("llama4", "gpt-4o"),
-    vision=VISION,
 )
-ARCHITECTURES = (LLAMA4, replace(LLAMA4, classes=("Llama4ForCausalLM",), vision=None))
+ARCHITECTURES = (replace(TEXT, classes=("Llama4ForConditionalGeneration",), vision=VISION), TEXT)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import BinaryIO
 
-from ollama_engine.convert.gguf_writing import ByteCounter, OutTensor, Progress, data_size, write_header, write_tensors
+from ollama_engine.convert.gguf_writing import OutTensor, Progress, data_size, write_model
 from ollama_engine.convert.metadata import add_model, encode, model_keys, new_writer
 from ollama_engine.convert.outtype import FILE_TYPES, element_type
 from ollama_engine.convert.plan import PlannedTensor, plan_tensors
@@ -71,11 +71,10 @@ def convert_model(
     tensors = [_announced(tensor, outtype, architecture.always_f32) for tensor in planned]
 
     def write(file: BinaryIO) -> None:
-        write_header(file, metadata, tensors)
-        counter = ByteCounter(sum(tensor.n_bytes for tensor in tensors), progress)
         types = (tensor.dtype for tensor in tensors)
         with workers:
-            write_tensors(file, tensors, file_bytes(zip(planned, types, strict=True), sizes, workers), counter.add)
+            pieces = file_bytes(zip(planned, types, strict=True), sizes, workers)
+            write_model(file, metadata, tensors, pieces, progress)
 
     write_new_file(target, len(metadata.data) + data_size(tensors), write, overwrite=overwrite)
     return FileSizes.of((tensor.home for tensor in stored.values()), target)

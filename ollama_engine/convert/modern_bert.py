@@ -6,16 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ollama_engine.convert.architecture import Architecture, Sizes, TensorMap, linear
-from ollama_engine.convert.bidirectional import (
-    BIDIRECTIONAL_KEYS,
-    MLM_HEADS,
-    bidirectional_keys,
-    norm,
-    rank_keys,
-    scorer,
-    sizes,
-)
+from ollama_engine.convert.architecture import Sizes, TensorMap, linear
+from ollama_engine.convert.bidirectional import MLM_HEADS, bidirectional_keys, encoder, norm, rank_keys, scorer
 from ollama_engine.convert.decoder import BLOCK, layer_types
 from ollama_engine.convert.pooling import POOLING
 from ollama_engine.convert.rope import rope_parameters
@@ -53,10 +45,10 @@ def _base(config: Config, kind: str) -> float:
 
 
 def _activation(config: Config, name: str, known: tuple[str, ...]) -> str:
-    found = config.get(name, default="gelu")
-    if found not in known:
-        raise UnsupportedModelError(f"{config.home}: {name} is {found!r}; supported: {', '.join(known)}")
-    return str(found)
+    value = config.get(name, default="gelu")
+    if value not in known:
+        raise UnsupportedModelError(f"{config.home}: {name} is {value!r}; supported: {', '.join(known)}")
+    return str(value)
 
 
 def _ranker_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
@@ -67,12 +59,10 @@ def _ranker_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
     return {**_keys(config, sizes), **rank_keys(config, sizes), "classifier.pooling_type": POOLING[pooling]}
 
 
-MODERN_BERT = Architecture(
-    name="modern-bert",
-    classes=("ModernBertModel", "ModernBertForMaskedLM"),
-    sizes=sizes,
-    keys=BIDIRECTIONAL_KEYS,
-    tensors=(
+ENCODER = encoder(
+    "modern-bert",
+    ("ModernBertModel", "ModernBertForMaskedLM"),
+    (
         TensorMap("token_embd.weight", "embeddings.tok_embeddings.weight", ("n_vocab", "n_embd")),
         *norm("token_embd_norm", "embeddings.norm", bias=False),
         *(replace(rule, applies=lambda config, layer: layer > 0)
@@ -87,9 +77,9 @@ MODERN_BERT = Architecture(
     defaults={"norm_eps": 1e-5},
     more_keys=_keys,
     renames=((r"^model\.", ""),),
-    ignored=(*MLM_HEADS, r"^(?:head|decoder)\."),
-    pre_names=("modern-bert",),
+    heads=(r"^(?:head|decoder)\.",),
 )  # fmt: skip
+MODERN_BERT = replace(ENCODER, pre_names=("modern-bert",))
 
 ARCHITECTURES = (
     MODERN_BERT,

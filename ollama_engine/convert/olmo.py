@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ollama_engine.convert.architecture import Architecture, Sizes, TensorMap
+from ollama_engine.convert.architecture import Sizes, TensorMap
 from ollama_engine.convert.decoder import (
     ATTENTION,
     BLOCK,
-    EMBEDDING,
     LAYER,
     MLP,
-    OUTPUT,
+    decoder,
     layer_types,
     local_rope_keys,
     norm,
     rope_and_size,
-    sizes,
 )
-from ollama_engine.convert.keys import DECODER_KEYS
 from ollama_engine.convert.source.folder import Config
 
 __all__ = ["ARCHITECTURES"]
@@ -38,21 +35,16 @@ def _more_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
 
 
 ARCHITECTURES = (
-    Architecture(
-        name="olmo2",
-        classes=("Olmo2ForCausalLM", "Olmo3ForCausalLM"),
-        sizes=sizes,
-        keys=DECODER_KEYS,
-        tensors=(
-            EMBEDDING,
+    decoder(
+        "olmo2",
+        ("Olmo2ForCausalLM", "Olmo3ForCausalLM"),
+        (
             *ATTENTION,
             TensorMap(BLOCK + "attn_q_norm.weight", LAYER + "self_attn.q_norm.weight", ("q_size",)),
             TensorMap(BLOCK + "attn_k_norm.weight", LAYER + "self_attn.k_norm.weight", ("kv_size",)),
             norm(BLOCK + "post_attention_norm", LAYER + "post_attention_layernorm"),
             *MLP,
             norm(BLOCK + "post_ffw_norm", LAYER + "post_feedforward_layernorm"),
-            norm("output_norm", "model.norm"),
-            OUTPUT,
         ),
         more_keys=_more_keys,
     ),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ollama_engine.convert.architecture import Architecture, Key, Sizes, linear
-from ollama_engine.convert.decoder import BLOCK, EMBEDDING, LAYER, OUTPUT, norm, sizes
+from ollama_engine.convert.architecture import Key, Sizes, linear
+from ollama_engine.convert.decoder import ATTN_NORM, BLOCK, FFN_NORM, LAYER, decoder
 from ollama_engine.convert.keys import DECODER_KEYS
 from ollama_engine.convert.rope import rope_keys, rope_parameters
 from ollama_engine.convert.source.folder import Config
@@ -71,24 +72,18 @@ def _made_tensors(config: Config, sizes: Sizes) -> Mapping[str, NDArray[np.float
     return made
 
 
-ARCHITECTURES = (
-    Architecture(
-        name="phi3",
-        classes=("Phi3ForCausalLM",),
-        sizes=sizes,
-        keys=(*DECODER_KEYS, Key("vocab_size", "u32", ("vocab_size",))),
-        tensors=(
-            EMBEDDING,
-            norm(BLOCK + "attn_norm", LAYER + "input_layernorm"),
-            *linear(BLOCK + "attn_qkv", LAYER + "self_attn.qkv_proj", "qkv_size", "n_embd"),
-            *linear(BLOCK + "attn_output", LAYER + "self_attn.o_proj", "n_embd", "q_size"),
-            norm(BLOCK + "ffn_norm", LAYER + "post_attention_layernorm"),
-            *linear(BLOCK + "ffn_up", LAYER + "mlp.gate_up_proj", "n_ff_twice", "n_embd"),
-            *linear(BLOCK + "ffn_down", LAYER + "mlp.down_proj", "n_embd", "n_ff"),
-            norm("output_norm", "model.norm"),
-            OUTPUT,
-        ),
-        more_keys=_more_keys,
-        made_tensors=_made_tensors,
+PHI3 = decoder(
+    "phi3",
+    ("Phi3ForCausalLM",),
+    (
+        ATTN_NORM,
+        *linear(BLOCK + "attn_qkv", LAYER + "self_attn.qkv_proj", "qkv_size", "n_embd"),
+        *linear(BLOCK + "attn_output", LAYER + "self_attn.o_proj", "n_embd", "q_size"),
+        FFN_NORM,
+        *linear(BLOCK + "ffn_up", LAYER + "mlp.gate_up_proj", "n_ff_twice", "n_embd"),
+        *linear(BLOCK + "ffn_down", LAYER + "mlp.down_proj", "n_embd", "n_ff"),
     ),
+    keys=(*DECODER_KEYS, Key("vocab_size", "u32", ("vocab_size",))),
+    more_keys=_more_keys,
 )
+ARCHITECTURES = (replace(PHI3, made_tensors=_made_tensors),)

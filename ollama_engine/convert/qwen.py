@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ollama_engine.convert.architecture import Architecture, Sizes, TensorMap, linear
 from ollama_engine.convert.decoder import (
     ATTENTION,
+    ATTN_NORM,
     BLOCK,
-    EMBEDDING,
+    FFN_NORM,
     LAYER,
     MLP,
-    OUTPUT,
     QK_NORM,
+    decoder,
     experts,
     layer_types,
-    norm,
     rope_and_size,
     sizes,
 )
-from ollama_engine.convert.keys import DECODER_KEYS
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.errors import UnsupportedModelError
 
 __all__ = ["ARCHITECTURES", "QWEN2"]
-
-HEAD = (EMBEDDING, norm(BLOCK + "attn_norm", LAYER + "input_layernorm"))
-MIDDLE = norm(BLOCK + "ffn_norm", LAYER + "post_attention_layernorm")
-TAIL = (norm("output_norm", "model.norm"), OUTPUT)
 
 
 def _more_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
@@ -61,43 +57,22 @@ SHARED = (
     *linear(BLOCK + "ffn_down_shexp", LAYER + "mlp.shared_expert.down_proj", "n_embd", "n_ff_shexp"),
 )
 
-QWEN2 = Architecture(
-    name="qwen2",
-    classes=("Qwen2ForCausalLM",),
-    sizes=sizes,
-    keys=DECODER_KEYS,
-    tensors=(*HEAD, *ATTENTION, MIDDLE, *MLP, *TAIL),
-    more_keys=_more_keys,
-    pre_names=("qwen2",),
-)
+QWEN2_ATTENTION = (ATTN_NORM, *ATTENTION, FFN_NORM)
+QWEN3_ATTENTION = (ATTN_NORM, *ATTENTION, *QK_NORM, FFN_NORM)
 
+
+def _qwen(name: str, class_name: str, *block: TensorMap) -> Architecture:
+    return decoder(name, (class_name,), block, more_keys=_more_keys, pre_names=("qwen2",))
+
+
+def _qwen_moe(name: str, class_name: str, *block: TensorMap) -> Architecture:
+    return replace(_qwen(name, class_name, *block), sizes=_expert_sizes, more_keys=_expert_keys)
+
+
+QWEN2 = _qwen("qwen2", "Qwen2ForCausalLM", *QWEN2_ATTENTION, *MLP)
 ARCHITECTURES = (
     QWEN2,
-    Architecture(
-        name="qwen3",
-        classes=("Qwen3ForCausalLM",),
-        sizes=sizes,
-        keys=DECODER_KEYS,
-        tensors=(*HEAD, *ATTENTION, *QK_NORM, MIDDLE, *MLP, *TAIL),
-        more_keys=_more_keys,
-        pre_names=("qwen2",),
-    ),
-    Architecture(
-        name="qwen2moe",
-        classes=("Qwen2MoeForCausalLM",),
-        sizes=_expert_sizes,
-        keys=DECODER_KEYS,
-        tensors=(*HEAD, *ATTENTION, MIDDLE, *experts(), *SHARED, *TAIL),
-        more_keys=_expert_keys,
-        pre_names=("qwen2",),
-    ),
-    Architecture(
-        name="qwen3moe",
-        classes=("Qwen3MoeForCausalLM",),
-        sizes=_expert_sizes,
-        keys=DECODER_KEYS,
-        tensors=(*HEAD, *ATTENTION, *QK_NORM, MIDDLE, *experts(), *TAIL),
-        more_keys=_expert_keys,
-        pre_names=("qwen2",),
-    ),
+    _qwen("qwen3", "Qwen3ForCausalLM", *QWEN3_ATTENTION, *MLP),
+    _qwen_moe("qwen2moe", "Qwen2MoeForCausalLM", *QWEN2_ATTENTION, *experts(), *SHARED),
+    _qwen_moe("qwen3moe", "Qwen3MoeForCausalLM", *QWEN3_ATTENTION, *experts()),
 )

@@ -13,14 +13,7 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from ollama_engine.convert.gguf_writing import (
-    ByteCounter,
-    OutTensor,
-    Progress,
-    data_size,
-    write_header,
-    write_tensors,
-)
+from ollama_engine.convert.gguf_writing import OutTensor, Progress, data_size, write_model
 from ollama_engine.convert.quant.imatrix import ImportanceMatrix, read_imatrix
 from ollama_engine.convert.quant.layout import FLOATS, in_file_order, read_facts, target_types
 from ollama_engine.convert.quant.presets import ALIASES, PRESETS, Preset
@@ -86,10 +79,8 @@ def quantize_model(
     out = [OutTensor(change.tensor.name, _significant(change.tensor.shape), change.dtype) for change in changes]
 
     def write(file: BinaryIO) -> None:
-        write_header(file, metadata, out)
-        counter = ByteCounter(sum(tensor.n_bytes for tensor in out), progress)
         with workers:
-            write_tensors(file, out, workers.results(_pieces(changes)), counter.add)
+            write_model(file, metadata, out, workers.results(_pieces(changes)), progress)
 
     write_new_file(target, len(metadata.data) + data_size(out), write, overwrite=overwrite)
     return FileSizes.of(sources, target)
