@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ollama_engine.chat.go_template import GoTemplate
+from ollama_engine.server.model_base import ModelBase
 from ollama_engine.server.served import AnswerStream, ModelFacts
 
 if TYPE_CHECKING:
@@ -28,22 +28,12 @@ FEW = 1000
 """Tokens that are looked up in less than a step's time."""
 
 
-class LocalModel:
+class LocalModel(ModelBase):
     """`ServedModel` over an Engine. What may take long and computes nothing runs in a thread beside the event loop."""
 
     def __init__(self, engine: Engine, stored: StoredModel, facts: ModelFacts) -> None:
+        super().__init__(stored, facts)
         self.engine = engine
-        self._stored = stored
-        self._facts = facts
-        self._template = None if stored.template is None else GoTemplate(stored.template)
-
-    @property
-    def stored(self) -> StoredModel:
-        return self._stored
-
-    @property
-    def facts(self) -> ModelFacts:
-        return self._facts
 
     def generate(
         self, prompt: Prompt, params: SamplingParams, *, images: Images = None, **options: Any
@@ -56,10 +46,6 @@ class LocalModel:
         stream = self.engine.achat_stream(messages, params, **self._with_template(options))
         stream.merges = True
         return stream
-
-    def _with_template(self, options: dict[str, Any]) -> dict[str, Any]:
-        """The stored model's template stands above the GGUF file's, and a request's above both."""
-        return options if self._template is None or options.get("template") else {**options, "template": self._template}
 
     async def embed(
         self, texts: Sequence[Prompt], *, normalize: bool, dimensions: int | None, truncate: bool

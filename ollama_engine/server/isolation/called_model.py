@@ -6,11 +6,11 @@ import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ollama_engine.chat.go_template import GoTemplate
 from ollama_engine.server.isolation.codec import decode, encode
 from ollama_engine.server.isolation.failures import error_of
 from ollama_engine.server.isolation.formats import FormatAtHome
 from ollama_engine.server.isolation.remote_stream import RemoteStream
+from ollama_engine.server.model_base import ModelBase
 
 if TYPE_CHECKING:
     from ollama_engine.runner.chat.results import ChatChunk
@@ -21,22 +21,16 @@ if TYPE_CHECKING:
     from ollama_engine.runner.request.results import Chunk
     from ollama_engine.sample import SamplingParams
     from ollama_engine.segments import Segment
-    from ollama_engine.server.served import AnswerStream, ModelFacts
-    from ollama_engine.store.stored_model import StoredModel
+    from ollama_engine.server.served import AnswerStream
 
 __all__ = ["CalledModel", "chunk_of"]
 
 
-class CalledModel:
+class CalledModel(ModelBase):
     """`ServedModel` over `_chunks` and `_result`, which subclasses define.
 
     Arguments that cannot cross raise ConfigError where they are given.
     """
-
-    def __init__(self, stored: StoredModel, facts: ModelFacts) -> None:
-        self._stored = stored
-        self._facts = facts
-        self._template = None if stored.template is None else GoTemplate(stored.template)
 
     def _chunks(self, body: Mapping[str, Any], answer_format: FormatAtHome) -> AsyncIterator[Any]:
         """Chunks of the answer that `body` asks for: a generator, which cancels the request when it is closed."""
@@ -46,14 +40,6 @@ class CalledModel:
         """The result of a method, encoded."""
         raise NotImplementedError
 
-    @property
-    def stored(self) -> StoredModel:
-        return self._stored
-
-    @property
-    def facts(self) -> ModelFacts:
-        return self._facts
-
     def generate(
         self, prompt: Prompt, params: SamplingParams, *, images: Images = None, **options: Any
     ) -> AnswerStream[Chunk]:
@@ -61,10 +47,6 @@ class CalledModel:
 
     def chat(self, messages: Sequence[object], params: SamplingParams, **options: Any) -> AnswerStream[ChatChunk]:
         return self._stream("chat", list(messages), params, **self._with_template(options))
-
-    def _with_template(self, options: dict[str, Any]) -> dict[str, Any]:
-        """The stored model's template stands above the GGUF file's, and a request's above both."""
-        return options if self._template is None or options.get("template") else {**options, "template": self._template}
 
     def _stream(self, method: str, *args: Any, **kwargs: Any) -> RemoteStream[Any]:
         answer_format = FormatAtHome(kwargs.get("format"))

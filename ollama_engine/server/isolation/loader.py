@@ -11,20 +11,10 @@ from ollama_engine.server.isolation.hosted_model import FLASH_ATTENTION, Operati
 from ollama_engine.server.isolation.model_process import ModelProcess
 from ollama_engine.server.isolation.remote_model import RemoteModel, request
 from ollama_engine.server.model_manager.facts import with_template
-from ollama_engine.server.model_manager.loader import (
-    LOOK_SECONDS,
-    LoadedEngine,
-    LoadProgress,
-    engine_options,
-    log_changed,
-    measure,
-    refuse_adapters,
-)
+from ollama_engine.server.model_manager.loader import LOOK_SECONDS, LoadedEngine, LoadProgress, PlanningLoader
 
 if TYPE_CHECKING:
-    from ollama_engine.server.model_manager.planner import Bytes, Need
     from ollama_engine.server.model_manager.runner_options import RunnerOptions
-    from ollama_engine.server.settings import ServerSettings
     from ollama_engine.store.stored_model import StoredModel
 
 __all__ = ["ProcessLoader"]
@@ -36,20 +26,11 @@ PARTS = 1000
 """Parts of a load that a process tells apart."""
 
 
-class ProcessLoader:
+class ProcessLoader(PlanningLoader):
     """Loads models in child processes."""
 
-    def __init__(self, settings: ServerSettings) -> None:
-        self._settings = settings
-
-    async def measure(self, stored: StoredModel, options: RunnerOptions, taken: Bytes) -> Need:
-        return await asyncio.to_thread(measure, stored, options, self._settings, taken)
-
     async def load(self, stored: StoredModel, options: RunnerOptions, progress: LoadProgress) -> LoadedEngine:
-        refuse_adapters(stored)
-        chosen = await asyncio.to_thread(engine_options, stored, options, self._settings)
-        log_changed(stored, options, chosen)
-        body = load_request(stored, chosen)
+        body = load_request(stored, await asyncio.to_thread(self.load_options, stored, options))
         process = ModelProcess(stored.model_path, stored.name)
         try:
             await process.started()

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from ollama_engine.server.settings import ServerSettings
     from ollama_engine.store.stored_model import StoredModel
 
-__all__ = ["LoadProgress", "LoadedEngine", "Loader", "LocalLoader", "engine_options", "log_changed",
-           "refuse_adapters"]  # fmt: skip
+__all__ = ["LOOK_SECONDS", "LoadProgress", "LoadedEngine", "Loader", "LocalLoader", "PlanningLoader"]
 
 log = logging.getLogger(__name__)
 
@@ -68,8 +67,8 @@ class Loader(Protocol):
         """Load a model. Raises as `Engine` does, and what `progress` raises."""
 
 
-class LocalLoader:
-    """Loads models in this process."""
+class PlanningLoader:
+    """The part of a `Loader` before anything is loaded, the same for models in any process."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
@@ -77,19 +76,29 @@ class LocalLoader:
     async def measure(self, stored: StoredModel, options: RunnerOptions, taken: Bytes) -> Need:
         return await asyncio.to_thread(measure, stored, options, self._settings, taken)
 
-    async def load(self, stored: StoredModel, options: RunnerOptions, progress: LoadProgress) -> LoadedEngine:
-        refuse_adapters(stored)
-        settings = self._settings
+    def load_options(self, stored: StoredModel, options: RunnerOptions) -> dict[str, Any]:
+        """Keyword arguments of the Engine to load; the log says which options of a request are not among them.
 
+        Raises UnsupportedModelError for a model with adapters.
+        """
+        refuse_adapters(stored)
+        chosen = engine_options(stored, options, self._settings)
+        log_changed(stored, options, chosen)
+        return chosen
+
+
+class LocalLoader(PlanningLoader):
+    """Loads models in this process."""
+
+    async def load(self, stored: StoredModel, options: RunnerOptions, progress: LoadProgress) -> LoadedEngine:
         def load() -> tuple[Engine, LoadedEngine]:
-            chosen = engine_options(stored, options, settings)
-            log_changed(stored, options, chosen)
+            chosen = self.load_options(stored, options)
             engine = Engine(stored.model_path, projector=stored.projector_path, progress=progress, **chosen)
             try:
                 model = LocalModel(engine, stored, with_template(facts_of(engine), stored.template))
                 return engine, LoadedEngine(
                     model, engine.memory, lambda: asyncio.to_thread(engine.close), lambda: engine.closed,
-                    (lambda: _over(engine)) if settings.devices else None,
+                    (lambda: _over(engine)) if self._settings.devices else None,
                 )  # fmt: skip
             except BaseException:
                 engine.close()

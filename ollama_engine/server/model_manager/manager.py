@@ -13,13 +13,12 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ollama_engine.engine import Engine
 from ollama_engine.errors import ClosedError, EngineBusyError, NoMemoryError
 from ollama_engine.server.errors import BUSY
 from ollama_engine.server.managing import KeepAlive, LoadedModel, LoadingModel, ModelLease
 from ollama_engine.server.model_manager.failures import load_error, stalled_error
 from ollama_engine.server.model_manager.loader import LoadedEngine, Loader
-from ollama_engine.server.model_manager.memory import free_memory
+from ollama_engine.server.model_manager.memory import default_models, free_memory
 from ollama_engine.server.model_manager.planner import Bytes, LoadPlan, ModelLimits, plan
 from ollama_engine.server.model_manager.runner_options import RunnerOptions
 from ollama_engine.server.model_manager.waiting import (
@@ -37,9 +36,6 @@ if TYPE_CHECKING:
 __all__ = ["ModelManager"]
 
 log = logging.getLogger(__name__)
-
-MODELS = 3
-"""How many models are loaded at once by default: for each GPU, or on the CPU."""
 
 
 class ModelManager:
@@ -326,8 +322,3 @@ class ModelManager:
             entry.gone.set()
             log.info("unloaded %s", entry.stored.name)
         self._advance()
-
-
-def default_models() -> int:
-    """Models loaded at once where the settings say nothing: as many for each GPU, or for the CPU."""
-    return MODELS * max(1, sum(device.kind == "gpu" for device in Engine.devices()))

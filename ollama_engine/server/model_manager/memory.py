@@ -1,4 +1,4 @@
-"""Memory of this machine and of models, in the numbers that the planner compares."""
+"""Limits of this machine and memory of models, in the numbers that the planner compares."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ from ollama_engine.server.model_manager.planner import Bytes, Need
 if TYPE_CHECKING:
     from ollama_engine.ml.device.memory import MemoryReport
 
-__all__ = ["free_memory", "mapped_bytes", "need_of", "taken_bytes"]
+__all__ = ["default_models", "free_memory", "mapped_bytes", "need_of", "taken_bytes"]
+
+MODELS = 3
+"""How many models are loaded at once by default: for each GPU, or on the CPU."""
+
+
+def default_models() -> int:
+    """Models loaded at once where the settings say nothing: as many for each GPU, or for the CPU."""
+    return MODELS * max(1, sum(device.kind == "gpu" for device in Engine.devices()))
 
 
 def free_memory(mapped: Iterable[Bytes]) -> Bytes:

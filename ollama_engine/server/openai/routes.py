@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from datetime import datetime, timezone
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
@@ -27,6 +28,7 @@ __all__ = ["router"]
 router = APIRouter(prefix="/v1", tags=["OpenAI"])
 
 TheService = Annotated[Service, Depends(service_of)]
+Body = TypeVar("Body", ChatRequest, CompletionRequest, ResponseRequest)
 
 
 @router.get("/models")
@@ -47,19 +49,13 @@ async def show_model(name: str, service: TheService) -> dict[str, Any]:
 @router.post("/chat/completions")
 async def create_chat_completion(body: ChatRequest, request: Request, service: TheService) -> Response:
     """The assistant's next message."""
-    note_body(request, body, body.model)
-    if body.stream:
-        return await streamed(chat_events(service, body), sse.MEDIA_TYPE, last_words)
-    return answered(await while_connected(request, chat_completion(service, body)))
+    return await respond(request, service, body, chat_completion, chat_events)
 
 
 @router.post("/completions")
 async def create_completion(body: CompletionRequest, request: Request, service: TheService) -> Response:
     """The continuation of a text, without a chat template."""
-    note_body(request, body, body.model)
-    if body.stream:
-        return await streamed(completion_events(service, body), sse.MEDIA_TYPE, last_words)
-    return answered(await while_connected(request, text_completion(service, body)))
+    return await respond(request, service, body, text_completion, completion_events)
 
 
 @router.post("/embeddings")
@@ -72,10 +68,19 @@ async def create_embeddings(body: EmbeddingsRequest, request: Request, service: 
 @router.post("/responses")
 async def create_response(body: ResponseRequest, request: Request, service: TheService) -> Response:
     """The answer to a conversation, as output items."""
+    return await respond(request, service, body, response, response_events)
+
+
+async def respond(
+    request: Request, service: Service, body: Body,
+    whole: Callable[[Service, Body], Coroutine[Any, Any, dict[str, Any]]],
+    events: Callable[[Service, Body], AsyncGenerator[bytes, None]],
+) -> Response:  # fmt: skip
+    """The events of an answer where the request streams, else its whole."""
     note_body(request, body, body.model)
     if body.stream:
-        return await streamed(response_events(service, body), sse.MEDIA_TYPE, last_words)
-    return answered(await while_connected(request, response(service, body)))
+        return await streamed(events(service, body), sse.MEDIA_TYPE, last_words)
+    return answered(await while_connected(request, whole(service, body)))
 
 
 def answered(body: dict[str, Any]) -> Response:
