@@ -48,20 +48,20 @@ def plan_tensors(
     Raises ModelFormatError that names the tensors which are missing, have another shape than config.json asks for, or
     belong to nothing that the architecture declares.
     """
-    found = _renamed(architecture, stored)
+    tensors = _renamed(architecture, stored)
     planned: dict[str, PlannedTensor] = {}
     missing: dict[str, str] = {}
     used: set[str] = set()
-    for tensor, layer in _wanted(architecture, config, sizes):
+    for tensor, layer in _declared(architecture, config, sizes):
         target = tensor.target.replace("{i}", str(layer))
         names = _source_names(tensor, layer, sizes)
-        present = [name for name in names if name in found]
+        present = [name for name in names if name in tensors]
         if target in planned or (not present and tensor.optional):
             continue
         if len(present) < len(names):
             missing.setdefault(target, _say_missing(tensor, names, present, sizes))
             continue
-        parts = tuple(found[name] for name in names)
+        parts = tuple(tensors[name] for name in names)
         _check_shapes(tensor, parts, sizes, config)
         planned[target] = PlannedTensor(target, _shape(tensor, parts, sizes), parts, tensor.transform)
         used.update(names)
@@ -70,7 +70,7 @@ def plan_tensors(
         vision = all(target.startswith(IMAGE_PARTS) for target in missing)
         hint = "; the text part can be converted alone (--no-vision)" if vision else ""
         raise ModelFormatError(f"tensors are missing from the checkpoint: {_listed(list(missing.values()))}{hint}")
-    _check_rest([tensor for name, tensor in found.items() if name not in used], architecture)
+    _check_rest([tensor for name, tensor in tensors.items() if name not in used], architecture)
     made = [PlannedTensor(n, v.shape, made=v) for n, v in architecture.made_tensors(config, sizes).items()]
     return [*made, *planned.values()]
 
@@ -78,20 +78,20 @@ def plan_tensors(
 def _renamed(architecture: Architecture, stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
     """The tensors by names without the prefixes that come and go; those that carry no weights are left out."""
     ignored = re.compile("|".join((*COMMON_IGNORED, *architecture.ignored)))
-    found: dict[str, StoredTensor] = {}
+    renamed: dict[str, StoredTensor] = {}
     for name, tensor in stored.items():
         if ignored.search(name):
             logger.debug("%s holds no weights; it is left out", name)
             continue
         for pattern, replacement in architecture.renames:
             name = re.sub(pattern, replacement, name)  # noqa: PLW2901
-        other = found.setdefault(name, tensor)
+        other = renamed.setdefault(name, tensor)
         if other is not tensor:
             raise ModelFormatError(f"{other.name} and {tensor.name} are both {name}; the checkpoint holds it twice")
-    return found
+    return renamed
 
 
-def _wanted(architecture: Architecture, config: Config, sizes: Sizes) -> Iterator[tuple[TensorMap, int]]:
+def _declared(architecture: Architecture, config: Config, sizes: Sizes) -> Iterator[tuple[TensorMap, int]]:
     """(declaration, layer) in the order of the file: declarations of the same layers go layer by layer."""
     for layers, group in groupby(architecture.tensors, lambda tensor: tensor.layers if "{i}" in tensor.target else ""):
         declared = tuple(group)

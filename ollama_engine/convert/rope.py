@@ -32,17 +32,17 @@ YARN_KEYS = {
 
 def rope_parameters(config: Config, layers: str = "full_attention") -> dict[str, Any]:
     """The parameters of one kind of layer, with `rope_type` and, where the config says it, `rope_theta`."""
-    found: dict[str, Any] = {**config.mapping("rope_scaling"), **config.mapping("rope_parameters")}
-    if "full_attention" in found or "sliding_attention" in found:
-        found = dict(found.get(layers) or {})
+    rope: dict[str, Any] = {**config.mapping("rope_scaling"), **config.mapping("rope_parameters")}
+    if "full_attention" in rope or "sliding_attention" in rope:
+        rope = dict(rope.get(layers) or {})
     if config.get("rope_theta") is not None:
-        found.setdefault("rope_theta", config.number("rope_theta"))
-    found["rope_type"] = found.get("rope_type") or found.get("type") or "default"
-    if found["rope_type"] not in KINDS:
+        rope.setdefault("rope_theta", config.number("rope_theta"))
+    rope["rope_type"] = rope.get("rope_type") or rope.get("type") or "default"
+    if rope["rope_type"] not in KINDS:
         raise UnsupportedModelError(
-            f"{config.home}: rope_type {found['rope_type']!r} is not supported; supported: {', '.join(KINDS)}"
+            f"{config.home}: rope_type {rope['rope_type']!r} is not supported; supported: {', '.join(KINDS)}"
         )
-    return found
+    return rope
 
 
 def rope_keys(config: Config) -> dict[str, Any]:

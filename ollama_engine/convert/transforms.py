@@ -60,12 +60,12 @@ def half(which: int, axis: int, *, turned: bool = False) -> Transform:
     """The first (0) or second (1) half of a dimension other than the first; `turned` transposes the last two then."""
 
     def apply(values: NDArray[Any], sizes: Sizes) -> NDArray[Any]:
-        found = np.split(values, 2, axis)[which]
-        return found.swapaxes(-1, -2) if turned else found
+        part = np.split(values, 2, axis)[which]
+        return part.swapaxes(-1, -2) if turned else part
 
     def shape(old: Shape, sizes: Sizes) -> Shape:
-        found = tuple(n // 2 if i == axis else n for i, n in enumerate(old))
-        return (*found[:-2], found[-1], found[-2]) if turned else found
+        shape = tuple(n // 2 if i == axis else n for i, n in enumerate(old))
+        return (*shape[:-2], shape[-1], shape[-2]) if turned else shape
 
     return Transform(apply, shape)
 
@@ -90,12 +90,12 @@ def every_other(which: int, axis: int, *, turned: bool = False) -> Transform:
     """The even (0) or odd (1) entries of a dimension other than the first; `turned` transposes the last two then."""
 
     def apply(values: NDArray[Any], sizes: Sizes) -> NDArray[Any]:
-        found = values[(slice(None),) * axis + (slice(which, None, 2),)]
-        return found.swapaxes(-1, -2) if turned else found
+        part = values[(slice(None),) * axis + (slice(which, None, 2),)]
+        return part.swapaxes(-1, -2) if turned else part
 
     def shape(old: Shape, sizes: Sizes) -> Shape:
-        found = tuple(n // 2 if i == axis else n for i, n in enumerate(old))
-        return (*found[:-2], found[-1], found[-2]) if turned else found
+        shape = tuple(n // 2 if i == axis else n for i, n in enumerate(old))
+        return (*shape[:-2], shape[-1], shape[-2]) if turned else shape
 
     return Transform(apply, shape)
 

@@ -104,15 +104,15 @@ def image_part(
 
 def colours(processor: Config) -> MetadataValues:
     """Mean and deviation of the colours, where the image processor's config has them. Raises ModelFormatError."""
-    found: dict[str, list[float]] = {}
+    keys: dict[str, list[float]] = {}
     for name in ("image_mean", "image_std"):
         value = processor.get(name)
         if value is None:
             continue
         if not isinstance(value, list) or len(value) != 3 or not all(type(n) in (int, float) for n in value):
             raise processor.wrong((name,), "three numbers", value)
-        found[f"vision.{name}"] = [float(n) for n in value]
-    return found
+        keys[f"vision.{name}"] = [float(n) for n in value]
+    return keys
 
 
 def read_processor(folder: ModelFolder) -> Config:

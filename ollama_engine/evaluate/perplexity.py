@@ -78,11 +78,11 @@ def chunks(ids: Sequence[int], num_ctx: int, bos: int | None) -> list[list[int]]
             advice=["give a longer text", ("choose a smaller ", Option("num_ctx"))],
         )
     starts = range(0, len(ids) - num_ctx + 1, num_ctx)
-    found = [list(ids[start : start + num_ctx]) for start in starts]
+    pieces = [list(ids[start : start + num_ctx]) for start in starts]
     if bos is not None:
-        for chunk in found:
+        for chunk in pieces:
             chunk[0] = bos
-    return found
+    return pieces
 
 
 def chunk_logprobs(executor: Executor, cache: Cache, chunk: Sequence[int]) -> Float64Array:
@@ -122,7 +122,7 @@ def token_logprobs(logits: FloatArray, tokens: npt.NDArray[np.int32]) -> Float64
 
     Sums are float64. NaN or +infinity in a row makes its result NaN.
     """
-    found = np.empty(len(tokens), np.float64)
+    logprobs = np.empty(len(tokens), np.float64)
     step = max(1, BLOCK // logits.shape[1])
     with np.errstate(invalid="ignore"):  # +infinity in a row: the result is NaN, as documented
         for start in range(0, len(tokens), step):
@@ -130,5 +130,5 @@ def token_logprobs(logits: FloatArray, tokens: npt.NDArray[np.int32]) -> Float64
             top = rows.max(axis=1, keepdims=True)
             chosen = np.take_along_axis(rows, tokens[start : start + step, None], axis=1) - top
             sums = np.exp(rows - top).sum(axis=1, dtype=np.float64)
-            found[start : start + step] = chosen[:, 0] - np.log(sums)
-    return found
+            logprobs[start : start + step] = chosen[:, 0] - np.log(sums)
+    return logprobs

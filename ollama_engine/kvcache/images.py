@@ -133,7 +133,7 @@ class ImageSlots:
 
     def check(self) -> None:
         """Raise AssertionError unless the table is consistent."""
-        found = [0] * self.n_slots
+        n_owners = [0] * self.n_slots
         for sequence, images in self._images.items():
             slots = [slot for slot in images.values() if slot is not None]
             assert images, f"sequence {sequence} has images"
@@ -141,8 +141,8 @@ class ImageSlots:
             assert all(0 <= slot < self.n_slots for slot in slots), "slots exist"
             assert all(position >= 0 for position in images), "images have positions"
             for slot in slots:
-                found[slot] += 1
-        assert found == self._n_owners, "owners are counted"
+                n_owners[slot] += 1
+        assert n_owners == self._n_owners, "owners are counted"
 
 
 def _latest_run(images: Collection[int], position: int) -> list[int]:

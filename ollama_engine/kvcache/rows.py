@@ -109,21 +109,21 @@ def _within(span: CellSpan, cells: Int32Array) -> tuple[Indices, Indices]:
 def _read(store: KeyValueStore, span: CellSpan) -> list[Bytes]:
     """Keys and values of each layer in turn, uint8 [span.n, bytes of a row]."""
     with Context(store.backend) as ctx:
-        found = _reading(store, span, ctx)
+        tensors = _reading(store, span, ctx)
         ctx.alloc()  # only then a view has an address
         if store.permuted:
             ctx.compute()
-        return [_bytes_of(store, i, tensor, span) for i, tensor in enumerate(found)]
+        return [_bytes_of(store, i, tensor, span) for i, tensor in enumerate(tensors)]
 
 
 def _reading(store: KeyValueStore, span: CellSpan, ctx: Context) -> list[Tensor]:
     """The tensors of the span: views, except that permuted values are gathered."""
-    found = [_rows_of(store, i, tensor, span, ctx) for i, tensor in enumerate(store.tensors())]
+    tensors = [_rows_of(store, i, tensor, span, ctx) for i, tensor in enumerate(store.tensors())]
     if store.permuted:
-        found[1::2] = [ops.cont(values) for values in found[1::2]]
-        ctx.forward(*found[1::2])
-    ctx.expand(*found)
-    return found
+        tensors[1::2] = [ops.cont(values) for values in tensors[1::2]]
+        ctx.forward(*tensors[1::2])
+    ctx.expand(*tensors)
+    return tensors
 
 
 def _bytes_of(store: KeyValueStore, i: int, tensor: Tensor, span: CellSpan) -> Bytes:

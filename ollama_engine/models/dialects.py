@@ -21,7 +21,7 @@ T = TypeVar("T")
 Values = Mapping[str, MetadataValue]
 
 
-def _nothing(found: Values) -> Values:
+def _nothing(values: Values) -> Values:
     return {}
 
 
@@ -39,20 +39,20 @@ class Dialect:
     """Keys under their names -> known ones that their engine hard-codes; a value in the file wins."""
 
 
-def _gpt_oss(found: Values) -> Values:
-    return {"rope.scaling.type": "yarn"} if "rope.scaling.factor" in found else {}
+def _gpt_oss(values: Values) -> Values:
+    return {"rope.scaling.type": "yarn"} if "rope.scaling.factor" in values else {}
 
 
 GEMMA3_STRETCHED = (34, 48, 62)
 """Layers of the models whose global positions are divided by 8: 4B, 12B and 27B."""
 
 
-def _gemma3(found: Values) -> Values:
+def _gemma3(values: Values) -> Values:
     """Ollama's vision files lack the epsilon, and all its files lack the rotary scaling of global layers."""
     keys: dict[str, MetadataValue] = {"attention.layer_norm_rms_epsilon": 1e-6, "rope.freq_base": 1e6}
     bases = {"rope.local.freq_base", "rope.global.freq_base"}
-    ollama = bases & set(found) or ("vision.block_count" in found and "rope.freq_base_swa" not in found)
-    if ollama and "rope.scaling.factor" not in found and found.get("block_count") in GEMMA3_STRETCHED:
+    ollama = bases & set(values) or ("vision.block_count" in values and "rope.freq_base_swa" not in values)
+    if ollama and "rope.scaling.factor" not in values and values.get("block_count") in GEMMA3_STRETCHED:
         keys |= {"rope.scaling.type": "linear", "rope.scaling.factor": 8.0}
     return keys
 
@@ -104,12 +104,12 @@ def known_values(values: Values) -> Metadata:
         del own["rope.scaling.type"]
     renamed = {dialect.keys[key]: value for key, value in own.items() if key in dialect.keys}
     kept = {key: value for key, value in own.items() if key not in dialect.keys}
-    found = {**dialect.missing(own), **renamed, **kept}
+    whole = {**dialect.missing(own), **renamed, **kept}
     # Models that read images look up the tokens that stand around them.
     kept_keys = (TOKEN_TYPES, TOKENS, BOS) if "vision.block_count" in own else (TOKEN_TYPES,)
     general = {key: values[key] for key in values if key.startswith("general.") or key in kept_keys}
     known = dialect.architecture
-    return Metadata({**general, "general.architecture": known, **{f"{known}.{k}": v for k, v in found.items()}})
+    return Metadata({**general, "general.architecture": known, **{f"{known}.{k}": v for k, v in whole.items()}})
 
 
 def known_names(architecture: str, weights: Mapping[str, T]) -> Mapping[str, T]:
@@ -120,10 +120,10 @@ def known_names(architecture: str, weights: Mapping[str, T]) -> Mapping[str, T]:
     rules = DIALECTS[architecture].tensors if architecture in DIALECTS else ()
     if not rules:
         return weights
-    found: dict[str, T] = {}
+    named: dict[str, T] = {}
     for name, weight in weights.items():
         known = next((re.sub(p, new, name) for p, new in rules if re.fullmatch(p, name)), name)
-        if known in found:
+        if known in named:
             raise ModelFormatError(f"tensor {name} is {known} under another name, and the file has both")
-        found[known] = weight
-    return found
+        named[known] = weight
+    return named

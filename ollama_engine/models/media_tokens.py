@@ -25,12 +25,12 @@ def token_id(metadata: Metadata, key: str, text: str, below: int | None = None) 
 
     Raises ModelFormatError for a file with neither, and for an id that is not `below` the rows of the token embedding.
     """
-    found = metadata.u32(key, None)
-    if found is None:
+    id_ = metadata.u32(key, None)
+    if id_ is None:
         return token_named(metadata, text, below, f"neither a key {metadata.key(key)} nor a")
-    if below is not None and found >= below:
-        raise ModelFormatError(f"{metadata.key(key)} is {found}, expected an id below {below}")
-    return found
+    if below is not None and id_ >= below:
+        raise ModelFormatError(f"{metadata.key(key)} is {id_}, expected an id below {below}")
+    return id_
 
 
 def token_named(metadata: Metadata, text: str, below: int | None = None, missing: str = "no") -> int:
@@ -50,12 +50,12 @@ def newline_runs(metadata: Metadata, longest: int = 31) -> dict[int, int]:
     """
     tokens = vocabulary(metadata)
     spellings = [{newline * n: n for n in range(1, longest + 1)} for newline in ("\n", NEWLINE_IN_BYTES)]
-    found: dict[int, int] = {}
+    ids: dict[int, int] = {}
     for spelling in [*spellings, {"<0x0A>": 1}]:
         for id_, text in enumerate(tokens):
             if text in spelling:
-                found.setdefault(spelling[text], id_)
-    return found
+                ids.setdefault(spelling[text], id_)
+    return ids
 
 
 def split_run(n: int, lengths: Iterable[int]) -> list[int]:

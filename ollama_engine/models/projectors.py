@@ -89,14 +89,14 @@ class Projector:
     def known_names(self, shapes: Shapes) -> dict[str, str]:
         """{name in the file: name that the model reads}. Raises ModelFormatError where two would have one name."""
         swapped = _feed_forward_is_swapped(shapes)
-        found: dict[str, str] = {}
+        known: dict[str, str] = {}
         for name in shapes:
             plain = _other_feed_forward(name) if swapped else name
-            found[name] = next((re.sub(p, new, plain) for p, new in self.names if re.fullmatch(p, plain)), plain)
-        if len({*found.values()}) < len(found):
-            twice = sorted(name for name in found.values() if [*found.values()].count(name) > 1)
+            known[name] = next((re.sub(p, new, plain) for p, new in self.names if re.fullmatch(p, plain)), plain)
+        if len({*known.values()}) < len(known):
+            twice = sorted(name for name in known.values() if [*known.values()].count(name) > 1)
             raise ModelFormatError(f"two tensors of the projector are called {twice[0]} here")
-        return found
+        return known
 
 
 def tower_keys(*same: str) -> dict[str, str]:

@@ -50,7 +50,7 @@ def read_image(data: bytes) -> Image:
     except (ImageError, MemoryError):
         raise
     except Exception as error:  # damaged data raises whatever Pillow's readers do not foresee
-        raise ImageError(f"the image is damaged or cut off: {_told(error)}") from error
+        raise ImageError(f"the image is damaged or cut off: {_text_of(error)}") from error
 
 
 def picture_of(image: Image) -> Image:
@@ -163,6 +163,6 @@ def _upper_byte(image: Image) -> Image:
     return PIL.Image.fromarray((np.clip(np.asarray(image), 0, 65535).astype(np.uint16) >> 8).astype(np.uint8))
 
 
-def _told(error: Exception) -> str:
+def _text_of(error: Exception) -> str:
     text = str(error).strip()
     return text or type(error).__name__

@@ -45,11 +45,11 @@ class Scope:
         if tensor is None:
             return None
         expected = tuple(self.size(d) for d in dims)
-        found = tuple(tensor.dim(i) for i in range(max(len(expected), len(tensor.shape))))
-        if found != expected:
+        shape = tuple(tensor.dim(i) for i in range(max(len(expected), len(tensor.shape))))
+        if shape != expected:
             meaning = ", ".join(str(d) for d in dims)
             raise ModelFormatError(
-                f"tensor {full} has shape {list(found)}; the metadata ask for {list(expected)} ({meaning})"
+                f"tensor {full} has shape {list(shape)}; the metadata ask for {list(expected)} ({meaning})"
             )
         self.used.add(full)
         return tensor

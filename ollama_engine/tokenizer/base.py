@@ -149,13 +149,13 @@ class Tokenizer:
     def steering_texts(self, text: str) -> list[tuple[int, int]]:
         """Where a text holds what are steering tokens if they are parsed: [begin, end) in characters."""
         data = _to_bytes(text)
-        found, at, characters = [], 0, 0
+        places, at, characters = [], 0, 0
         for begin, end, id_ in self._with_special.find_all(data):
             if id_ in self._steering:
                 first = characters + len(data[at:begin].decode("utf-8", "surrogateescape"))
                 at, characters = end, first + len(data[begin:end].decode("utf-8", "surrogateescape"))
-                found.append((first, characters))
-        return found
+                places.append((first, characters))
+        return places
 
     def _matches_within(self, data: bytes, spans: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
         """Control tokens of the spans; between them, tokens that are found in any text."""
@@ -165,12 +165,12 @@ class Tokenizer:
             for start, end, id_ in self._with_special.find_all(data[begin:stop])
             if id_ in self._steering
         ]
-        found, at = [], 0
+        matches, at = [], 0
         for start, end, id_ in [*steering, (len(data), len(data), -1)]:
-            found += [(at + s, at + e, other) for s, e, other in self._always.find_all(data[at:start])]
-            found += [(start, end, id_)] if id_ >= 0 else []
+            matches += [(at + s, at + e, other) for s, e, other in self._always.find_all(data[at:start])]
+            matches += [(start, end, id_)] if id_ >= 0 else []
             at = end
-        return found
+        return matches
 
     def _around(self, ids: list[int], *, add_special: bool) -> list[int]:
         if not add_special:

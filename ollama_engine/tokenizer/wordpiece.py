@@ -87,7 +87,7 @@ class WordPieceModel:
 
     def _ids_of_word(self, word: str) -> tuple[int, ...]:
         """Greedy: the longest piece that fits, repeatedly. The whole word is unknown where no piece fits."""
-        found = []
+        ids = []
         at, pieces = 0, self._starts
         while at < len(word) <= MAX_WORD:
             for end in range(min(len(word), at + self._longest), at, -1):
@@ -96,9 +96,9 @@ class WordPieceModel:
                     break
             else:
                 return self._unknown_word(word)
-            found.append(id_)
+            ids.append(id_)
             at, pieces = end, self._others
-        return tuple(found) or self._unknown_word(word)
+        return tuple(ids) or self._unknown_word(word)
 
     def _unknown_word(self, word: str) -> tuple[int, ...]:
         if self._unknown is None:

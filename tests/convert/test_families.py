@@ -46,9 +46,9 @@ REFUSED: list[tuple[str, dict[str, Any], type[Exception], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "changes", "kind", "told"), REFUSED)
-def test_refusals(name: str, changes: dict[str, Any], kind: type[Exception], told: str, tmp_path: Path) -> None:
-    with pytest.raises(kind, match=told):
+@pytest.mark.parametrize(("name", "changes", "kind", "message"), REFUSED)
+def test_refusals(name: str, changes: dict[str, Any], kind: type[Exception], message: str, tmp_path: Path) -> None:
+    with pytest.raises(kind, match=message):
         convert_model(source(name, tmp_path / "source", changes), tmp_path / "made.gguf")
     assert not (tmp_path / "made.gguf").exists()
 

@@ -70,13 +70,13 @@ def test_mxfp4_is_passed_through(folders: Any, outtype: str, tmp_path: Path) -> 
 
 def test_mxfp4_experts_compute_what_their_numbers_do(folders: Any, tmp_path: Path) -> None:
     """ggml rounds activations to 8 bits for them, so the two are near, not equal."""
-    found = []
+    logits = []
     for source in folders[:2]:
         convert_model(source, tmp_path / f"{source.name}.gguf", "f32")
         with CASE.engine(tmp_path / f"{source.name}.gguf") as engine:
-            found.append(engine.logits(CASE.prompt))
-    assert np.median(np.abs(found[0] - found[1])) <= 0.02 * found[1].std()
-    assert difference(found[0], found[1]) <= 1
+            logits.append(engine.logits(CASE.prompt))
+    assert np.median(np.abs(logits[0] - logits[1])) <= 0.02 * logits[1].std()
+    assert difference(logits[0], logits[1]) <= 1
 
 
 def test_blocks_and_scales_must_fit(folders: Any, tmp_path: Path) -> None:
@@ -90,14 +90,14 @@ def test_blocks_and_scales_must_fit(folders: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"swiglu_limit": 9.0}, r"swiglu_limit is 9\.0"),
         ({"rope_parameters": {"rope_type": "yarn", "factor": 8.0, "rope_theta": 1e4}}, "truncate is on"),
     ],
 )
-def test_what_gguf_cannot_say_is_refused(change: dict[str, Any], told: str, tmp_path: Path) -> None:
+def test_what_gguf_cannot_say_is_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
     golden = families.load(CASE)
     source = families.write_folder(tmp_path / "source", {**golden.config, **change}, CASE.weights(golden.shapes), "F32")
-    with pytest.raises(UnsupportedModelError, match=told):
+    with pytest.raises(UnsupportedModelError, match=message):
         convert_model(source, tmp_path / "made.gguf")

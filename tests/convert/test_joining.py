@@ -29,10 +29,10 @@ def write_split_llama(folder: Path) -> list[Path]:
 
 def test_the_joined_file_is_the_whole_one(tmp_path: Path) -> None:
     whole = write_tiny_llama(tmp_path / "whole.gguf", metadata={"general.file_type": 0}).path
-    parts, told = write_split_llama(tmp_path / "parts"), []
-    sizes = join_model(parts[1], tmp_path / "joined.gguf", progress=lambda done, total: told.append((done, total)))
+    parts, reports = write_split_llama(tmp_path / "parts"), []
+    sizes = join_model(parts[1], tmp_path / "joined.gguf", progress=lambda done, total: reports.append((done, total)))
     assert sizes.before == sum(part.stat().st_size for part in parts)
-    assert told[-1][0] == told[-1][1] > 0
+    assert reports[-1][0] == reports[-1][1] > 0
     with GGUFFile(tmp_path / "joined.gguf") as joined, GGUFFile(whole) as expected:
         assert not SPLIT_KEYS & set(joined.metadata)
         assert set(joined.metadata) == set(expected.metadata)
@@ -40,11 +40,11 @@ def test_the_joined_file_is_the_whole_one(tmp_path: Path) -> None:
             assert np.array_equal(joined.metadata[key], value), key
         assert list(joined.tensors) == list(expected.tensors)
         for name, tensor in expected.tensors.items():
-            found = joined.tensors[name]
-            assert (found.dtype, found.shape) == (tensor.dtype, tensor.shape)
+            copy = joined.tensors[name]
+            assert (copy.dtype, copy.shape) == (tensor.dtype, tensor.shape)
             bytes_ = [
                 Path(file.path).read_bytes()[info.offset : info.offset + info.nbytes]
-                for file, info in ((joined, found), (expected, tensor))
+                for file, info in ((joined, copy), (expected, tensor))
             ]
             assert bytes_[0] == bytes_[1], name
     answers = []

@@ -61,7 +61,7 @@ WRONG: list[tuple[Any, Any, type[Exception], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("pooling", "modules", "kind", "told"), WRONG)
-def test_what_no_file_can_say(pooling: Any, modules: Any, kind: type[Exception], told: str, tmp_path: Path) -> None:
-    with pytest.raises(kind, match=told):
+@pytest.mark.parametrize(("pooling", "modules", "kind", "message"), WRONG)
+def test_what_no_file_can_say(pooling: Any, modules: Any, kind: type[Exception], message: str, tmp_path: Path) -> None:
+    with pytest.raises(kind, match=message):
         keys(tmp_path, pooling, modules)

@@ -41,12 +41,12 @@ def write_raw(path: Path, tensors: dict[str, tuple[str, NDArray[Any]]]) -> Path:
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
 def test_floats_come_back(dtype: str, tmp_path: Path) -> None:
     write_safetensors(tmp_path / "x.safetensors", WEIGHTS, dtype)
-    found = read_safetensors(str(tmp_path / "x.safetensors"))
-    assert {name: t.shape for name, t in found.items()} == {name: v.shape for name, v in WEIGHTS.items()}
+    tensors = read_safetensors(str(tmp_path / "x.safetensors"))
+    assert {name: t.shape for name, t in tensors.items()} == {name: v.shape for name, v in WEIGHTS.items()}
     for name, values in WEIGHTS.items():
-        read = to_float32(found[name].read(), found[name].dtype)
+        read = to_float32(tensors[name].read(), tensors[name].dtype)
         np.testing.assert_allclose(read, values, rtol=2**-7 if dtype == "BF16" else 2**-10)
-    np.testing.assert_array_equal(found["a"].read(1, 2), found["a"].read()[1:2])
+    np.testing.assert_array_equal(tensors["a"].read(1, 2), tensors["a"].read()[1:2])
 
 
 FLOAT8 = {
@@ -111,11 +111,11 @@ def test_scales_are_multiplied_in(name: str, tmp_path: Path) -> None:
     }
     path = write_raw(tmp_path / "model.safetensors", tensors)
     config = Config({"quantization_config": {"quant_method": "fp8", "weight_block_size": [4, 4]}}, "config.json")
-    found = with_scales(read_safetensors(str(path)), config)
-    assert set(found) == {"x.weight", "y.weight"}
+    scaled = with_scales(read_safetensors(str(path)), config)
+    assert set(scaled) == {"x.weight", "y.weight"}
     whole = np.kron(scale, np.ones((4, 4)))[:6, :10] if name == "blocks" else scale.reshape(-1, 1)
     expected = (to_float32(codes, "F8_E4M3") * whole).astype(np.float32)
-    tensor = found["x.weight"]
+    tensor = scaled["x.weight"]
     np.testing.assert_allclose(tensor.read(), expected, rtol=1e-6)
     np.testing.assert_array_equal(tensor.read(3, 6), np.asarray(tensor.read())[3:6])
 
@@ -226,11 +226,11 @@ def test_older_files_are_read_with_torch(archive: bool, tmp_path: Path) -> None:
     state = {"a": torch.arange(6.0).reshape(2, 3), "t": torch.arange(6.0).reshape(2, 3).T,
              "h": torch.tensor([1.5, -2.0], dtype=torch.bfloat16), "s": torch.tensor(3.0)}  # fmt: skip
     torch.save(state, tmp_path / "pytorch_model.bin", _use_new_zipfile_serialization=archive)
-    found = open_checkpoint(ModelFolder(tmp_path))
+    tensors = open_checkpoint(ModelFolder(tmp_path))
     for name, values in state.items():
-        read = to_float32(np.asarray(found[name].read()), found[name].dtype)
+        read = to_float32(np.asarray(tensors[name].read()), tensors[name].dtype)
         np.testing.assert_array_equal(read, values.float().numpy())
-    np.testing.assert_array_equal(found["t"].read(1, 3), state["t"][1:3].numpy())
+    np.testing.assert_array_equal(tensors["t"].read(1, 3), state["t"][1:3].numpy())
 
 
 def test_older_files_cannot_run_code(tmp_path: Path) -> None:

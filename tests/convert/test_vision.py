@@ -77,14 +77,14 @@ def test_every_tensor_has_its_name_shape_and_numbers(made: tuple[str, Path]) -> 
     architecture, path = made
     config, weights, _ = parts(architecture)
     expected = expected_tensors(architecture, weights, config)
-    found = {t.name: t for t in gguf.GGUFReader(path).tensors}
-    assert set(found) - {"rope_freqs.weight"} == set(expected)
+    tensors = {t.name: t for t in gguf.GGUFReader(path).tensors}
+    assert set(tensors) - {"rope_freqs.weight"} == set(expected)
     for name, values in expected.items():
-        assert found[name].shape.tolist() == list(values.shape[::-1]), name
+        assert tensors[name].shape.tolist() == list(values.shape[::-1]), name
         if "gate" in name and values.size == 1:  # tanh is rounded by whatever numpy was built with
-            np.testing.assert_allclose(found[name].data, values, rtol=1e-6, err_msg=name)
+            np.testing.assert_allclose(tensors[name].data, values, rtol=1e-6, err_msg=name)
         else:
-            np.testing.assert_array_equal(found[name].data.reshape(values.shape), values, err_msg=name)
+            np.testing.assert_array_equal(tensors[name].data.reshape(values.shape), values, err_msg=name)
 
 
 KEYS: Mapping[str, Mapping[str, Any]] = {
@@ -143,13 +143,13 @@ def keys_of(path: Path) -> dict[str, Any]:
 
 def test_keys(made: tuple[str, Path]) -> None:
     architecture, path = made
-    found = keys_of(path)
-    assert found["general.architecture"] == architecture
+    keys = keys_of(path)
+    assert keys["general.architecture"] == architecture
     for name, value in KEYS[architecture].items():
         key = f"{architecture}.{name}"
-        assert found[key] == (pytest.approx(value, rel=1e-6) if isinstance(value, float) else value), key
-        assert type(found[key]) is type(value), key
-    images = {key for key in found if ".vision." in key or ".mm." in key}
+        assert keys[key] == (pytest.approx(value, rel=1e-6) if isinstance(value, float) else value), key
+        assert type(keys[key]) is type(value), key
+    images = {key for key in keys if ".vision." in key or ".mm." in key}
     assert images == {f"{architecture}.{name}" for name in KEYS[architecture] if name.startswith(("vision.", "mm."))}
 
 
@@ -296,11 +296,16 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], type[Exception], str]] 
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("architecture", "changes", "vision", "kind", "told"), REFUSED)
+@pytest.mark.parametrize(("architecture", "changes", "vision", "kind", "message"), REFUSED)
 def test_refusals(
-    architecture: str, changes: dict[str, Any], vision: dict[str, Any], kind: type[Exception], told: str, tmp_path: Path
+    architecture: str,
+    changes: dict[str, Any],
+    vision: dict[str, Any],
+    kind: type[Exception],
+    message: str,
+    tmp_path: Path,
 ) -> None:
-    with pytest.raises(kind, match=told):
+    with pytest.raises(kind, match=message):
         convert_model(source(architecture, tmp_path / "source", changes, **vision), tmp_path / "made.gguf")
 
 
@@ -312,13 +317,13 @@ def test_configs_as_they_are_published(tmp_path: Path) -> None:
     flat = {**text, **config, "rope_parameters": None, "rope_theta": 1e6, "rope_scaling": rope}
     flat["vision_config"] = {**_changed(config["vision_config"], {"in_channels": None}), "in_chans": 3}
     convert_model(families.write_folder(tmp_path / "qwen", flat, weights, "F32"), tmp_path / "qwen.gguf")
-    found = keys_of(tmp_path / "qwen.gguf")
-    assert (found["qwen25vl.rope.mrope_section"], found["qwen25vl.vision.num_channels"]) == ([4, 6, 6], 3)
-    assert "qwen25vl.rope.scaling.type" not in found
+    keys = keys_of(tmp_path / "qwen.gguf")
+    assert (keys["qwen25vl.rope.mrope_section"], keys["qwen25vl.vision.num_channels"]) == ([4, 6, 6], 3)
+    assert "qwen25vl.rope.scaling.type" not in keys
     rope = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0, "original_max_position_embeddings": 16384,
             "llama_4_scaling_beta": 0.1, "mscale": 1.0, "mscale_all_dim": 1.0}  # fmt: skip
     convert_model(source("mistral3", tmp_path / "m", {"rope_parameters": rope}), tmp_path / "m.gguf")
-    found = keys_of(tmp_path / "m.gguf")
+    keys = keys_of(tmp_path / "m.gguf")
     for key, value in {"attention.temperature_scale": 0.1, "rope.scaling_beta": 0.1, "rope.scaling.factor": 16,
                        "rope.scaling.yarn_log_multiplier": 1.0}.items():  # fmt: skip
-        assert found[f"mistral3.{key}"] == pytest.approx(value)
+        assert keys[f"mistral3.{key}"] == pytest.approx(value)

@@ -45,8 +45,8 @@ def numbers(*shape: int, seed: int = 1) -> Array:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def told(module: Any, *inputs: Array, **more: Any) -> Array:
-    """What a module answers to a batch of one, or the first of what it answers."""
+def first_answer(module: Any, *inputs: Array, **more: Any) -> Array:
+    """A module's answer to a batch of one, or the first of its answers."""
     with torch.inference_mode():
         out = module(*(torch.from_numpy(x) for x in inputs), **more)
     return np.asarray((out[0] if isinstance(out, tuple) else out).numpy())
@@ -108,7 +108,7 @@ def test_mllama_encoder_layers_with_their_gates(place: str, pairs: Any) -> None:
     y = y + gates[1] * linear(hidden, tensors, block + "ffn_down")
     encoder = model.model.vision_model
     layers = (encoder.transformer if place == "blk" else encoder.global_transformer).layers
-    np.testing.assert_allclose(y, told(layers[1], x)[0], **CLOSE)
+    np.testing.assert_allclose(y, first_answer(layers[1], x)[0], **CLOSE)
 
 
 def test_mllama_tables_of_positions(pairs: Any) -> None:
@@ -118,14 +118,14 @@ def test_mllama_tables_of_positions(pairs: Any) -> None:
     flat = tensors["v.position_embd.gate"] * tensors["v.position_embd.weight"]
     table = tensors["v.tile_position_embd.weight"][ratio].reshape(4, 17, 32)
     expected = tiles[0] + flat + tensors["v.tile_position_embd.gate"] * table
-    found = told(embedding, tiles, aspect_ratio_ids=torch.tensor([[ratio]]))
-    np.testing.assert_allclose(expected, found[0], **CLOSE)
+    answer = first_answer(embedding, tiles, aspect_ratio_ids=torch.tensor([[ratio]]))
+    np.testing.assert_allclose(expected, answer[0], **CLOSE)
     for name in ("pre_tile", "post_tile"):
         embedding = getattr(model.model.vision_model, f"{name}_positional_embedding")
         row = tensors[f"v.{name}_position_embd.weight"][ratio].reshape(4, 1, 32)
         expected = tiles[0] + tensors[f"v.{name}_position_embd.gate"] * row
-        found = told(embedding, tiles, aspect_ratio_ids=torch.tensor([[ratio]]))
-        np.testing.assert_allclose(expected, found[0], **CLOSE)
+        answer = first_answer(embedding, tiles, aspect_ratio_ids=torch.tensor([[ratio]]))
+        np.testing.assert_allclose(expected, answer[0], **CLOSE)
 
 
 def test_mllama_layers_that_look_at_images(pairs: Any) -> None:
@@ -144,7 +144,7 @@ def test_mllama_layers_that_look_at_images(pairs: Any) -> None:
     y = y + np.tanh(tensors[block + "cross_attn_mlp_gate"]) * linear(hidden, tensors, block + "ffn_down")
     more = {"cross_attention_states": torch.from_numpy(image), "cross_attention_mask": None, "attention_mask": None,
             "full_text_row_masked_out_mask": None}  # fmt: skip
-    np.testing.assert_allclose(y, told(layer, x, **more).reshape(5, 64), **CLOSE)
+    np.testing.assert_allclose(y, first_answer(layer, x, **more).reshape(5, 64), **CLOSE)
 
 
 # -- the others --------------------------------------------------------------------------------------------------------
@@ -163,14 +163,16 @@ def test_llama4_experts(pairs: Any) -> None:
         gate, up, down = (tensors[f"{block}{name}_exps.weight"][e] for name in ("gate", "up", "down"))
         y[i] = down @ (silu(gate @ h) * (up @ h))
     shared = silu(linear(x[0], tensors, block + "gate_shexp")) * linear(x[0], tensors, block + "up_shexp")
-    np.testing.assert_allclose(y + linear(shared, tensors, block + "down_shexp"), told(mlp, x).reshape(7, 64), **CLOSE)
+    np.testing.assert_allclose(
+        y + linear(shared, tensors, block + "down_shexp"), first_answer(mlp, x).reshape(7, 64), **CLOSE
+    )
 
 
 def test_qwen25vl_patches_are_the_sum_of_two_frames(pairs: Any) -> None:
     model, tensors = pairs("qwen25vl")
     patches = numbers(6, 3, 2, 14, 14)
     frames = [np.einsum("nchw,dchw->nd", patches[:, :, t], tensors[f"v.patch_embd_{t}.weight"]) for t in range(2)]
-    found = told(model.model.visual.patch_embed, patches.reshape(6, -1))
+    found = first_answer(model.model.visual.patch_embed, patches.reshape(6, -1))
     np.testing.assert_allclose(frames[0] + frames[1], found, **CLOSE)
 
 
@@ -178,7 +180,7 @@ def test_qwen25vl_queries_keys_and_values(pairs: Any) -> None:
     model, tensors = pairs("qwen25vl")
     x = numbers(6, 32)
     parts = [linear(x, tensors, f"v.blk.1.attn_{name}") for name in "qkv"]
-    found = told(model.model.visual.blocks[1].attn.qkv, x)
+    found = first_answer(model.model.visual.blocks[1].attn.qkv, x)
     np.testing.assert_allclose(np.concatenate(parts, axis=-1), found, **CLOSE)
 
 
@@ -192,7 +194,7 @@ def test_mistral3_encoder_rotates_halves(pairs: Any) -> None:
     q, k = (part * cos + np.concatenate([-part[..., 8:], part[..., :8]], axis=-1) * sin for part in (q, k))
     expected = linear(attend(q, k, v), tensors, "v.blk.0.attn_output")
     turned = (torch.from_numpy(cos)[None], torch.from_numpy(sin)[None])
-    np.testing.assert_allclose(expected, told(attention, x, position_embeddings=turned)[0], **CLOSE)
+    np.testing.assert_allclose(expected, first_answer(attention, x, position_embeddings=turned)[0], **CLOSE)
 
 
 def test_gemma3_projector(pairs: Any) -> None:
@@ -201,5 +203,5 @@ def test_gemma3_projector(pairs: Any) -> None:
     patches = numbers(1, 16, 32)
     pooled = patches[0].reshape(2, 2, 2, 2, 32).mean(axis=(1, 3)).reshape(4, 32)
     normed = rms(pooled, tensors["mm.mm_soft_emb_norm.weight"], 1e-6)
-    found = told(model.model.multi_modal_projector, patches)
+    found = first_answer(model.model.multi_modal_projector, patches)
     np.testing.assert_allclose(normed @ tensors["mm.mm_input_projection.weight"], found[0], **CLOSE)

@@ -140,9 +140,9 @@ NUMBERS: Mapping[str, Callable[[str, Array, Mapping[str, Any]], Named]] = {
 
 def expected_tensors(architecture: str, weights: Mapping[str, Array], config: Mapping[str, Any]) -> Named:
     """Tensors by GGUF name, in numpy's order of dimensions."""
-    found: Named = {}
+    tensors: Named = {}
     for name, values in weights.items():
         for old, new in RULES[architecture]:
             name = name.replace(old, new)  # noqa: PLW2901
-        found |= NUMBERS[architecture](name, values, config)
-    return found
+        tensors |= NUMBERS[architecture](name, values, config)
+    return tensors

@@ -55,9 +55,9 @@ def test_begin_takes_the_place_of_the_first_token() -> None:
     assert chunks(ids, 10, 7) == [[7, *ids[1:10]], [7, *ids[11:20]]]
 
 
-@pytest.mark.parametrize(("n", "num_ctx", "told"), [(9, 10, "the text has 9 tokens"), (50, 7, "at least 8 tokens")])
-def test_what_gives_no_chunk_is_refused(n: int, num_ctx: int, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+@pytest.mark.parametrize(("n", "num_ctx", "message"), [(9, 10, "the text has 9 tokens"), (50, 7, "at least 8 tokens")])
+def test_what_gives_no_chunk_is_refused(n: int, num_ctx: int, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         chunks([1] * n, num_ctx, None)
 
 

@@ -106,7 +106,7 @@ class CellsTwin:
         behind = {s: int(self.of(s)[0][-1]) + 1 if self._of(s).any() else 0 for s in set(sequences.tolist())}
         rows = np.arange(len(positions))
         in_order = all((np.diff(positions[sequences == s]) > 0).all() for s in behind)
-        found = np.empty(len(positions), dtype=np.int32)
+        places = np.empty(len(positions), dtype=np.int32)
         for row in rows if in_order else np.lexsort((positions, sequences)):
             sequence = int(sequences[row])
             cells = np.flatnonzero(free)
@@ -114,8 +114,8 @@ class CellsTwin:
             cell = int(above[0] if len(above) else cells[0])
             behind[sequence] = cell + 1
             free[cell] = False
-            found[row] = cell
-        return found
+            places[row] = cell
+        return places
 
     def place(self, cells: Int32Array, positions: Int32Array, sequences: Int32Array) -> None:
         for sequence in set(sequences.tolist()):

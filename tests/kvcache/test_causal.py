@@ -200,15 +200,15 @@ def test_prompts_gather_what_they_read_up_to_half_the_cells() -> None:
         for sequence in range(3):
             a.cache.begin(Batch.of([0] * 64, 0, sequence))
             assert a.cache.shape_key == (64, 64)
-        found = a.run([0] * 9 + [1] * 9, [*range(64, 73), *range(64, 73)])
+        output = a.run([0] * 9 + [1] * 9, [*range(64, 73), *range(64, 73)])
         assert a.cache.shape_key == (18, 0, 224)  # more than half
         a.cache.remove(0)
         a.cache.remove(1)
         for sequence in range(2):  # cells by turns
             a.run([0, 1] * 20, np.repeat(np.arange(20 * sequence, 20 * sequence + 20), 2).tolist())
-        found = a.run([1] * 9, range(40, 49))
+        output = a.run([1] * 9, range(40, 49))
         assert a.cache.shape_key == (9, 64)
-        assert np.abs(found - a.expected([1] * 9, range(40, 49))).max() <= 1e-5
+        assert np.abs(output - a.expected([1] * 9, range(40, 49))).max() <= 1e-5
 
 
 def test_rows_of_many_sequences(way: str) -> None:
@@ -254,15 +254,15 @@ def test_the_cells_of_others_are_not_read(way: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "told"),
+    ("config", "message"),
     [
         ({"dtype": "q8_0", "flash_attention": False}, "needs flash attention"),
         ({"dtype": "q4_0", "flash_attention": False}, "needs flash attention"),
         ({"dtype": "q5_0", "flash_attention": True}, "f32, f16, bf16, q8_0, q4_0"),
     ],
 )
-def test_types_that_cannot_be_stored(config: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_types_that_cannot_be_stored(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         CacheConfig(**config)
 
 

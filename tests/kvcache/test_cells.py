@@ -68,11 +68,11 @@ def test_where_tokens_go(before: str, rows: str, places: list[int] | None) -> No
 def grown(cells: Cells, *rows: tuple[int, int]) -> list[int]:
     """Tokens at (sequence, position) are placed; where."""
     batch = ints(p for _, p in rows), ints(s for s, _ in rows)
-    found = cells.find_places(*batch)
-    assert found is not None
-    cells.place(found, *batch)
+    places = cells.find_places(*batch)
+    assert places is not None
+    cells.place(places, *batch)
     cells.check()
-    return found.tolist()
+    return places.tolist()
 
 
 @pytest.mark.parametrize(
@@ -287,10 +287,10 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("call", "told"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
-def test_what_is_refused_changes_nothing(call: Any, told: str) -> None:
+@pytest.mark.parametrize(("call", "message"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
+def test_what_is_refused_changes_nothing(call: Any, message: str) -> None:
     cells = table("a0 . ab1 .")
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         call(cells)
     assert draw(cells) == "a0 . ab1 ."
     cells.check()

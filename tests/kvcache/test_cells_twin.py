@@ -148,11 +148,11 @@ def test_many_windows_of_a_large_table() -> None:
         assert cells.usage() == twin.usage()
         for table in (cells, twin):
             table.slide(*batch)
-        found = cells.find_places(*batch)
-        assert found is not None
-        assert found.tolist() == twin.find_places(*batch).tolist()  # type: ignore[union-attr]
-        cells.place(found, *batch)
-        twin.place(found, *batch)
+        places = cells.find_places(*batch)
+        assert places is not None
+        assert places.tolist() == twin.find_places(*batch).tolist()  # type: ignore[union-attr]
+        cells.place(places, *batch)
+        twin.place(places, *batch)
         if step % 10 == 0:
             cells.check()
             assert (cells.positions == twin.positions).all()

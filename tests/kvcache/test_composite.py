@@ -77,10 +77,10 @@ def test_a_kind_without_memory_takes_none() -> None:
 
 
 def test_layers_are_told_by_the_models_numbers() -> None:
-    told = []
+    numbers = []
 
     def shift_keys(layer: int, keys: Tensor, deltas: Tensor) -> Tensor:
-        told.append(layer)
+        numbers.append(layer)
         return keys if layer == 2 else nn.Rope(n_dims=32).shifted(keys, deltas)
 
     with Backend(BackendParams(threads=1, gpu_layers=0)) as backend:
@@ -88,7 +88,7 @@ def test_layers_are_told_by_the_models_numbers() -> None:
         cache = make_cache(backend, layers, [0] * 5, F32, lambda _: N_CELLS, shift_keys=shift_keys)
         Fed(MIXED, cache, backend).cache.begin(Fed(MIXED, cache, backend).batch([(0, p) for p in range(3)]))
         shiftable(cache).shift(0, 0, 1)
-        assert told == [0, 3, 1, 2, 4]
+        assert numbers == [0, 3, 1, 2, 4]
         cache.close()
 
 

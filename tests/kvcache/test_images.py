@@ -211,15 +211,15 @@ class SlotsAgainstLists(RuleBasedStateMachine):
             if images and ((sequence, first) not in new or first - 1 in images):
                 kept += run_of(images, max(images))
         needed = len({id(p) for p in kept if not p.gone})
-        found = self.slots.find(new, firsts)
-        assert (found is None) == (len(new) > 3 - needed)
-        if found is None:
+        slots = self.slots.find(new, firsts)
+        assert (slots is None) == (len(new) > 3 - needed)
+        if slots is None:
             return
-        assert len(set(found)) == len(new)
+        assert len(set(slots)) == len(new)
         free = set(range(3)) - self.slots.used
-        assert len(free & set(found)) == min(len(free), len(new))
-        self.slots.place(new, found, range(1, len(new) + 1))
-        for (sequence, position), slot in zip(new, found, strict=True):
+        assert len(free & set(slots)) == min(len(free), len(new))
+        self.slots.place(new, slots, range(1, len(new) + 1))
+        for (sequence, position), slot in zip(new, slots, strict=True):
             if slot in self.held:
                 self.held[slot].gone = True
             self.held[slot] = self.twin[sequence][position] = Picture(slot)

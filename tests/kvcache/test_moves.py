@@ -78,15 +78,15 @@ def test_every_rotation(rope: str) -> None:
 )
 def test_shift_plan(before: str, call: tuple[int, int, int], plan: Any, after: str | None) -> None:
     cells = table(before)
-    found = cells.shift_plan(*call)
+    moves = cells.shift_plan(*call)
     assert draw(cells) == draw(table(before))
-    assert cells.can_shift(*call) == (found is not None)
+    assert cells.can_shift(*call) == (moves is not None)
     if after is None:
-        assert found is None
+        assert moves is None
         return
-    assert found is not None
-    assert (found.sources.tolist(), found.targets.tolist()) == plan
-    cells.shift(*call, found)
+    assert moves is not None
+    assert (moves.sources.tolist(), moves.targets.tolist()) == plan
+    cells.shift(*call, moves)
     assert draw(cells) == draw(table(after))
     cells.check()
 

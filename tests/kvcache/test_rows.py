@@ -209,12 +209,12 @@ def test_which_cells_are_copied(cells: list[int], expected: list[tuple[int, int]
 
 @given_any(st.sets(st.integers(0, 60000), max_size=200))
 def test_every_cell_is_copied_once_and_few_others(cells: set[int]) -> None:
-    found = list(pieces(ints(list(cells))))
-    copied = [cell for span in found for cell in range(*span)]
+    spans = list(pieces(ints(list(cells))))
+    copied = [cell for span in spans for cell in range(*span)]
     assert len(copied) == len(set(copied))
     assert cells <= set(copied)
-    assert all(0 < span.n <= PIECE for span in found)
-    runs = 1 + sum(a.end != b.begin for a, b in pairwise(found))
+    assert all(0 < span.n <= PIECE for span in spans)
+    runs = 1 + sum(a.end != b.begin for a, b in pairwise(spans))
     assert runs <= RUNS
     if runs < RUNS:
         assert len(copied) <= NEAR * max(1, len(cells))

@@ -164,10 +164,10 @@ class World:
         assert len(found) == 1, f"sequence {sequence} has position {position} once"
         return int(found[0])
 
-    def _compare(self, wanted: list[tuple[int, int, Kept]], cells: list[int]) -> None:
+    def _compare(self, rows: list[tuple[int, int, Kept]], cells: list[int]) -> None:
         for layer, (keys, values) in enumerate(self.stored(cells)):
-            turned = self._turned(layer, wanted)
-            for row, (_, _, kept) in enumerate(wanted):
+            turned = self._turned(layer, rows)
+            for row, (_, _, kept) in enumerate(rows):
                 tolerance = TOLERANCE[self.cache.config.dtype] * (1 + kept.shifts)
                 assert np.abs(keys[row] - turned[row]).max() <= tolerance
                 assert np.abs(values[row] - raw("v", layer, kept.token)).max() <= TOLERANCE[self.cache.config.dtype]
@@ -188,14 +188,14 @@ class World:
                 for (k, v), layer in zip(pairs, LAYERS, strict=True)
             ]
 
-    def _turned(self, layer: int, wanted: list[tuple[int, int, Kept]]) -> NDArray[np.float32]:
+    def _turned(self, layer: int, rows: list[tuple[int, int, Kept]]) -> NDArray[np.float32]:
         """The same tokens' keys, rotated for their positions in one go."""
         with Context(self._backend) as ctx:
-            keys = ctx.from_floats(np.stack([raw("k", layer, kept.token) for _, _, kept in wanted]))
-            out = self._rope(keys, ctx.from_ints([p for _, p, _ in wanted]), self._factors)
+            keys = ctx.from_floats(np.stack([raw("k", layer, kept.token) for _, _, kept in rows]))
+            out = self._rope(keys, ctx.from_ints([p for _, p, _ in rows]), self._factors)
             ctx.forward(out)
             ctx.compute()
-            turned: NDArray[np.float32] = out.numpy().reshape(len(wanted), LAYERS[layer].kv_heads, -1)
+            turned: NDArray[np.float32] = out.numpy().reshape(len(rows), LAYERS[layer].kv_heads, -1)
             return turned
 
 

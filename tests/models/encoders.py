@@ -104,19 +104,21 @@ def word_pieces() -> dict[str, Any]:
 
 def marked_bpe() -> dict[str, Any]:
     """tokenizer.json of a byte-level vocabulary whose last tokens are BERT's marks."""
-    found = bpe_tokenizer(N_VOCAB, split=r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+")
+    tokenizer = bpe_tokenizer(
+        N_VOCAB, split=r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+    )
     names = ("[MASK]", "[CLS]", "[SEP]")
-    for entry, name in zip(found["added_tokens"], names, strict=True):
+    for entry, name in zip(tokenizer["added_tokens"], names, strict=True):
         entry.update(MARK, content=name)
-    found["pre_tokenizer"]["pretokenizers"][-1]["trim_offsets"] = False
+    tokenizer["pre_tokenizer"]["pretokenizers"][-1]["trim_offsets"] = False
     ids = {"[CLS]": N_VOCAB - 2, "[SEP]": N_VOCAB - 1}
-    found["post_processor"] = {
+    tokenizer["post_processor"] = {
         "type": "TemplateProcessing",
         "single": _template("[CLS] A [SEP]"),
         "pair": _template("[CLS] A [SEP] B [SEP]"),
         "special_tokens": {text: {"id": text, "ids": [id_], "tokens": [text]} for text, id_ in ids.items()},
     }
-    return found
+    return tokenizer
 
 
 def _template(text: str) -> list[dict[str, Any]]:

@@ -102,11 +102,11 @@ _BAD: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "told"), _BAD, ids=lambda v: str(v) if isinstance(v, dict) else "")
-def test_absurd_metadata(changes: dict[str, Any], told: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("changes", "message"), _BAD, ids=lambda v: str(v) if isinstance(v, dict) else "")
+def test_absurd_metadata(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     metadata = {f"llama.{key}": value for key, value in changes.items()}
     path = write_tiny_llama(tmp_path / "bad.gguf", metadata=metadata).path
-    with pytest.raises(ModelFormatError, match=re.escape(told)):
+    with pytest.raises(ModelFormatError, match=re.escape(message)):
         Engine(path, num_ctx=64, **CPU)
 
 
@@ -136,12 +136,12 @@ def test_odd_metadata_that_real_files_may_carry(changes: dict[str, Any], tmp_pat
 
 
 def test_an_attention_scale_of_0_stands_for_the_usual_one(tmp_path: Path) -> None:
-    found = []
+    logits = []
     for changes in ({}, {"llama.attention.scale": 0.0}):
         path = write_tiny_llama(tmp_path / "scale.gguf", metadata=changes).path
         with Engine(path, num_ctx=64, **CPU) as engine:
-            found.append(engine.logits([1, 2, 3]))
-    np.testing.assert_array_equal(*found)
+            logits.append(engine.logits([1, 2, 3]))
+    np.testing.assert_array_equal(*logits)
 
 
 def test_an_unknown_architecture_names_the_known_ones(tmp_path: Path) -> None:
@@ -163,10 +163,12 @@ _WRONG_TENSORS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("tensors", "told"), _WRONG_TENSORS, ids=lambda v: "-".join(v) if isinstance(v, dict) else "")
-def test_tensors_of_the_wrong_type_or_shape(tensors: dict[str, Any], told: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("tensors", "message"), _WRONG_TENSORS, ids=lambda v: "-".join(v) if isinstance(v, dict) else ""
+)
+def test_tensors_of_the_wrong_type_or_shape(tensors: dict[str, Any], message: str, tmp_path: Path) -> None:
     path = write_tiny_llama(tmp_path / "bad.gguf", tensors=tensors).path
-    with pytest.raises(ModelFormatError, match=re.escape(told)) as caught:
+    with pytest.raises(ModelFormatError, match=re.escape(message)) as caught:
         Engine(path, num_ctx=64, **CPU)
     assert path in str(caught.value)
 

@@ -120,12 +120,12 @@ def test_a_run_leaves_nothing_behind(variant: Variant, tmp_path: Path) -> None:
 
 @each_variant
 def test_flash_attention_on_equals_off(variant: Variant, tmp_path: Path) -> None:
-    path, found = variant.file(tmp_path), []
+    path, logits = variant.file(tmp_path), []
     for flash in (True, False):
         with loaded(path, flash_attention=flash) as parts:
             assert parts.cache.flash_attention is flash
-            found.append(rows(parts.executor, prompt(90), 64))
-    assert difference(*found) <= SAME
+            logits.append(rows(parts.executor, prompt(90), 64))
+    assert difference(*logits) <= SAME
 
 
 @each_variant
@@ -155,15 +155,15 @@ def test_without_a_cache_the_logits_are_the_same(variant: Variant, flash: Any, t
 def test_repacked_weights_compute_the_same(variant: Variant, tmp_path: Path) -> None:
     """Few rows read the repacked copy: the same products of 8-bit activations, added up in another order."""
     path = variant.file(tmp_path)
-    ids, found = prompt(40), {}
+    ids, logits = prompt(40), {}
     for repack in (True, False):
         with executor(path, repack=repack) as (runner, weights):
             repacked = [name for name, weight in weights.items() if weight.repacked is not None]
             if repack and not repacked:
                 pytest.skip(f"{NOT_HERE}a repacked layout of {variant.fields['dtype']}")
             assert bool(repacked) is repack
-            found[repack] = rows(runner, ids, 1)
-    assert difference(found[True], found[False]) <= 1e-3
+            logits[repack] = rows(runner, ids, 1)
+    assert difference(logits[True], logits[False]) <= 1e-3
 
 
 TOLERANCES = {"f32": 0.0, "f16": 2e-2, "bf16": 4e-2, "q8_0": 0.2, "q4_0": 1.5}
@@ -176,12 +176,12 @@ OTHER_EXPERTS = 3
 @pytest.mark.parametrize("architecture", slow_except(WRITERS, "llama", "gpt-oss"))
 def test_cache_types_are_near_f32(architecture: str, dtype: Any, tmp_path: Path) -> None:
     variant = minimal(architecture)
-    path, found = variant.file(tmp_path, **variant.wide), {}
+    path, logits = variant.file(tmp_path, **variant.wide), {}
     for kind in ("f32", dtype):
         with loaded(path, kv_cache_type=kind) as parts:
-            found[kind] = rows(parts.executor, prompt(90), 64)
+            logits[kind] = rows(parts.executor, prompt(90), 64)
             routed = any("ffn_gate_inp" in name for name in parts.weights)
-    off = np.abs(found[dtype] - found["f32"]) / found["f32"].std()
+    off = np.abs(logits[dtype] - logits["f32"]) / logits["f32"].std()
     assert off.max() <= TOLERANCES[dtype] * (OTHER_EXPERTS if routed else 1)
     assert np.median(off) <= TOLERANCES[dtype] / 4
     assert dtype == "f32" or off.any()

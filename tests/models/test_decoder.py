@@ -64,7 +64,7 @@ def test_a_pattern_of_another_length_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "message"),
     [
         ({"block_count": 0}, "block_count 0 is 1 to 4096"),
         ({"block_count": 2**32 - 1}, "block_count 4294967295 is 1 to 4096"),
@@ -78,11 +78,11 @@ def test_a_pattern_of_another_length_is_refused() -> None:
         ({"rope__freq_base_swa": 0.5}, None),
     ],
 )
-def test_absurd_metadata(values: dict[str, Any], told: str | None) -> None:
-    if told is None:
+def test_absurd_metadata(values: dict[str, Any], message: str | None) -> None:
+    if message is None:
         assert read_common(metadata(**values), 320).n_vocab == 320
         return
-    with pytest.raises(ModelFormatError, match=told):
+    with pytest.raises(ModelFormatError, match=message):
         read_common(metadata(**values), 320)
 
 

@@ -36,12 +36,12 @@ def rewrite(source: Path, target: Path, theirs: Theirs) -> None:
     reader = gguf.GGUFReader(source)
     known = reader.fields["general.architecture"].contents()
     writer = gguf.GGUFWriter(str(target), theirs.architecture)
-    for key, found in reader.fields.items():
+    for key, entry in reader.fields.items():
         name = key.removeprefix(f"{known}.")
         renamed = theirs.keys.get(name, name)
         if not key.startswith(SKIPPED) and renamed is not None:
             full = key if name == key else f"{theirs.architecture}.{renamed}"
-            writer.add_key_value(full, found.contents(), *found.types[:2])
+            writer.add_key_value(full, entry.contents(), *entry.types[:2])
     for name, value in theirs.added.items():
         add = {str: writer.add_string, float: writer.add_float32, int: writer.add_uint32}[type(value)]
         add(f"{theirs.architecture}.{name}", value)

@@ -54,11 +54,11 @@ def multimodal(engine: Engine) -> Gemma3Multimodal:
 def written(multimodal: Gemma3Multimodal, *parts: int | MediaItem) -> list[int]:
     """The token ids of a prompt of ids and images; each image's soft tokens as one -1."""
     given = [Input(-1, part) if isinstance(part, MediaItem) else Input(part) for part in parts]
-    found = multimodal.post_tokenize(given)
+    inputs = multimodal.post_tokenize(given)
     ids, i = [], 0
-    while i < len(found):
-        media = found[i].media
-        ids.append(found[i].token if media is None else -1)
+    while i < len(inputs):
+        media = inputs[i].media
+        ids.append(inputs[i].token if media is None else -1)
         i += 1 if media is None else media.n_inputs
     return ids
 

@@ -92,7 +92,7 @@ def test_a_picture_of_any_proportions_takes_no_more_memory_than_its_square(fit: 
 
 
 @pytest.mark.parametrize(
-    ("keys", "error", "told"),
+    ("keys", "error", "message"),
     [
         ({"image_aspect_ratio": "round"}, UnsupportedModelError, "'round'"),
         ({"image_resample": "hamming"}, UnsupportedModelError, "'hamming'"),
@@ -100,8 +100,8 @@ def test_a_picture_of_any_proportions_takes_no_more_memory_than_its_square(fit: 
         ({"image_grid_pinpoints": [336, 336, 336]}, ModelFormatError, "multiples of 336"),
     ],
 )
-def test_files_that_say_what_cannot_be(keys: dict[str, Any], error: type[Exception], told: str) -> None:
-    with pytest.raises(error, match=told):
+def test_files_that_say_what_cannot_be(keys: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
         preprocessor(**keys)
 
 

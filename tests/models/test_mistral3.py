@@ -122,12 +122,12 @@ def test_each_row_is_a_part_with_a_token_behind_it(grid: tuple[int, int], path: 
     embeddings = np.arange(rows * columns, dtype=np.float32)[:, None]
     item = MediaItem(hash=7, n_inputs=rows * columns, embeddings=lambda: embeddings, grid=grid)
     with harness.engine(path) as engine:
-        found = reader(engine).post_tokenize([Input(5), Input(-1, item), Input(6)])
+        written = reader(engine).post_tokenize([Input(5), Input(-1, item), Input(6)])
     row = [IMAGE] * columns
-    assert [x.token for x in found] == [5, *([*row, BREAK] * (rows - 1)), *row, END, 6]
-    assert not any(x.same_batch for x in found)
-    parts = [x.media for x in found if x.media is not None]
-    assert [found.index(x) for x in found if x.media is not None] == [1 + i * (columns + 1) for i in range(rows)]
+    assert [x.token for x in written] == [5, *([*row, BREAK] * (rows - 1)), *row, END, 6]
+    assert not any(x.same_batch for x in written)
+    parts = [x.media for x in written if x.media is not None]
+    assert [written.index(x) for x in written if x.media is not None] == [1 + i * (columns + 1) for i in range(rows)]
     assert np.concatenate([part.embeddings() for part in parts]).tolist() == embeddings.tolist()
     assert len({part.hash for part in parts}) == rows
 
@@ -218,7 +218,7 @@ def test_a_token_of_images_that_the_vocabulary_has_not(path: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("keys", "told"),
+    ("keys", "message"),
     [
         ({"vision.attention.key_length": 8}, "equals vision.attention.key_length"),
         ({"vision.attention.head_count": 16}, "heads of the vision tower have 2 dimensions"),
@@ -228,6 +228,6 @@ def test_a_token_of_images_that_the_vocabulary_has_not(path: Path, tmp_path: Pat
         ({"vision.num_channels": 1}, r"num_channels is 1; pictures have 3"),
     ],
 )
-def test_sizes_that_do_not_fit(keys: dict[str, Any], told: str) -> None:
-    with pytest.raises(ModelFormatError, match=told):
+def test_sizes_that_do_not_fit(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelFormatError, match=message):
         options(**keys)

@@ -264,7 +264,7 @@ def test_cross_attention_of_ollamas_files_is_put_back_in_order(
     theirs = Metadata({k: v for k, v in ours.values.items() if k != "mllama.image_token_id"}, "mllama")
     text_only = Metadata({k: v for k, v in theirs.values.items() if ".vision." not in k}, "mllama")
     assert [read_text(m, 328).cross_pairs for m in (ours, theirs, text_only)] == [False, True, False]
-    monkeypatch.setattr(text, "read_text", lambda found, n: read_text(theirs, n))
+    monkeypatch.setattr(text, "read_text", lambda given, n: read_text(theirs, n))
     golden = harness.load(CASE)
     weights = {name: _paired(name, values) for name, values in CASE.weights(golden.shapes).items()}
     convert_model(CASE.write(tmp_path / "source", golden.config, weights), tmp_path / "theirs.gguf", "f32")

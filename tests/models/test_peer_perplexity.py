@@ -36,12 +36,12 @@ def files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def our_perplexity(path: Path) -> float:
     config = EngineConfig(num_ctx=N_CTX, parallel=1, threads=1, gpu_layers=0, kv_cache_type="f32",
                           flash_attention="off")  # fmt: skip
-    found = Perplexity()
+    perplexity = Perplexity()
     with closing(load_model(path, config, logit_rows=N_CTX - scored_from(N_CTX))) as loaded:
         ids = loaded.tokenizer.encode(TEXT, parse_special=False)
         for chunk in chunks(ids, N_CTX, loaded.tokenizer.bos_id):
-            found = found.plus(chunk_logprobs(loaded.executor, loaded.cache, chunk))
-    return found.value
+            perplexity = perplexity.plus(chunk_logprobs(loaded.executor, loaded.cache, chunk))
+    return perplexity.value
 
 
 def test_every_golden_has_its_case() -> None:

@@ -170,7 +170,7 @@ def test_full_layers_are_those_of_the_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "told"),
+    ("keys", "message"),
     [
         ({"window_size": 27}, "expected at least a block of 2 patches"),
         ({"spatial_merge_size": 0}, "expected at least a block of 0 patches"),
@@ -178,8 +178,8 @@ def test_full_layers_are_those_of_the_file() -> None:
         ({"rope.freq_base": 0.5}, r"vision\.rope\.freq_base is 0\.5"),
     ],
 )
-def test_sizes_that_do_not_fit(keys: dict[str, Any], told: str) -> None:
-    with pytest.raises(ModelFormatError, match=told):
+def test_sizes_that_do_not_fit(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelFormatError, match=message):
         options(**keys)
 
 
@@ -193,16 +193,16 @@ def test_positions_after_an_image_continue_behind_its_longer_side(path: Path) ->
         grid = reader(engine).preprocess(picture.draw()).grid
         assert grid == (3, 6)
         inputs = prompt_inputs(engine._loaded, CASE.segments(("a", picture, "c", picture, "d")))
-    found = inputs.axis_positions(0, len(inputs), AXES)
+    positions = inputs.axis_positions(0, len(inputs), AXES)
     begin = 3  # BOS, a, and the token that begins an image
     image = np.array([[begin] * 18, begin + np.arange(18) // 6, begin + np.arange(18) % 6, [begin] * 18])
-    np.testing.assert_array_equal(found[:, begin : begin + 18], image)
+    np.testing.assert_array_equal(positions[:, begin : begin + 18], image)
     behind = begin + 6
-    assert found[:, begin + 18].tolist() == [behind] * AXES
-    assert found[:, begin + 19].tolist() == [behind + 1] * AXES
+    assert positions[:, begin + 18].tolist() == [behind] * AXES
+    assert positions[:, begin + 19].tolist() == [behind + 1] * AXES
     second = begin + 18 + 3  # behind the end, "c", and another beginning
-    np.testing.assert_array_equal(found[:, second : second + 18], image - begin + behind + 3)
-    assert found[:, -1].tolist() == [behind + 3 + 6 + 1] * AXES
+    np.testing.assert_array_equal(positions[:, second : second + 18], image - begin + behind + 3)
+    assert positions[:, -1].tolist() == [behind + 3 + 6 + 1] * AXES
 
 
 def test_positions_are_those_of_transformers(path: Path, tmp_path: Path) -> None:

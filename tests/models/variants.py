@@ -137,11 +137,11 @@ def prompt(n: int, n_vocab: int = 320, seed: int = 0) -> list[int]:
 
 def rows(runner: Executor, ids: list[int], size: int, *, sequence: int = 0, last: int = 32) -> NDArray[np.float32]:
     """Logits of the last rows of a prompt that is computed in batches of `size`, [last, n_vocab]."""
-    found = []
+    pieces = []
     for begin in range(0, len(ids), size):
         piece = ids[begin : begin + size]
-        wanted = [i for i in range(len(piece)) if begin + i >= len(ids) - last] or [len(piece) - 1]
-        logits = runner.run(Batch.of(piece, begin, sequence, wanted)).copy()
+        outputs = [i for i in range(len(piece)) if begin + i >= len(ids) - last] or [len(piece) - 1]
+        logits = runner.run(Batch.of(piece, begin, sequence, outputs)).copy()
         if begin + len(piece) > len(ids) - last:
-            found.append(logits)
-    return np.concatenate(found)[-last:]
+            pieces.append(logits)
+    return np.concatenate(pieces)[-last:]

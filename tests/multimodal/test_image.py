@@ -128,7 +128,7 @@ def test_many_pixels_below_the_limit_are_read_without_a_warning() -> None:
         read_image(bomb(9_000, 9_000))
 
 
-@pytest.mark.parametrize(("data", "told"), [
+@pytest.mark.parametrize(("data", "message"), [
     (b"", "the image is empty"),
     (b"GIF89a", "damaged or cut off"),
     (b"hello, world", r"it is no image that can be read, but begins with b'hello, w'; images are PNG, JPEG"),
@@ -142,8 +142,8 @@ def test_many_pixels_below_the_limit_are_read_without_a_warning() -> None:
     (FILES["webp"][:60], "damaged or cut off"),
     (FILES["ppm"][:60], "damaged or cut off"),
 ])  # fmt: skip
-def test_what_is_no_image(data: bytes, told: str) -> None:
-    with pytest.raises(ImageError, match=told):
+def test_what_is_no_image(data: bytes, message: str) -> None:
+    with pytest.raises(ImageError, match=message):
         read_image(data)
 
 
@@ -168,23 +168,23 @@ def test_mutated_files_raise_nothing_else(name: str, changes: list[tuple[int, in
     for at, value in changes:
         data[at % min(len(data), 400 if at % 2 else len(data))] = value
     try:
-        found = read_image(bytes(data[: max(1, cut % (2 * len(data)))]))
+        picture = read_image(bytes(data[: max(1, cut % (2 * len(data)))]))
     except ImageError:
         return
-    assert found.mode in ("RGB", "RGBA")
-    assert pixels(found).size > 0
+    assert picture.mode in ("RGB", "RGBA")
+    assert pixels(picture).size > 0
 
 
 @settings(max_examples=scaled(2_000, quick=200), suppress_health_check=[HealthCheck.too_slow])
 @given(st.binary(max_size=400), st.sampled_from(["png", "jpeg", "webp", "gif", "bmp", "tiff", "ppm"]))
 def test_random_bytes_raise_nothing_else(data: bytes, begin: str) -> None:
-    told = ["."]
+    messages = ["."]
     for given_bytes in (data, FILES[begin][:12] + data):
         try:
             read_image(given_bytes)
         except ImageError as error:
-            told.append(str(error))
-    assert all(told)
+            messages.append(str(error))
+    assert all(messages)
 
 
 # -- who else is there -------------------------------------------------------------------------------------------------

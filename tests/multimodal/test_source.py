@@ -87,7 +87,7 @@ def test_arrays() -> None:
     np.testing.assert_array_equal(read(np.zeros((1, 1), np.uint8)), np.zeros((1, 1, 3), np.uint8))
 
 
-@pytest.mark.parametrize(("source", "told"), [
+@pytest.mark.parametrize(("source", "message"), [
     (None, EXPECTED + "NoneType"),
     (5, EXPECTED + "int"),
     ([b"", b""], EXPECTED + "list; give one image after the other"),
@@ -108,8 +108,8 @@ def test_arrays() -> None:
     ("data:image/png;base64,AAAA", "; give the bytes of a data URL, decoded"),
     ("x" * 5_000, "x\\.\\.\\.' cannot be read: File name too long"),
 ])  # fmt: skip
-def test_what_is_no_image(source: Any, told: str) -> None:
-    with pytest.raises(ImageError, match=told):
+def test_what_is_no_image(source: Any, message: str) -> None:
+    with pytest.raises(ImageError, match=message):
         image_bytes(source)
 
 
@@ -174,13 +174,13 @@ def test_one_opened_file_in_many_threads() -> None:
     data = as_file(drawn(400, 300), "PNG")
     expected = read(data)
     for _ in range(5):
-        image, found = PIL.Image.open(io.BytesIO(data)), []
-        threads = [threading.Thread(target=lambda: found.append(read(image))) for _ in range(6)]  # noqa: B023
+        image, pictures = PIL.Image.open(io.BytesIO(data)), []
+        threads = [threading.Thread(target=lambda: pictures.append(read(image))) for _ in range(6)]  # noqa: B023
         for thread in threads:
             thread.start()
         join(*threads)
-        assert len(found) == len(threads)
-        for each in found:
+        assert len(pictures) == len(threads)
+        for each in pictures:
             np.testing.assert_array_equal(each, expected)
 
 

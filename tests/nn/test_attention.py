@@ -19,11 +19,11 @@ def test_temperature_grows_at_whole_multiples_of_the_period(period: int, offset:
     positions = np.unique(np.concatenate([[0], *(multiples + i for i in (-2, -1, 0, 1))]))
     positions = positions[(positions >= 0) & (positions < 2_000_000)].astype(np.int32)
     with Backend(BackendParams(threads=1)) as backend, Context(backend) as ctx:
-        found = nn.temperature(ctx.from_ints(positions), 0.1, period, offset)
-        ctx.forward(found)
+        factors = nn.temperature(ctx.from_ints(positions), 0.1, period, offset)
+        ctx.forward(factors)
         ctx.alloc()
         ctx.compute()
-        values = found.numpy().ravel()
+        values = factors.numpy().ravel()
     expected = 1 + 0.1 * np.log1p((positions.astype(np.int64) + offset) // period)
     np.testing.assert_allclose(values, expected, rtol=3e-7)
 

@@ -55,15 +55,15 @@ FILE: dict[str, tuple[int, ...]] = {
 
 
 def test_names_follow_the_structure() -> None:
-    found = scope(FILE)
-    root = Root(found)
-    assert root.layers[1].mlp.up.tensor is found.weights["blk.1.ffn_up.weight"]
-    assert root.layers[1].mlp.up.bias is found.weights["blk.1.ffn_up.bias"]
+    root_scope = scope(FILE)
+    root = Root(root_scope)
+    assert root.layers[1].mlp.up.tensor is root_scope.weights["blk.1.ffn_up.weight"]
+    assert root.layers[1].mlp.up.bias is root_scope.weights["blk.1.ffn_up.bias"]
     assert root.extra.up.bias is None
     assert root.head.tensor is root.table.tensor
     assert [bool(layer.mlp.gate) for layer in root.layers] == [False, False]
     assert root.extra.gate
-    assert set(found.weights) - found.used == {"unused.weight"}
+    assert set(root_scope.weights) - root_scope.used == {"unused.weight"}
 
 
 def test_the_weight_itself_comes_before_the_alternative() -> None:
@@ -85,15 +85,15 @@ def test_declarations_are_inherited_and_may_be_replaced() -> None:
         down = nn.Linear("ffn_down", "n_ff", "n_embd")
         gate = None  # type: ignore[assignment]
 
-    found = scope({"ffn_up_wide.weight": (4, 6), "ffn_down.weight": (6, 4)})
-    wide = Wide(found)
+    wide_scope = scope({"ffn_up_wide.weight": (4, 6), "ffn_down.weight": (6, 4)})
+    wide = Wide(wide_scope)
     assert wide.gate is None
-    assert wide.up.tensor is found.weights["ffn_up_wide.weight"]
-    assert found.used == set(found.weights)
+    assert wide.up.tensor is wide_scope.weights["ffn_up_wide.weight"]
+    assert wide_scope.used == set(wide_scope.weights)
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (
             {"table.weight": None},
@@ -111,9 +111,9 @@ def test_declarations_are_inherited_and_may_be_replaced() -> None:
         ({"head.weight": (4, 11)}, r"head\.weight has shape \[4, 11\]; .* \[4, 10\] \(n_embd, 10\)"),
     ],
 )
-def test_what_does_not_fit_is_named(change: dict[str, tuple[int, ...] | None], told: str) -> None:
+def test_what_does_not_fit_is_named(change: dict[str, tuple[int, ...] | None], message: str) -> None:
     weights: dict[str, Any] = {**FILE, **change}
-    with pytest.raises(ModelFormatError, match=told):
+    with pytest.raises(ModelFormatError, match=message):
         Root(scope({name: shape for name, shape in weights.items() if shape is not None}))
 
 

@@ -72,7 +72,7 @@ def test_the_mode_is_the_models() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "message"),
     [
         ({"freq_base": 1.0}, r"freq_base is 1 .* expected 1 to"),
         ({"freq_base": -1e4}, "freq_base is -10000"),
@@ -88,8 +88,8 @@ def test_the_mode_is_the_models() -> None:
     ],
     ids=str,
 )
-def test_numbers_that_make_no_rotation(values: dict[str, Any], told: str) -> None:
-    with pytest.raises(ModelFormatError, match=told):
+def test_numbers_that_make_no_rotation(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelFormatError, match=message):
         read(**values)
 
 

@@ -114,14 +114,14 @@ def llama_ids(llama: Llama, data: dict[str, Any], texts: list[str]) -> list[list
             return [room[: llama.tokenize(model, text.encode(), room)].tolist() for text in texts]
 
 
-def agreed(name: str, vocab: dict[str, list[str]], texts: list[str], found: list[list[int]]) -> Ids:
+def agreed(name: str, vocab: dict[str, list[str]], texts: list[str], llama_ids: list[list[int]]) -> Ids:
     """The ids on which the model's own expressions agree, None for others."""
     if name in RAW:
-        return [*found]
+        return [*llama_ids]
     tokenizer = reference(
         (vocab["tokens"], vocab["merges"]), original(name), ignore_merges=find_spec(name).ignore_merges
     )
-    ids = [mine if tokenizer.encode(text).ids == mine else None for text, mine in zip(texts, found, strict=True)]
+    ids = [mine if tokenizer.encode(text).ids == mine else None for text, mine in zip(texts, llama_ids, strict=True)]
     if (None in ids) != (name in LEFT_OUT):
         text = texts[ids.index(None)] if None in ids else "no text"
         raise SystemExit(f"{name}: llama.cpp differs on {text!r}; LEFT_OUT says {LEFT_OUT.get(name)!r}")

@@ -161,7 +161,7 @@ def test_broken_tables_of_replacements_are_refused_and_never_crash() -> None:
     for data in (b"\x01", b"\x08\0\0\0abcd", b"\x03\0\0\0abcd\0", good[:-1], good[:size]):
         with pytest.raises(ModelFormatError, match="precompiled_charsmap has"):
             Charsmap(data)
-    rng, told = np.random.default_rng(3), 0
+    rng, refused = np.random.default_rng(3), 0
     for _ in range(300):
         spoiled = np.frombuffer(good, np.uint8).copy()
         where = rng.integers(4, len(good) - 1, 3000)
@@ -169,5 +169,5 @@ def test_broken_tables_of_replacements_are_refused_and_never_crash() -> None:
         try:
             Charsmap(spoiled.tobytes()).apply("".join(texts(5, seed=5)))
         except ModelFormatError:
-            told += 1
-    assert told
+            refused += 1
+    assert refused

@@ -14,13 +14,13 @@ PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "▁the", "▁small", "▁th", "in
 
 
 def tokenizer(pieces: list[str] = PIECES, **keys: Any) -> Tokenizer:
-    found = {"cls_token_id": 2, "seperator_token_id": 3, "unknown_token_id": 1, **keys}
+    metadata = {"cls_token_id": 2, "seperator_token_id": 3, "unknown_token_id": 1, **keys}
     return from_metadata({
         "general.architecture": "bert",
         "tokenizer.ggml.model": "bert",
         "tokenizer.ggml.tokens": pieces,
         "tokenizer.ggml.token_type": [CONTROL if p.startswith("[") else NORMAL for p in pieces],
-        **{f"tokenizer.ggml.{key}": value for key, value in found.items() if value is not None},
+        **{f"tokenizer.ggml.{key}": value for key, value in metadata.items() if value is not None},
     })  # fmt: skip
 
 

@@ -36,29 +36,29 @@ class ImportanceMatrix:
 
         Raises ModelFormatError when they are of another model's size.
         """
-        found = self.weights.get(tensor.name)
-        if found is None:
+        importance = self.weights.get(tensor.name)
+        if importance is None:
             return None
         n_matrices = tensor.shape[2] if len(tensor.shape) > 2 else 1
-        if found.size != tensor.shape[0] * n_matrices:
+        if importance.size != tensor.shape[0] * n_matrices:
             if tensor.name == "token_embd.weight":  # measured as the output of a model that ties the two
                 return None
             raise ModelFormatError(
-                f"{self.home}: {tensor.name} has {found.size} weights of importance, expected {tensor.shape[0]} for "
-                f"{n_matrices} matrices; the matrix was measured on another model"
+                f"{self.home}: {tensor.name} has {importance.size} weights of importance, expected {tensor.shape[0]} "
+                f"for {n_matrices} matrices; the matrix was measured on another model"
             )
-        return found.reshape(n_matrices, tensor.shape[0])
+        return importance.reshape(n_matrices, tensor.shape[0])
 
 
 def read_imatrix(path: str | os.PathLike[str]) -> ImportanceMatrix:
     """Either format. Raises OSError when it cannot be opened, ModelFormatError when it is neither, or not finite."""
     with open(path, "rb") as file:
         magic = file.read(4)
-        found = _read_gguf(path) if magic == b"GGUF" else _read_records(magic + file.read(), os.fsdecode(path))
-    for name, weights in found.weights.items():
+        matrix = _read_gguf(path) if magic == b"GGUF" else _read_records(magic + file.read(), os.fsdecode(path))
+    for name, weights in matrix.weights.items():
         if not np.isfinite(weights).all():
-            raise ModelFormatError(f"{found.home}: the importance of {name} is not finite; measure it again")
-    return found
+            raise ModelFormatError(f"{matrix.home}: the importance of {name} is not finite; measure it again")
+    return matrix
 
 
 def _read_gguf(path: str | os.PathLike[str]) -> ImportanceMatrix:

@@ -115,22 +115,22 @@ def target_types(
             continue
         if kind == "output" or (tied and kind == "token_embd"):
             whole = tensor.shape[0] % block_of(preset.base)[0] == 0
-            wanted = output_type(preset, facts.architecture, whole_blocks=whole)
+            dtype = output_type(preset, facts.architecture, whole_blocks=whole)
         else:
             count = n_values if kind == "attn_v" else facts.n_layer
             index = _index(tensor.name, kind, seen[kind], facts)
             place = Place(index, count, facts.n_gqa, facts.n_expert, has_imatrix, facts.is_70b)
             matrices = tensor.shape[2] if len(tensor.shape) > 2 else 1
-            wanted = wanted_type(preset, kind, place, facts.architecture, n_matrices=matrices)
+            dtype = wanted_type(preset, kind, place, facts.architecture, n_matrices=matrices)
             seen[kind] += 1
-        types[tensor.name] = _fitting(wanted, tensor.shape[0])
-        fallbacks += [(tensor, wanted)] if types[tensor.name] != wanted else []
+        types[tensor.name] = _fitting(dtype, tensor.shape[0])
+        fallbacks += [(tensor, dtype)] if types[tensor.name] != dtype else []
     if fallbacks:
-        tensor, wanted = fallbacks[0]
+        tensor, dtype = fallbacks[0]
         logger.warning(
             "%d of %d tensors have rows that do not divide into blocks, and take the next larger type; %s with rows of "
             "%d becomes %s instead of %s", len(fallbacks), len(tensors), tensor.name, tensor.shape[0],
-            types[tensor.name], wanted,
+            types[tensor.name], dtype,
         )  # fmt: skip
     return types
 
@@ -159,9 +159,9 @@ def _may_change(tensor: TensorInfo) -> bool:
     return not any(part in name for part in NEVER)
 
 
-def _fitting(wanted: str, length: int) -> str:
+def _fitting(preferred: str, length: int) -> str:
     """The type, or one whose blocks rows of this length divide into."""
-    for dtype in (wanted, FALLBACK.get(wanted, wanted)):
+    for dtype in (preferred, FALLBACK.get(preferred, preferred)):
         if length % block_of(dtype)[0] == 0:
             return dtype
     return "f16"

@@ -169,13 +169,13 @@ def wanted_type(preset: Preset, kind: str, place: Place, architecture: str, *, n
     if kind == "attn_output" and place.n_expert == 8 and not falcon:
         return "q5_K" if preset.name in EIGHT_EXPERTS_OUTPUT else preset.base
     rule = (FALCON if falcon else TABLES).get(kind, {}).get(preset.name)
-    wanted = (rule(place) if rule is not None else None) or preset.base
+    dtype = (rule(place) if rule is not None else None) or preset.base
     if kind == "attn_v":
-        if place.is_70b and wanted in ("q3_K", "q4_K"):
-            wanted = "q5_K"
+        if place.is_70b and dtype in ("q3_K", "q4_K"):
+            dtype = "q5_K"
         if place.n_expert == 8:
-            wanted = "q8_0"
-    return wanted
+            dtype = "q8_0"
+    return dtype
 
 
 def output_type(preset: Preset, architecture: str, *, whole_blocks: bool) -> str:

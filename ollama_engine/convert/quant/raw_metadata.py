@@ -43,7 +43,7 @@ def _entries(path: str) -> dict[bytes, bytes]:
     with open(path, "rb") as file:
         data = file.read(24)
         (count,) = struct.unpack_from("<Q", data, 16)
-        found = {}
+        entries = {}
         for _ in range(count):
             start = file.tell()
             key = file.read(int.from_bytes(file.read(8), "little"))
@@ -51,8 +51,8 @@ def _entries(path: str) -> dict[bytes, bytes]:
             _skip(file, kind)
             end = file.tell()
             file.seek(start)
-            found[key] = file.read(end - start)
-    return found
+            entries[key] = file.read(end - start)
+    return entries
 
 
 def _skip(file: BinaryIO, kind: int) -> None:

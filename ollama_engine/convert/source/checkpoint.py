@@ -51,14 +51,14 @@ def _indexed(path: Path, index_name: str, index: Mapping[str, object], read: Rea
     if missing:
         shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
         raise ModelFormatError(f"{path}: of {len(names)} files that {index_name} names, these are missing: {shown}")
-    found = _merged({name: read(str(path / name)) for name in names}, path)
-    lost = [name for name in places if name not in found]
+    tensors = _merged({name: read(str(path / name)) for name in names}, path)
+    lost = [name for name in places if name not in tensors]
     if lost:
         raise ModelFormatError(
             f"{path}: {places[lost[0]]} lacks {lost[0]}, which {index_name} places there ({len(lost)} tensors are "
             "lost); download the files again"
         )
-    return found
+    return tensors
 
 
 def _merged(files: Mapping[str, Mapping[str, StoredTensor]], path: Path) -> dict[str, StoredTensor]:

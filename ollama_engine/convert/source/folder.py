@@ -41,12 +41,12 @@ class ModelFolder:
         if text is None:
             return None
         try:
-            found = json.loads(text)
+            value = json.loads(text)
         except ValueError as error:
             raise ModelFormatError(f"{self.path / name}: not JSON ({error}); download the file again") from None
-        if not isinstance(found, dict):
-            raise ModelFormatError(f"{self.path / name}: expected a JSON object, got a {type(found).__name__}")
-        return found
+        if not isinstance(value, dict):
+            raise ModelFormatError(f"{self.path / name}: expected a JSON object, got a {type(value).__name__}")
+        return value
 
     def bytes(self, name: str) -> bytes | None:
         """A file as it is."""

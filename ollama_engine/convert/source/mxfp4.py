@@ -64,7 +64,7 @@ def _as_ggml(neighbours: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 def with_packed(stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
     """The tensors with each pair of blocks and scales as one. Raises ModelFormatError for a pair that does not fit."""
-    found = dict(stored)
+    tensors = dict(stored)
     for name, blocks in stored.items():
         scales = stored.get(f"{name.removesuffix('_blocks')}_scales")
         if not name.endswith("_blocks") or scales is None:
@@ -72,6 +72,6 @@ def with_packed(stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
         if blocks.shape != (*scales.shape, NUMBERS // 2) or (blocks.dtype, scales.dtype) != ("U8", "U8"):
             raise ModelFormatError(f"{blocks.home}: {describe(blocks)} and {describe(scales)} are no MXFP4 weights")
         packed = PackedTensor(blocks, scales)
-        del found[blocks.name], found[scales.name]
-        found[packed.name] = packed
-    return found
+        del tensors[blocks.name], tensors[scales.name]
+        tensors[packed.name] = packed
+    return tensors

@@ -41,11 +41,11 @@ class SafeTensor:
         n, width = rows_of(self.shape)
         start, stop, _ = slice(start, stop).indices(n)
         storage = STORAGE[self.dtype]
-        found = np.empty((stop - start) * width, storage)
+        values = np.empty((stop - start) * width, storage)
         with open(self.home, "rb", buffering=0) as file:
             file.seek(self.offset + start * width * storage.itemsize)
-            _fill(file, found.view(np.uint8).data, self)
-        return found.reshape((stop - start, *self.shape[1:]) if self.shape else ())
+            _fill(file, values.view(np.uint8).data, self)
+        return values.reshape((stop - start, *self.shape[1:]) if self.shape else ())
 
 
 def _fill(file: Any, room: memoryview, tensor: SafeTensor) -> None:

@@ -83,16 +83,16 @@ def with_scales(stored: Mapping[str, StoredTensor], config: Config) -> dict[str,
 
     Raises ModelFormatError for a scale whose shape does not divide its weight.
     """
-    found = {name: tensor for name, tensor in stored.items() if not name.endswith(ACTIVATION_SCALES)}
-    if len(found) < len(stored):
-        logger.info("%d scales of activations are left out; GGUF has no use for them", len(stored) - len(found))
+    tensors = {name: tensor for name, tensor in stored.items() if not name.endswith(ACTIVATION_SCALES)}
+    if len(tensors) < len(stored):
+        logger.info("%d scales of activations are left out; GGUF has no use for them", len(stored) - len(tensors))
     sizes = config.mapping("quantization_config").get("weight_block_size") or (DEFAULT_BLOCK, DEFAULT_BLOCK)
-    for name, tensor in list(found.items()):
-        scale = next((found[name + s] for s in SUFFIXES if name + s in found), None)
+    for name, tensor in list(tensors.items()):
+        scale = next((tensors[name + s] for s in SUFFIXES if name + s in tensors), None)
         if tensor.dtype.startswith("F8_E") and scale is not None:
-            found[name] = ScaledTensor(tensor, scale, _blocks(tensor, scale, sizes))
-            del found[scale.name]
-    return found
+            tensors[name] = ScaledTensor(tensor, scale, _blocks(tensor, scale, sizes))
+            del tensors[scale.name]
+    return tensors
 
 
 def _blocks(tensor: StoredTensor, scale: StoredTensor, sizes: Sequence[int]) -> tuple[int, ...]:
@@ -100,16 +100,16 @@ def _blocks(tensor: StoredTensor, scale: StoredTensor, sizes: Sequence[int]) -> 
     if np.prod(scale.shape) == 1:
         return tensor.shape
     grid = (*scale.shape, *[1] * (len(tensor.shape) - len(scale.shape)))
-    wanted = (*[1] * (len(tensor.shape) - len(sizes)), *sizes)[-len(tensor.shape) :]
+    expected = (*[1] * (len(tensor.shape) - len(sizes)), *sizes)[-len(tensor.shape) :]
     if len(grid) == len(tensor.shape):
-        choices = [(n, 1, block) for n, block in zip(tensor.shape, wanted, strict=True)]
+        choices = [(n, 1, block) for n, block in zip(tensor.shape, expected, strict=True)]
         fitting = [
             next((block for block in blocks if -(-n // block) == m), None)
             for n, m, blocks in zip(tensor.shape, grid, choices, strict=True)
         ]
-        found = tuple(block for block in fitting if block is not None)
-        if len(found) == len(fitting):
-            return found
+        chosen = tuple(block for block in fitting if block is not None)
+        if len(chosen) == len(fitting):
+            return chosen
     raise ModelFormatError(
         f"{scale.home}: {describe(scale)} is no scale for {describe(tensor)} in blocks of {list(sizes)}"
     )

@@ -17,16 +17,16 @@ def chat_templates(folder: ModelFolder) -> dict[str, str]:
     Files of their own come before what tokenizer_config.json says, as in transformers. Raises ModelFormatError for
     templates that are no text.
     """
-    found: dict[str, str] = {}
+    templates: dict[str, str] = {}
     config = folder.json("tokenizer_config.json") or {}
     for source in (config.get("chat_template"), (folder.json("chat_template.json") or {}).get("chat_template")):
-        found |= _named(source, folder)
+        templates |= _named(source, folder)
     main = folder.text("chat_template.jinja")
     if main is not None:
-        found["default"] = main
+        templates["default"] = main
     for file in sorted((folder.path / "additional_chat_templates").glob("*.jinja")):
-        found[file.stem] = file.read_text(encoding="utf-8")
-    return found
+        templates[file.stem] = file.read_text(encoding="utf-8")
+    return templates
 
 
 def _named(source: Any, folder: ModelFolder) -> dict[str, str]:

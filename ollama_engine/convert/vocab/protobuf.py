@@ -19,17 +19,17 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
 def read_message(data: bytes, home: str) -> Message:
     """The fields of a message. Raises ModelFormatError when it is cut off or no protobuf."""
-    found: Message = {}
+    message: Message = {}
     at = 0
     try:
         while at < len(data):
             tag, at = _varint(data, at)
             value: int | bytes
             value, at = _value(data, at, tag & 7)
-            found.setdefault(tag >> 3, []).append(value)
+            message.setdefault(tag >> 3, []).append(value)
     except (IndexError, struct.error, ValueError):
         raise ModelFormatError(f"{home}: not a SentencePiece model, or cut off near byte {at} of {len(data)}") from None
-    return found
+    return message
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:

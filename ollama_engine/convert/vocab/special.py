@@ -39,11 +39,11 @@ def special_keys(folder: ModelFolder, config: Config, table: TokenTable) -> dict
     keys: dict[str, Any] = {}
     for name, key in KEYS.items():
         of_files = (_ids(source.get(f"{name}_token_id")) for source in (config.values, generation))
-        found = _inside([*named.get(name, []), *(id_ for ids_ in of_files for id_ in ids_)], name, len(table.texts))
-        if found:
-            keys[key] = found[0]
-        if name == "eos" and len(found) > 1:
-            keys |= _more_ends(found, table.texts)
+        token_ids = _inside([*named.get(name, []), *(id_ for ids_ in of_files for id_ in ids_)], name, len(table.texts))
+        if token_ids:
+            keys[key] = token_ids[0]
+        if name == "eos" and len(token_ids) > 1:
+            keys |= _more_ends(token_ids, table.texts)
     # What encoders put around a text, where llama.cpp looks for it.
     for name, other in (("bos", "cls"), ("eos", "sep")):
         if KEYS[name] not in keys and KEYS[other] in keys:
@@ -62,17 +62,17 @@ def _more_ends(ends: list[int], texts: list[str]) -> dict[str, Any]:
 
 def _by_text(folder: ModelFolder, ids: Mapping[str, int]) -> dict[str, list[int]]:
     """Ids of the tokens that the files name by their text."""
-    found: dict[str, list[int]] = {}
+    ids_by_name: dict[str, list[int]] = {}
     for file in ("tokenizer_config.json", "special_tokens_map.json"):
         entries = folder.json(file) or {}
         for name in KEYS:
             entry = entries.get(f"{name}_token")
             text = entry.get("content") if isinstance(entry, dict) else entry
             if isinstance(text, str) and text in ids:
-                found.setdefault(name, []).append(ids[text])
+                ids_by_name.setdefault(name, []).append(ids[text])
             elif isinstance(text, str):
                 logger.warning("%s: %s_token is %r, which is no token", folder.path / file, name, text)
-    return found
+    return ids_by_name
 
 
 def _ids(value: Any) -> list[int]:
@@ -82,13 +82,13 @@ def _ids(value: Any) -> list[int]:
 
 def _inside(ids: Iterable[int], name: str, n_vocab: int) -> list[int]:
     """Each id once, in order. -1 and the like stand for "none"."""
-    found = []
+    inside = []
     for id_ in dict.fromkeys(ids):
         if 0 <= id_ < n_vocab:
-            found.append(id_)
+            inside.append(id_)
         elif id_ >= n_vocab:
             logger.warning("%s_token_id %d is outside of the %d tokens; it is left out", name, id_, n_vocab)
-    return found
+    return inside
 
 
 # -- what is added to a text -------------------------------------------------------------------------------------------

@@ -73,18 +73,18 @@ def added_tokens(folder: ModelFolder, tokenizer: Mapping[str, Any] | None) -> di
 
     Raises ModelFormatError for entries of another form.
     """
-    found: dict[int, AddedToken] = {}
+    tokens: dict[int, AddedToken] = {}
     try:
         for text, id_ in (folder.json("added_tokens.json") or {}).items():
-            found[int(id_)] = AddedToken(int(id_), str(text), False)
+            tokens[int(id_)] = AddedToken(int(id_), str(text), False)
         config = folder.json("tokenizer_config.json") or {}
         for key, entry in (config.get("added_tokens_decoder") or {}).items():
-            found[int(key)] = AddedToken(int(key), str(entry["content"]), bool(entry.get("special")))
+            tokens[int(key)] = AddedToken(int(key), str(entry["content"]), bool(entry.get("special")))
         for entry in (tokenizer or {}).get("added_tokens") or []:
-            found[int(entry["id"])] = AddedToken(int(entry["id"]), str(entry["content"]), bool(entry.get("special")))
+            tokens[int(entry["id"])] = AddedToken(int(entry["id"]), str(entry["content"]), bool(entry.get("special")))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ModelFormatError(f"{folder.path}: added tokens are not as expected: {error!r}") from None
-    return found
+    return tokens
 
 
 def looks_special(text: str) -> bool:

@@ -138,7 +138,7 @@ def _with_options(o: Options, metadata: Metadata) -> Llama4Options:
     plain = metadata.u32("attention.sliding_window", None) == 0
     period = 0 if plain else metadata.u32("no_rope_interval", 4)
     tuned = not plain and metadata.bool("attention.temperature_tuning", True)
-    found = Llama4Options(
+    options = Llama4Options(
         **vars(o),
         chunk=0 if plain else metadata.u32("attention.chunk_size", 8192),
         expert_period=metadata.u32("interleave_moe_layer_step", 1) if o.n_expert else 0,
@@ -146,7 +146,7 @@ def _with_options(o: Options, metadata: Metadata) -> Llama4Options:
         temperature_scale=metadata.f32("attention.scale", 0.1) if tuned else 0.0,
         temperature_floor=metadata.u32("attention.floor_scale", 8192),
     )
-    if found.temperature_floor < 1:
-        raise ModelFormatError(f"attention.floor_scale is 1 or more, got {found.temperature_floor}")
+    if options.temperature_floor < 1:
+        raise ModelFormatError(f"attention.floor_scale is 1 or more, got {options.temperature_floor}")
     ropes = tuple(None if period and (i + 1) % period == 0 else o.rope for i in range(o.n_layer))
-    return replace(found, chunk=found.chunk or None, ropes=ropes)
+    return replace(options, chunk=options.chunk or None, ropes=ropes)

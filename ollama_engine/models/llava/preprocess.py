@@ -132,14 +132,14 @@ def read_resolutions(metadata: Metadata, side: int) -> tuple[Size, ...]:
     """
     listed = metadata.list("vision.image_grid_pinpoints", [])
     turned = metadata.list("vision.image_grid_sizes", [])
-    found = [*zip(listed[::2], listed[1::2], strict=False), *zip(turned[1::2], turned[::2], strict=False)]
-    wrong = [size for size in found if not all(type(n) is int and n > 0 and n % side == 0 for n in size)]
+    sizes = [*zip(listed[::2], listed[1::2], strict=False), *zip(turned[1::2], turned[::2], strict=False)]
+    wrong = [size for size in sizes if not all(type(n) is int and n > 0 and n % side == 0 for n in size)]
     if wrong or len(listed) % 2 or len(turned) % 2:
         raise ModelFormatError(
             f"{metadata.key('vision.image_grid_pinpoints')} lists {listed or turned}; expected pairs of multiples of "
             f"{side}, the side of a tile"
         )
-    return tuple(found)
+    return tuple(sizes)
 
 
 def best_resolution(size: Size, resolutions: tuple[Size, ...]) -> Size:

@@ -48,11 +48,11 @@ class MllamaImages:
         Images at the very beginning stand before the token that begins a text, as MllamaProcessor of transformers has
         it; so that token sees them.
         """
-        found = [given if given.media is None else replace(given, token=self.token) for given in inputs]
-        if found and found[0].media is None and found[0].token == self._bos:
-            n = next((i for i, given in enumerate(found[1:]) if given.media is None), len(found) - 1)
-            found[: n + 1] = [*found[1 : n + 1], found[0]]
-        return found
+        written = [given if given.media is None else replace(given, token=self.token) for given in inputs]
+        if written and written[0].media is None and written[0].token == self._bos:
+            n = next((i for i, given in enumerate(written[1:]) if given.media is None), len(written) - 1)
+            written[: n + 1] = [*written[1 : n + 1], written[0]]
+        return written
 
     def encode_multimodal(self, ctx: Context, image: PreparedImage) -> Tensor:
         """Embeddings f32 [n_embd, rows] of the tiles that have pixels."""

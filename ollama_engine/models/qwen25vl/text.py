@@ -30,10 +30,10 @@ class Qwen25VLText(Qwen2):
 
 def read_sections(metadata: Metadata, pairs: int) -> tuple[int, ...]:
     """How many pairs turn by each axis. llama.cpp's converter writes a fourth axis, which no pair turns by."""
-    found = metadata.list(SECTIONS)
-    if not 3 <= len(found) <= 4 or not all(type(n) is int and n >= 0 for n in found) or sum(found) != pairs:
+    sections = metadata.list(SECTIONS)
+    if not 3 <= len(sections) <= 4 or not all(type(n) is int and n >= 0 for n in sections) or sum(sections) != pairs:
         raise ModelFormatError(
-            f"{metadata.key(SECTIONS)} is {found}; expected 3 or 4 numbers of pairs that add up to {pairs}, half the "
-            "size of a head"
+            f"{metadata.key(SECTIONS)} is {sections}; expected 3 or 4 numbers of pairs that add up to {pairs}, half "
+            "the size of a head"
         )
-    return tuple(found)
+    return tuple(sections)

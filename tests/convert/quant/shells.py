@@ -42,11 +42,11 @@ class Shell:
 
     def tensors(self) -> list[TensorInfo]:
         """In the order of a quantized file."""
-        found = []
+        infos = []
         for name, shape in self.shapes():
             dtype = "f32" if len(shape) == 1 else "f16"
-            found.append(TensorInfo(name, dtype, shape, 0, 0, 0))
-        return in_file_order(found)
+            infos.append(TensorInfo(name, dtype, shape, 0, 0, 0))
+        return in_file_order(infos)
 
     def shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Names and shapes in ggml's order."""

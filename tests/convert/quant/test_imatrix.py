@@ -86,11 +86,11 @@ BROKEN: dict[str, tuple[NDArray[Any], NDArray[Any] | None, dict[str, Any], str]]
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_broken_ones(name: str, tmp_path: Path) -> None:
-    sums, counts, keys, told = BROKEN[name]
+    sums, counts, keys, message = BROKEN[name]
     path = golden.write_gguf_imatrix(
         tmp_path / "x.gguf", {NAME: sums}, {} if counts is None else {NAME: counts}, **keys
     )
-    with pytest.raises(ModelFormatError, match=told):
+    with pytest.raises(ModelFormatError, match=message):
         read_imatrix(path)
 
 

@@ -32,11 +32,11 @@ def test_ids_are_those_of_the_sentencepiece_library(options: dict[str, Any], tmp
 
 def test_what_the_proto_says_is_read() -> None:
     model = train_spm(CORPUS, 900, user_defined_symbols=["<mine>"], add_dummy_prefix=False)
-    found = read_sentencepiece(model.serialized_model_proto(), "tokenizer.model")
-    assert (found.model, found.add_space_prefix, found.remove_extra_whitespaces) == ("llama", False, False)
-    assert [text for text, _, _ in found.pieces] == [model.id_to_piece(i) for i in range(900)]
-    assert [score for _, score, _ in found.pieces] == [model.get_score(i) for i in range(900)]
-    kinds = {text: kind for text, _, kind in found.pieces}
+    proto = read_sentencepiece(model.serialized_model_proto(), "tokenizer.model")
+    assert (proto.model, proto.add_space_prefix, proto.remove_extra_whitespaces) == ("llama", False, False)
+    assert [text for text, _, _ in proto.pieces] == [model.id_to_piece(i) for i in range(900)]
+    assert [score for _, score, _ in proto.pieces] == [model.get_score(i) for i in range(900)]
+    kinds = {text: kind for text, _, kind in proto.pieces}
     assert kinds["<unk>"] == TokenType.UNKNOWN
     assert kinds["</s>"] == TokenType.CONTROL
     assert kinds["<0x0A>"] == TokenType.BYTE
@@ -47,11 +47,11 @@ def test_what_the_proto_says_is_read() -> None:
 def test_unigram_models_keep_what_they_need(tmp_path: Path) -> None:
     model = train_spm(CORPUS, 900, model_type="unigram", normalization_rule_name="nmt_nfkc",
                       remove_extra_whitespaces=True)  # fmt: skip
-    found = export(tmp_path, {"tokenizer.model": model.serialized_model_proto()}, 900)
-    assert found["model"] == "t5"
-    assert found["remove_extra_whitespaces"] is True
-    assert len(found["precompiled_charsmap"]) > 1000
-    assert found["precompiled_charsmap"].dtype == np.uint8  # llama.cpp takes bytes only
+    keys = export(tmp_path, {"tokenizer.model": model.serialized_model_proto()}, 900)
+    assert keys["model"] == "t5"
+    assert keys["remove_extra_whitespaces"] is True
+    assert len(keys["precompiled_charsmap"]) > 1000
+    assert keys["precompiled_charsmap"].dtype == np.uint8  # llama.cpp takes bytes only
 
 
 def test_added_tokens_replace_padding(tmp_path: Path) -> None:
@@ -61,11 +61,11 @@ def test_added_tokens_replace_padding(tmp_path: Path) -> None:
         "added_tokens.json": {"<tool>": 900},
         "tokenizer_config.json": {"added_tokens_decoder": {"901": {"content": "<|im_end|>", "special": False}}},
     }
-    found = export(tmp_path, files, 904)
-    assert found["tokens"][899:] == [model.id_to_piece(899), "<tool>", "<|im_end|>", "[PAD902]", "[PAD903]"]
+    keys = export(tmp_path, files, 904)
+    assert keys["tokens"][899:] == [model.id_to_piece(899), "<tool>", "<|im_end|>", "[PAD902]", "[PAD903]"]
     kinds = [TokenType.USER_DEFINED, TokenType.CONTROL, TokenType.UNUSED, TokenType.UNUSED]
-    assert found["token_type"][900:].tolist() == kinds
-    assert found["scores"][900:].tolist() == [-1000, -1000, -10000, -10000]
+    assert keys["token_type"][900:].tolist() == kinds
+    assert keys["scores"][900:].tolist() == [-1000, -1000, -10000, -10000]
 
 
 def test_broken_files_are_refused() -> None:

@@ -22,16 +22,16 @@ def exported(folder: Path, config: dict[str, Any] | None = None, **files: Any) -
 
 
 def test_each_file_is_asked_in_turn(tmp_path: Path) -> None:
-    found = exported(
+    keys = exported(
         tmp_path,
         {"bos_token_id": 5, "eos_token_id": END, "pad_token_id": 7},
         tokenizer_config={"bos_token": SPECIALS[0]},
         special_tokens_map={"eos_token": {"content": SPECIALS[2]}},
         generation_config={"pad_token_id": 8, "sep_token_id": 9},
     )
-    wanted = {"bos_token_id": BEGIN, "eos_token_id": TURN, "padding_token_id": 7, "seperator_token_id": 9}
-    assert {key: found[key] for key in wanted} == wanted
-    assert found["eos_token_ids"].tolist() == [TURN, END]
+    expected = {"bos_token_id": BEGIN, "eos_token_id": TURN, "padding_token_id": 7, "seperator_token_id": 9}
+    assert {key: keys[key] for key in expected} == expected
+    assert keys["eos_token_ids"].tolist() == [TURN, END]
 
 
 ENDS = [

@@ -102,13 +102,13 @@ def test_without_replacements(byte_fallback: bool, tmp_path: Path) -> None:
 def test_the_rows(tmp_path: Path) -> None:
     theirs = trained(pre_tokenizer=pre_tokenizers.Metaspace(), byte_fallback=True)
     n_vocab = theirs.get_vocab_size()
-    found = export(tmp_path, files(theirs), n_vocab + 2)
-    assert (found["model"], found["unknown_token_id"], found["eos_token_id"]) == ("t5", 2, 1)
-    assert (found["add_space_prefix"], found["remove_extra_whitespaces"]) == (True, False)
+    keys = export(tmp_path, files(theirs), n_vocab + 2)
+    assert (keys["model"], keys["unknown_token_id"], keys["eos_token_id"]) == ("t5", 2, 1)
+    assert (keys["add_space_prefix"], keys["remove_extra_whitespaces"]) == (True, False)
     entries = json.loads(theirs.to_str())["model"]["vocab"]
-    assert found["tokens"][:n_vocab] == [text for text, _ in entries]
-    np.testing.assert_array_equal(found["scores"][3:n_vocab], np.array([s for _, s in entries[3:]], np.float32))
-    kinds = found["token_type"].tolist()
+    assert keys["tokens"][:n_vocab] == [text for text, _ in entries]
+    np.testing.assert_array_equal(keys["scores"][3:n_vocab], np.array([s for _, s in entries[3:]], np.float32))
+    kinds = keys["token_type"].tolist()
     assert kinds[:4] == [TokenType.CONTROL, TokenType.CONTROL, TokenType.UNKNOWN, TokenType.NORMAL]
     assert kinds[n_vocab - 256 :] == [TokenType.BYTE] * 256 + [TokenType.UNUSED] * 2
 

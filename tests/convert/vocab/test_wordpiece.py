@@ -40,15 +40,15 @@ NORMALIZERS: dict[str, tuple[Any, dict[str, bool]]] = {
 @pytest.mark.parametrize("name", NORMALIZERS)
 def test_of_tokenizer_json(name: str, tmp_path: Path) -> None:
     normalizer, flags = NORMALIZERS[name]
-    found = export(tmp_path, {"tokenizer.json": as_json(normalizer), "tokenizer_config.json": NAMES}, 12)
-    assert found["model"] == "bert"
-    assert found["tokens"] == [*SPELLED, "[PAD10]", "[PAD11]"]
+    keys = export(tmp_path, {"tokenizer.json": as_json(normalizer), "tokenizer_config.json": NAMES}, 12)
+    assert keys["model"] == "bert"
+    assert keys["tokens"] == [*SPELLED, "[PAD10]", "[PAD11]"]
     kinds = [TokenType.CONTROL] * 5 + [TokenType.NORMAL] * 5 + [TokenType.UNUSED] * 2
-    assert found["token_type"].tolist() == kinds
-    assert {key: found[key] for key in IDS} == IDS
-    assert (found["add_bos_token"], found["add_eos_token"], found["add_sep_token"]) == (True, True, True)
+    assert keys["token_type"].tolist() == kinds
+    assert {key: keys[key] for key in IDS} == IDS
+    assert (keys["add_bos_token"], keys["add_eos_token"], keys["add_sep_token"]) == (True, True, True)
     names = ("lowercase", "strip_accents")
-    assert {k: found[f"normalizer.{k}"] for k in names if f"normalizer.{k}" in found} == flags
+    assert {k: keys[f"normalizer.{k}"] for k in names if f"normalizer.{k}" in keys} == flags
 
 
 def test_of_vocab_txt(tmp_path: Path) -> None:

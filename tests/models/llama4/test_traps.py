@@ -70,7 +70,7 @@ def test_only_layers_with_positions_normalize_queries_and_keys(layer: int, same:
     """Ollama's engine normalizes those of all. Keys that are twice as long are the same after a norm only."""
     name = f"layers.{layer}.self_attn.k_proj.weight"
     plain = changed(folder / "plain", lambda _, values: values)
-    longer = changed(folder / "longer", lambda found, values: 2 * values if found.endswith(name) else values)
+    longer = changed(folder / "longer", lambda name_of, values: 2 * values if name_of.endswith(name) else values)
     assert (difference(longer, plain) < 1e-3) is same
 
 
@@ -102,12 +102,12 @@ def test_an_image_ends_with_the_token_of_its_end(folder: Path) -> None:
         multimodal = model_of(engine).multimodal
         assert multimodal is not None
         item = MediaItem(hash=1, n_inputs=3 * 4, embeddings=lambda: np.zeros((12, 64), np.float32), grid=(1, 2))
-        found = multimodal.post_tokenize([Input(5), Input(-1, item), Input(6)])
+        written = multimodal.post_tokenize([Input(5), Input(-1, item), Input(6)])
     begin, end, patch, between, row_end, whole = range(harness.N_TEXT, harness.N_TEXT + 6)
     tile = [patch] * 4
     expected = [5, begin, *tile, between, *tile, row_end, whole, *tile, end, 6]
-    assert [given.token for given in found] == expected
-    parts = [given.media for given in found if given.media is not None]
+    assert [given.token for given in written] == expected
+    parts = [given.media for given in written if given.media is not None]
     assert [part.n_inputs for part in parts] == [4, 4, 4]
     assert len({part.hash for part in parts} | {item.hash}) == 4
 

@@ -138,11 +138,11 @@ class Case:
 
     def ids(self, inputs: Inputs) -> list[int]:
         """The engine's inputs as the ids that transformers' processor writes."""
-        found = inputs.tokens.copy()
+        ids = inputs.tokens.copy()
         for span in inputs.media:
             if self.soft_token is not None:
-                found[span.begin : span.end] = self.soft_token
-        return [int(id_) for id_ in found]
+                ids[span.begin : span.end] = self.soft_token
+        return [int(id_) for id_ in ids]
 
     def text(self, prompt: Prompt) -> str:
         """A prompt for transformers' processor."""
