@@ -13,7 +13,7 @@ MaskedHistory   a mask over a run of cells; SpanPolicy: which run (pure); MaskBu
 PagedHistory    KV indices for few rows
 KeyValueStore   the tensors; Mover rotates keys to other positions; SavedRows: a sequence's keys and values as bytes
 
-CrossAttentionCache, with its ImageSlots, NoImages and NullCache are imported when a model asks for one.
+CrossAttentionCache, with its ImageSlots, is imported when a model asks for one.
 """
 
 from __future__ import annotations

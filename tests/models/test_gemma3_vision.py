@@ -25,6 +25,7 @@ from tests.models.vision import harness
 from tests.models.vision.gemma3 import N_SOFT, TOKENS
 from tests.models.vision.harness import N_TEXT
 from tests.models.vision.pictures import Picture
+from tests.models.vision.reference import VisionReference
 from tests.support.media import item
 from tests.support.tiny import SPECIALS
 
@@ -220,7 +221,6 @@ TEMPLATE = (
 def test_a_chat_has_the_ids_of_transformers(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     pytest.importorskip("transformers", reason="transformers is not installed")
-    from tests.models.vision.reference import VisionReference  # noqa: PLC0415
 
     case = replace(CASE, files={"tokenizer_config.json": {"bos_token": SPECIALS[0], "chat_template": TEMPLATE}})
     pictures = [Picture(30, 50), Picture(50, 30, 1)]

@@ -10,6 +10,7 @@ import pytest
 from ollama_engine.convert import convert_model
 from tests.models.cases import difference
 from tests.models.image_encoders import PICTURES, TOLERANCE, Case, cases, converted, load
+from tests.models.make_image_encoder_goldens import ImageEncoderReference
 from tests.models.vision.pictures import Picture
 
 pytest.importorskip("PIL", reason="Pillow is not installed")
@@ -35,7 +36,6 @@ def test_vectors_are_those_of_transformers(case: Case, tmp_path: Path) -> None:
 def test_any_picture_live(case: Case, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    from tests.models.make_image_encoder_goldens import ImageEncoderReference  # noqa: PLC0415
 
     reference = ImageEncoderReference(case, tmp_path / "source")
     convert_model(reference.folder, tmp_path / "made.gguf", "f32")

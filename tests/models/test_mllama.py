@@ -15,9 +15,11 @@ from ollama_engine.convert import convert_model
 from ollama_engine.errors import ImageError, ModelFormatError
 from ollama_engine.input import FloatArray, Input, MediaItem
 from ollama_engine.ml import ops
+from ollama_engine.ml.gguf.gguf_file import GGUFFile
 from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.tensor import Tensor
+from ollama_engine.models import known_values
 from ollama_engine.models.mllama import text
 from ollama_engine.models.mllama.model import Mllama, MllamaImages
 from ollama_engine.models.mllama.options import read_text, read_vision, tile_grids
@@ -340,9 +342,6 @@ def test_a_saved_session_sees_the_rows_of_its_images(path: Path, tmp_path: Path)
 
 
 def metadata(path: Path, **changes: Any) -> Metadata:
-    from ollama_engine.ml.gguf.gguf_file import GGUFFile  # noqa: PLC0415
-    from ollama_engine.models import known_values  # noqa: PLC0415
-
     with GGUFFile(str(path)) as file:
         known = known_values(file.metadata)
     changed = {known.key(name.replace("__", ".")): value for name, value in changes.items()}

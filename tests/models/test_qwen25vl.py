@@ -26,6 +26,7 @@ from tests.models.reference import import_reference
 from tests.models.vision import harness
 from tests.models.vision.harness import N_CTX, cases, greedy
 from tests.models.vision.pictures import Picture
+from tests.models.vision.reference import VisionReference
 from tests.support.mmproj import QWEN25VL, cut, without_keys
 
 pytest.importorskip("PIL", reason="Pillow is not installed")
@@ -207,7 +208,6 @@ def test_positions_after_an_image_continue_behind_its_longer_side(path: Path) ->
 
 def test_positions_are_those_of_transformers(path: Path, tmp_path: Path) -> None:
     import_reference()
-    from tests.models.vision.reference import VisionReference  # noqa: PLC0415
 
     reference = VisionReference(CASE, tmp_path)
     with harness.engine(path) as engine:
