@@ -1,4 +1,28 @@
-"""Engine: the public face. Load a model, then generate, stream, score and tokenize from any thread."""
+"""Engine: a loaded model, which any number of threads and asyncio tasks share. All it does, on one page:
+
+    a prompt             generate     agenerate      the whole answer; `n` and lists of prompts give several
+                         stream       astream        the answer piece by piece
+                         submit       fork           a request to wait for later, or to continue twice
+                         map_batches                 any number of prompts, to a file that can be resumed
+    a conversation       chat         achat          the assistant's message
+                         chat_stream  achat_stream   the message piece by piece
+                         apply_template              the prompt of a conversation
+                         chat_template(s)            how the model's conversations are written
+    a text that stays    session      load_session   only what is new is computed
+    probabilities        score        ascore         of continuations of a prompt
+                         logits                      of every token
+    vectors              embed        aembed         of texts
+                         embeddings   aembeddings    of texts, with their numbers of tokens
+                         embed_image  aembed_image   of images
+    scores               rank         arank          of documents, as answers to a query
+    tokens               tokenize     detokenize     token_bytes
+    what it is           info         config         memory, plan_memory, devices
+    what it is doing     metrics      slots          steps, trace
+    its end              close        closed
+
+Answers, scores and vectors come by an `EngineCall` (runner/request/call.py); each family of methods is a module of its
+own: runner/{core,chat,score,embed,bulk,load}/methods.py.
+"""
 
 from __future__ import annotations
 

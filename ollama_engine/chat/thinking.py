@@ -6,6 +6,8 @@ gpt-oss `reasoning_effort`, Seed-OSS `thinking_budget`, Go templates `.Think` an
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 from ollama_engine.chat.template import MessageTemplate
@@ -13,7 +15,9 @@ from ollama_engine.errors import ChatError, ConfigError, Option
 
 __all__ = ["Think", "thinking_variables"]
 
-Think = bool | Literal["low", "medium", "high"] | None
+Level = bool | Literal["low", "medium", "high"] | None
+Think = Level | Sequence[Level]
+"""What to do, or a list or tuple of such, of which the first is taken that the template has a switch for."""
 LEVELS = ("low", "medium", "high")
 SWITCHES = ("enable_thinking", "thinking", "Think")
 LEVELS_READ = ("reasoning_effort", "ThinkLevel")
@@ -26,6 +30,15 @@ def thinking_variables(template: MessageTemplate, think: Think) -> dict[str, Any
 
     Raises ConfigError for another value, ChatError where the template has no such switch.
     """
+    if not isinstance(think, (list, tuple)):
+        return _variables(template, think)
+    for level in think[:-1]:
+        with suppress(ChatError):
+            return _variables(template, level)
+    return _variables(template, think[-1] if think else None)
+
+
+def _variables(template: MessageTemplate, think: object) -> dict[str, Any]:
     if think is None:
         return {}
     switches = [name for name in SWITCHES if template.reads(name)]
@@ -39,7 +52,7 @@ def thinking_variables(template: MessageTemplate, think: Think) -> dict[str, Any
         raise ConfigError(Option("think"), f" is True, False, one of {', '.join(LEVELS)}, or None, got {think!r}")
     levels = [name for name in LEVELS_READ if template.reads(name)]
     if not levels:
-        raise ChatError(Option("think", think), ": the chat template has no levels of reasoning")
+        raise ChatError(Option("think", str(think)), ": the chat template has no levels of reasoning")
     return {**dict.fromkeys(levels, think), **dict.fromkeys(switches, True)}
 
 

@@ -158,3 +158,18 @@ def test_no_switch() -> None:
         thinking_variables(always, False)
     with pytest.raises(ConfigError, match="got 'much'"):
         thinking_variables(plain, "much")  # type: ignore[arg-type]
+
+
+def test_of_several_ways_to_reason_the_first_that_the_template_has() -> None:
+    def variables(source: str, *ways: Any) -> dict[str, Any]:
+        return thinking_variables(ChatTemplate(source, TOKENS, lambda: NOW), ways)
+
+    switch = "{% if enable_thinking %}<think>{% endif %}"
+    assert variables(switch, "high", True) == {"enable_thinking": True}
+    assert variables(switch, False, None) == {"enable_thinking": False}
+    assert variables("{{ messages }}<think>", False, None) == {}
+    assert variables(switch) == {}
+    with pytest.raises(ChatError, match="does not reason"):
+        variables("{{ messages }}", "high", True)
+    with pytest.raises(ConfigError, match="think is"):
+        variables(switch, "a little", True)

@@ -80,8 +80,9 @@ class ScriptedModels:
     async def chat(self, messages: Sequence[object], params: Any, **options: Any) -> AsyncGenerator[ChatChunk, None]:
         self.asked.append({"messages": messages, "params": params, **options})
         try:
-            if options.get("think") in self.refused:
-                raise self.refused[options["think"]]
+            ways = options["think"] if isinstance(options.get("think"), tuple) else (options.get("think"),)
+            if all(way in self.refused for way in ways):
+                raise self.refused[ways[-1]]
             tools = tuple(
                 ToolDefinition(tool["function"]["name"], tool["function"].get("parameters", {}))
                 for tool in options.get("tools") or ()

@@ -157,15 +157,15 @@ def test_errors_before_and_behind_the_first_chunk(path: str, error: Exception, s
 def test_efforts_are_levels_or_a_switch() -> None:
     models = ScriptedModels(refused={"high": ChatError(THINK, ": no levels")})
     asked(models, "/v1/chat/completions", reasoning_effort="high")
-    assert [chat["think"] for chat in models.asked] == ["high", True]
+    assert [chat["think"] for chat in models.asked] == [("high", True)]
     models = ScriptedModels()
     asked(models, "/v1/chat/completions", reasoning={"effort": "minimal"})
     asked(models, "/v1/responses", reasoning={"effort": "none"})
     asked(models, "/v1/chat/completions")
-    assert [chat["think"] for chat in models.asked] == ["low", False, None]
+    assert [chat["think"] for chat in models.asked] == [("low", True), (False, None), (None,)]
     always = ScriptedModels(refused={False: ChatError(Option("think", "False"), ": it always reasons")})
     asked(always, "/v1/messages")
-    assert [chat["think"] for chat in always.asked] == [False, None]
+    assert [chat["think"] for chat in always.asked] == [(False, None)]
     never = ScriptedModels(refused=dict.fromkeys(("high", True), ChatError(THINK, ": it does not reason")))
     with client_of(never) as client:
         response = client.post("/v1/chat/completions", json=CHAT | {"reasoning_effort": "high"})

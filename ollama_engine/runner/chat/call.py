@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ollama_engine.runner.chat.answer_reader import AnswerReader
@@ -37,6 +38,7 @@ class ChatCall(GenerationCall):
         self._chat = chat
         self._forced: ForcedCall | None = None
         self._reader: AnswerReader | None = None
+        self._dropped_messages = 0
 
     @property
     def prepares_long(self) -> bool:
@@ -44,17 +46,22 @@ class ChatCall(GenerationCall):
 
     def prepare(self) -> None:
         """Render the conversation. Raises ChatError for what the template refuses."""
-        prepared = self._preparation.prepare(self._conversation, self.params, self._chat)
+        prepared = self._preparation.prepare(self._conversation, self.params, self._chat, self._preparing.check)
         self.options = prepared.request_options(self.options)
-        self.prompt, self.params = prepared.segments, prepared.params
+        self.prompt, self.inputs, self.params = prepared.segments, prepared.inputs, prepared.params
         self.show_special, self._forced = prepared.show_special, prepared.forced
         self._reader = prepared.reader()
+        self._dropped_messages = prepared.dropped_messages
         self._preparing.check()
 
     def read(self, chunk: Chunk) -> ChatChunk:
         """A chunk of the answer, as its dialect reads it. Chunks come in their order, each once."""
         assert self._reader is not None, "chunks come after the request was submitted"
-        return self._reader.read(chunk)
+        read = self._reader.read(chunk)
+        if self._dropped_messages:
+            read = replace(read, dropped_messages=self._dropped_messages)
+            self._dropped_messages = 0
+        return read
 
     def _make(
         self, inputs: Inputs, params: SamplingParams, channel: RequestChannel, *, follows: Generation | None = None

@@ -41,12 +41,15 @@ class TemplateKeywords(TypedDict, total=False):
         template: source of a chat template (Jinja), the name of one in the model's file, or a `GoTemplate`; None
             (default) takes "tool_use" for tools where the file has it, else the default one.
         think: whether the model reasons before it answers (True, False), or how much ("low", "medium", "high"); None
-            (default) leaves it to the template. Raises ChatError where the template has no such switch.
+            (default) leaves it to the template. Of a list or tuple of these the first is taken that the template has a
+            switch for. Raises ChatError where it has none.
         continue_final_message: the last message is the beginning of the answer, and the model goes on with it. A str
             names the field to go on with ("reasoning_content").
         template_variables: whatever else the template reads.
         trust_contents: parse control tokens in contents, names, tools and documents too. Only where none of them comes
             from somebody else (default False).
+        drop_messages: leave out the oldest messages that num_ctx has no room for, but no system message and not the
+            last; the answer says how many (default False: `on_overflow` alone decides).
     """
 
     tools: Sequence[Any] | None
@@ -56,6 +59,7 @@ class TemplateKeywords(TypedDict, total=False):
     continue_final_message: bool | str
     template_variables: Mapping[str, Any] | None
     trust_contents: bool
+    drop_messages: bool
 
 
 class ChatKeywords(TemplateKeywords, RequestKeywords, total=False):
@@ -87,6 +91,7 @@ class ChatOptions:
     continue_final_message: bool | str = False
     template_variables: Mapping[str, Any] = field(default_factory=dict)
     trust_contents: bool = False
+    drop_messages: bool = False
     tool_choice: str | Mapping[str, Any] = "auto"
     parallel_tool_calls: bool = True
     dialect: str | None = None
@@ -98,6 +103,8 @@ class ChatOptions:
             raise ConfigError(Option("continue_final_message"), f" is True, False or a field's name, got {given!r}")
         if not isinstance(cast(object, self.trust_contents), bool):
             raise ConfigError(Option("trust_contents"), f" is True or False, got {self.trust_contents!r}")
+        if not isinstance(cast(object, self.drop_messages), bool):
+            raise ConfigError(Option("drop_messages"), f" is True or False, got {self.drop_messages!r}")
         if not isinstance(cast(object, self.parallel_tool_calls), bool):
             raise ConfigError(Option("parallel_tool_calls"), f" is True or False, got {self.parallel_tool_calls!r}")
         if not _named(self.tool_choice):

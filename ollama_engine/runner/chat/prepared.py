@@ -6,61 +6,41 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 from weakref import WeakKeyDictionary
 
 from ollama_engine.chat.conversation import render_conversation
 from ollama_engine.chat.dialects import Dialect, ToolDefinition, detect, named
 from ollama_engine.chat.lost_tokens import lost_tokens
 from ollama_engine.chat.media_marks import MediaMarks, writes_images
-from ollama_engine.chat.messages import Message, read_messages
 from ollama_engine.chat.model_templates import ModelTemplates
-from ollama_engine.chat.plain_data import plain_data, read_documents
 from ollama_engine.chat.template import MessageTemplate
 from ollama_engine.chat.thinking import thinking_variables
-from ollama_engine.chat.tool_schemas import definitions, read_tools
+from ollama_engine.chat.tool_schemas import definitions
 from ollama_engine.errors import ChatError, ConfigError, Option
 from ollama_engine.runner.chat.answer_reader import AnswerReader
+from ollama_engine.runner.chat.conversation import Conversation, read_conversation
+from ollama_engine.runner.chat.fitting import RenderedChat, fitted
 from ollama_engine.runner.chat.forced_call import ForcedCall
 from ollama_engine.runner.chat.options import ChatOptions
 from ollama_engine.runner.chat.template_sources import is_steering, template_sources
 from ollama_engine.runner.core.input_processor import refuse_media
 from ollama_engine.runner.load.loading import Loaded
+from ollama_engine.runner.request.inputs import Inputs
 from ollama_engine.runner.request.options import RequestOptions
-from ollama_engine.runner.request.prompts import AT_ONCE
 from ollama_engine.runner.request.reasoning import ReasoningBudget
 from ollama_engine.sample import SamplingParams
 from ollama_engine.sample.constraints.formats import Lark
-from ollama_engine.segments import Segment, Tokens
+from ollama_engine.segments import Segment
+from ollama_engine.tokenizer import Checkpoint
 
 log = logging.getLogger(__name__)
 
-__all__ = ["ChatPreparation", "Conversation", "PreparedChat"]
+__all__ = ["ChatPreparation", "PreparedChat"]
 
 UNBOUNDED = 1 << 24
 """Tokens of reasoning, where nothing bounds them."""
 TAIL = 400
 """Characters at the end of a prompt that tell whether the answer begins inside the reasoning."""
-
-
-@dataclass(frozen=True, slots=True)
-class Conversation:
-    """A caller's messages and options, checked and copied: changing them later changes no prompt."""
-
-    messages: Sequence[Message]
-    tools: list[dict[str, Any]] | None
-    documents: list[dict[str, Any]] | None
-    variables: dict[str, Any]
-
-    @property
-    def is_long(self) -> bool:
-        """Whether no event loop should wait while it is rendered and tokenized."""
-        return len(self.messages) > AT_ONCE >> 6 or self._characters() > AT_ONCE
-
-    def _characters(self) -> int:
-        """Approximate number of characters of messages, tools, documents and variables."""
-        beside = [value for value in (self.tools, self.documents, self.variables) if value]
-        return sum(map(_characters, self.messages)) + (len(repr(beside)) if beside else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +52,8 @@ class PreparedChat:
         params: how to sample, with the texts that end the assistant's turn.
         forced: the grammar that forces a call, if one has to come.
         show_special: whether control tokens of the answer are part of its text, for the dialect to read.
+        inputs: those of `segments`, where they had to be counted.
+        dropped_messages: how many of the oldest messages were left out.
     """
 
     segments: list[Segment]
@@ -85,6 +67,8 @@ class PreparedChat:
     may_reason: bool
     """Whether the answer may begin with reasoning: the prompt opened it, or a control token does."""
     forced: ForcedCall | None
+    inputs: Inputs | None = None
+    dropped_messages: int = 0
 
     def request_options(self, given: RequestOptions) -> RequestOptions:
         """`given`, with what forces a call, and with a reasoning budget in tokens made one of this dialect.
@@ -161,26 +145,31 @@ class ChatPreparation:
         self, messages: Sequence[object], options: ChatOptions, *, add_generation_prompt: bool
     ) -> list[Segment]:
         """See `Engine.apply_template`."""
-        return self._rendered(_read(messages, options), options, add_generation_prompt=add_generation_prompt)[0]
+        conversation = read_conversation(messages, options)
+        return self._fitted(conversation, options, add_generation_prompt=add_generation_prompt).segments
 
     def read(self, messages: Sequence[object], options: ChatOptions) -> Conversation:
         """Raises ChatError for messages, tools and documents that cannot be read.
 
         And UnsupportedInputError for images where the model reads text only.
         """
-        found = _read(messages, options)
-        if any(message.media for message in found.messages):
+        conversation = read_conversation(messages, options)
+        if any(message.media for message in conversation.messages):
             refuse_media(self._loaded)
-        return found
+        return conversation
 
-    def prepare(self, conversation: Conversation, params: SamplingParams, options: ChatOptions) -> PreparedChat:
+    def prepare(
+        self, conversation: Conversation, params: SamplingParams, options: ChatOptions, checkpoint: Checkpoint = None
+    ) -> PreparedChat:
         """Render a conversation. Raises ChatError for what the template refuses, and for options that cannot be read.
 
-        And ConfigError for a stop text beside a forced call, which it might cut.
+        And ConfigError for a stop text beside a forced call, which it might cut. An exception of `checkpoint`, which is
+        called now and then, ends the work.
         """
-        segments, template, tail = self._rendered(
-            conversation, options, add_generation_prompt=not options.continue_final_message
+        rendered = self._fitted(
+            conversation, options, add_generation_prompt=not options.continue_final_message, checkpoint=checkpoint
         )
+        template, tail = rendered.template, rendered.tail
         dialect = self._dialect_of(template, options)
         ends = [end for end in dialect.stops() if not self._ends_by_token(end)]
         tools = definitions(conversation.tools)
@@ -192,7 +181,9 @@ class ChatPreparation:
                 Option("stop"), " might cut the call that ", Option("tool_choice"), " forces", advice=["leave it out"]
             )
         return PreparedChat(
-            segments=[Tokens(options.context), *segments] if len(options.context) else segments,
+            segments=rendered.prompt,
+            inputs=rendered.inputs,
+            dropped_messages=rendered.dropped_messages,
             params=replace(params, stop=(*params.stop, *ends)) if ends else params,
             show_special=self._shows_special(dialect, ends),
             dialect=dialect,
@@ -240,9 +231,22 @@ class ChatPreparation:
             )
         return ForcedCall(Lark(grammar), alone if dialect.answer_grammar is None else None, tuple(offered))
 
+    def _fitted(
+        self, given: Conversation, options: ChatOptions, *, add_generation_prompt: bool, checkpoint: Checkpoint = None
+    ) -> RenderedChat:
+        """The prompt, without as many of the oldest messages as options say. No set of messages is rendered twice."""
+
+        def rendered(n_dropped: int) -> RenderedChat:
+            kept = given.without(given.droppable[:n_dropped])
+            return self._rendered(kept, options, n_dropped, add_generation_prompt=add_generation_prompt)
+
+        if not options.drop_messages:
+            return rendered(0)
+        return fitted(rendered, len(given.droppable), self._loaded, checkpoint)
+
     def _rendered(
-        self, given: Conversation, options: ChatOptions, *, add_generation_prompt: bool
-    ) -> tuple[list[Segment], MessageTemplate, str]:
+        self, given: Conversation, options: ChatOptions, n_dropped: int, *, add_generation_prompt: bool
+    ) -> RenderedChat:
         tools = given.tools
         template = self.templates.choose(options.template, with_tools=tools is not None)
         marks = MediaMarks(self._placeholder(template))
@@ -258,7 +262,8 @@ class ChatPreparation:
             variables=thinking_variables(template, options.think) | given.variables,
         )
         self._warn_of_unknown_origin(text, template, (given.messages, tools, given.documents, given.variables))
-        return marks.segments(text, trust_contents=options.trust_contents), template, text[-TAIL:]
+        segments = marks.segments(text, trust_contents=options.trust_contents)
+        return RenderedChat(segments, template, text[-TAIL:], options.context, n_dropped)
 
     def _placeholder(self, template: MessageTemplate) -> str | None:
         """The template's text for an image part; None where the template does not know the model's placeholder."""
@@ -315,20 +320,6 @@ class ChatPreparation:
         tokenizer = self._loaded.tokenizer
         ids = tokenizer.encode(text, add_special=False)
         return len(ids) == 1 and ids[0] in tokenizer.eog_ids
-
-
-def _read(messages: Sequence[object], options: ChatOptions) -> Conversation:
-    return Conversation(
-        read_messages(messages),
-        None if options.tool_choice == "none" else read_tools(options.tools),
-        read_documents(options.documents),
-        plain_data(options.template_variables, "template_variables"),
-    )
-
-
-def _characters(message: Message) -> int:
-    calls = sum(len(call.arguments_text) for call in message.tool_calls)
-    return len(message.text) + len(message.reasoning or "") + calls
 
 
 def _special_tokens(loaded: Loaded) -> dict[str, str]:

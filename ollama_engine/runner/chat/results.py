@@ -32,6 +32,7 @@ class ChatChunk:
         prompt_logprobs: in the first chunk; see `Completion`.
         reader: in the last chunk, reads the answer's value where a `format` was asked for; not for callers.
         prompt_token_ids: in the first chunk; see `Completion`.
+        dropped_messages: in the first chunk; see `ChatResult`.
     """
 
     content: str = ""
@@ -44,6 +45,7 @@ class ChatChunk:
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
     reader: ValueReader | None = field(default=None, repr=False, compare=False)
     prompt_token_ids: tuple[int, ...] | None = None
+    dropped_messages: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ class ChatResult:
         prompt_logprobs: those of the whole prompt's tokens; see `Completion`.
         reader: reads `parsed`; not for callers.
         prompt_token_ids: those of the whole prompt; see `Completion`.
+        dropped_messages: how many of the oldest messages were left out (`drop_messages`).
     """
 
     message: Message
@@ -71,6 +74,7 @@ class ChatResult:
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
     reader: ValueReader | None = field(default=None, repr=False, compare=False)
     prompt_token_ids: tuple[int, ...] | None = None
+    dropped_messages: int = 0
 
     @property
     def parsed(self) -> Any:
@@ -117,4 +121,5 @@ def collect_chat(chunks: list[ChatChunk]) -> ChatResult:
         prompt_logprobs=chunks[0].prompt_logprobs,
         reader=last.reader,
         prompt_token_ids=chunks[0].prompt_token_ids,
+        dropped_messages=chunks[0].dropped_messages,
     )

@@ -32,7 +32,8 @@ class GenerationCall(EngineCall[list[Completion]]):
     """`count` answers to each prompt, which share the cells of the prompt; the value has those to the first one first.
 
     `submit`, `stream` and `astream` take the place of `wait` and `coming` for one answer to one prompt. Where a prompt
-    is made of something else, as of a conversation, `prepare` makes it: it sets `prompt`, `params` and `options`.
+    is made of something else, as of a conversation, `prepare` makes it: it sets `prompt`, `params`, `options` and,
+    where it has read them, `inputs`.
     """
 
     def __init__(
@@ -43,6 +44,8 @@ class GenerationCall(EngineCall[list[Completion]]):
         self.prompt = prompt
         self.params = params
         self.options = options
+        self.inputs: Inputs | None = None
+        """Those of one prompt, where they have been read already."""
         self.show_special = False
         """Whether control tokens of the answer are part of its text."""
         self._submission = submission
@@ -138,11 +141,13 @@ class GenerationCall(EngineCall[list[Completion]]):
         return generation
 
     def _inputs(self) -> Inputs:
+        if self.inputs is not None:
+            return self.inputs
         return self._submission.inputs(cast(Prompt, self.prompt), self._preparing)
 
     def _inputs_at_once(self) -> Inputs | None:
         """The inputs of a prompt that an event loop may wait for, whose errors are raised here; None of another."""
-        if not self._submission.reads_long(self.prompt):
+        if self.inputs is not None or not self._submission.reads_long(self.prompt):
             return self._inputs()
         self._submission.thread.check_open()
         if has_media(self.prompt):

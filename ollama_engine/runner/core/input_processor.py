@@ -160,9 +160,9 @@ def new_generation(
     _check_prompt(inputs)
     n_prompt, keep = len(inputs), 0
     ids = tuple(inputs.text_tokens()) if options.prompt_token_ids else None
-    if options.on_overflow == "error":
+    if options.on_overflow == "error" or not options.truncate_prompt:
         _check_room(n_prompt, loaded.num_ctx, params, in_session=pinned is not None)
-    else:
+    if options.on_overflow != "error":
         inputs, keep = _truncated(inputs, loaded.num_ctx, params, options)
     _check_groups(inputs, loaded)
     check_image_runs(inputs, loaded)

@@ -46,6 +46,8 @@ class RequestKeywords(TypedDict, total=False):
             leaves room for max_tokens, up to half of the context (a quarter without max_tokens). The answer ends as
             before. "shift": a longer prompt is cut to num_ctx, and the answer goes on: the oldest half of the tokens
             not kept leaves the context, as often as needed. `Usage` says how many tokens were dropped.
+        truncate_prompt: whether "truncate" and "shift" may cut the prompt (default True); a longer one raises
+            ContextOverflowError otherwise, as with "error".
         num_keep: tokens at the beginning of the prompt that are never dropped (default 0).
         priority: higher is served first (default 0); nobody starves.
         timeout: seconds from submission after which the request ends with DeadlineError (default None: never).
@@ -68,6 +70,7 @@ class RequestKeywords(TypedDict, total=False):
     """
 
     on_overflow: OnOverflow
+    truncate_prompt: bool
     num_keep: int
     priority: int
     timeout: float | None
@@ -105,6 +108,7 @@ class RequestOptions:
         default=None, metadata={"help": "share what is computed with requests of the same salt only"}
     )
     prompt_token_ids: bool = field(default=False, metadata={PYTHON_ONLY: True})
+    truncate_prompt: bool = field(default=True, metadata={PYTHON_ONLY: True})
     logits_processors: Sequence[LogitsProcessor] = field(default=(), metadata={PYTHON_ONLY: True})
     reasoning_budget: int | ReasoningBudget | None = field(
         default=None, metadata={"help": "tokens that the model may reason for before it is made to answer [>= 0]"}
@@ -118,6 +122,8 @@ class RequestOptions:
             raise ConfigError(
                 Option("on_overflow"), f" is one of {', '.join(get_args(OnOverflow))}, got {self.on_overflow!r}"
             )
+        if not isinstance(self.truncate_prompt, bool):
+            raise ConfigError(Option("truncate_prompt"), f" is True or False, got {self.truncate_prompt!r}")
         object.__setattr__(self, "num_keep", whole("num_keep", self.num_keep, 0, 1 << 24))
         object.__setattr__(self, "priority", whole("priority", self.priority, -(1 << 31), 1 << 31))
         if self.timeout is not None and not _is_seconds(self.timeout):

@@ -16,8 +16,7 @@ from ollama_engine.server.anthropic.conversation import chat_options, engine_mes
 from ollama_engine.server.anthropic.schemas import CountRequest, MessagesRequest
 from ollama_engine.server.model_access import leased
 from ollama_engine.server.requests.stored_defaults import conversation, sampling_params
-from ollama_engine.server.requests.thinking import chat_thinking
-from ollama_engine.server.served import ServedModel
+from ollama_engine.server.served import AnswerStream, ServedModel
 
 if TYPE_CHECKING:
     from ollama_engine.runner.chat.results import ChatChunk
@@ -80,7 +79,7 @@ async def _events(service: Service, request: MessagesRequest) -> AsyncGenerator[
         yield {"type": "message_stop"}
 
 
-def _chat(model: ServedModel, request: MessagesRequest) -> AsyncGenerator[ChatChunk, None]:
+def _chat(model: ServedModel, request: MessagesRequest) -> AnswerStream[ChatChunk]:
     values = {
         "max_tokens": request.max_tokens,
         "temperature": request.temperature,
@@ -90,7 +89,7 @@ def _chat(model: ServedModel, request: MessagesRequest) -> AsyncGenerator[ChatCh
     }
     params = sampling_params(model.stored, values, DEFAULTS)
     messages = conversation(model.stored, engine_messages(request))
-    return chat_thinking(model, messages, params, thinking_ways(request), chat_options(request))
+    return model.chat(messages, params, think=thinking_ways(request), **chat_options(request))
 
 
 def _message(request: MessagesRequest, assembly: MessageAssembly) -> dict[str, Any]:

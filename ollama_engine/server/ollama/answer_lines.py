@@ -40,6 +40,8 @@ async def answer_lines(
     end: Line = {}
     async with aclosing(chunks):
         async for chunk in chunks:
+            if chunk.dropped_messages:
+                call.note(dropped_messages=chunk.dropped_messages)
             prompt = chunk.prompt_token_ids or prompt
             tokens += chunk.tokens
             waiting += chunk.logprobs or ()

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ollama_engine.chat.go_template import GoTemplate
-from ollama_engine.errors import ChatError
+from ollama_engine.errors import ChatError, ContextOverflowError
 from ollama_engine.server.durations import keep_alive, timestamp
-from ollama_engine.server.errors import ApiError
+from ollama_engine.server.errors import TOO_LONG, ApiError
 from ollama_engine.server.ollama.ndjson import Line
 from ollama_engine.server.request_log import note, note_names
 from ollama_engine.server.requests.options import ModelOptions, read_options
-from ollama_engine.server.requests.thinking import NO_REASONING, chat_thinking
+from ollama_engine.server.requests.thinking import NO_REASONING
 from ollama_engine.server.requests.unused_fields import unused_fields
 from ollama_engine.store.showing import model_capabilities, short_facts
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from ollama_engine.server.service import Service
     from ollama_engine.store.stored_model import StoredModel
 
-__all__ = ["OllamaCall", "chat_chunks", "debug_line", "head_of", "load_only", "read_call", "read_text_call",
-           "request_options", "sampling", "template_options"]  # fmt: skip
+__all__ = ["OllamaCall", "chat_chunks", "debug_line", "head_of", "load_only", "long_prompts_refused", "read_call",
+           "read_text_call", "request_options", "sampling", "template_options"]  # fmt: skip
 
 MOST_TOP_LOGPROBS = 20
 
@@ -95,6 +95,8 @@ def request_options(call: OllamaCall, request: TextRequest, model: ServedModel) 
         options["on_overflow"] = "shift"
     elif request.truncate is not False:
         options["on_overflow"] = "truncate"
+    if request.truncate is False:
+        options["truncate_prompt"] = False
     if "on_overflow" in options:
         options["num_keep"] = min(call.options.num_keep, model.facts.num_ctx // 2)
         if options["num_keep"] < call.options.num_keep:
@@ -102,10 +104,19 @@ def request_options(call: OllamaCall, request: TextRequest, model: ServedModel) 
     return options
 
 
+@contextmanager
+def long_prompts_refused(request: TextRequest) -> Iterator[None]:
+    """A prompt that does not fit, and may not be cut, is refused in Ollama's words."""
+    try:
+        yield
+    except ContextOverflowError as error:
+        raise ApiError(400, TOO_LONG) if request.truncate is False else error from None
+
+
 def template_options(think: object, template: str = "", **others: Any) -> dict[str, Any]:
     """Options of all that applies a template, those that are given. Raises ChatError for what is no template."""
-    level = "high" if think == "max" else think
-    given = {"think": level, "template": GoTemplate(template) if template else None, **others}
+    ways = NO_REASONING if think is False else "high" if think == "max" else think
+    given = {"think": ways, "template": GoTemplate(template) if template else None, **others}
     return {name: value for name, value in given.items() if value is not None}
 
 
@@ -124,11 +135,8 @@ async def chat_chunks(
     options: Mapping[str, Any],
 ) -> AsyncGenerator[ChatChunk, None]:  # fmt: skip
     """The chunks of a chat. Raises ApiError where the model cannot reason and is told to; as `ServedModel.chat`."""
-    think = options.get("think")
-    ways = NO_REASONING if think is False else (think,)
-    rest = {name: value for name, value in options.items() if name != "think"}
     try:
-        async with aclosing(chat_thinking(model, messages, params, ways, rest)) as stream:
+        async with aclosing(model.chat(messages, params, **options)) as stream:
             async for chunk in stream:
                 yield chunk
     except ChatError as error:

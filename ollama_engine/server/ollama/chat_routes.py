@@ -17,6 +17,7 @@ from ollama_engine.server.ollama.answers import (
     debug_line,
     head_of,
     load_only,
+    long_prompts_refused,
     read_text_call,
     request_options,
     sampling,
@@ -25,7 +26,6 @@ from ollama_engine.server.ollama.answers import (
 from ollama_engine.server.ollama.messages import as_message
 from ollama_engine.server.ollama.ndjson import Line, respond
 from ollama_engine.server.ollama.schemas import ChatRequest
-from ollama_engine.server.requests.prompts import fitting, rendered
 from ollama_engine.server.requests.stored_defaults import conversation
 from ollama_engine.server.service import Service, service_of
 
@@ -57,24 +57,21 @@ async def chat_lines(
     service: Service, call: OllamaCall, body: ChatRequest, messages: list[Message]
 ) -> AsyncGenerator[Line, None]:
     """The lines of an answer. Raises as the engine does."""
-    templating = template_options(body.think, tools=body.tools or None)
+    templating = template_options(body.think, tools=body.tools or None) | {"drop_messages": body.truncate is not False}
     async with service.manager.lease(call.stored, call.options.runner, call.keep_alive) as lease:
         model = lease.model
-        kept = await fitting(model, messages, cut=body.truncate is not False, **templating)
-        if len(kept) < len(messages):
-            call.note(dropped_messages=len(messages) - len(kept))
-        messages = kept
         if body.debug_render_only:
-            yield debug_line(call, await rendered(model, messages, **templating))
+            yield debug_line(call, await model.apply_template(messages, **templating))
             return
         options = request_options(call, body, model) | templating
         if "format" in options and "tools" in options:
             # An answer in a format cannot be a call.
             options["tool_choice"] = "none"
         chunks = chat_chunks(call, model, messages, sampling(call, body, model), options)
-        async with aclosing(answer_lines(call, lease, chunks, EMPTY, chat_fields)) as lines:
-            async for line in lines:
-                yield line
+        with long_prompts_refused(body):
+            async with aclosing(answer_lines(call, lease, chunks, EMPTY, chat_fields)) as lines:
+                async for line in lines:
+                    yield line
 
 
 def chat_fields(chunk: ChatChunk) -> Line:

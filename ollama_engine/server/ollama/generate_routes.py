@@ -12,7 +12,7 @@ from starlette.responses import Response
 from ollama_engine.chat.go_template import GoTemplate
 from ollama_engine.runner.chat.results import ChatChunk
 from ollama_engine.segments import Text
-from ollama_engine.server.errors import TOO_LONG, ApiError
+from ollama_engine.server.errors import ApiError
 from ollama_engine.server.ollama.answer_lines import answer_lines, joined_field, joined_list
 from ollama_engine.server.ollama.answers import (
     OllamaCall,
@@ -20,6 +20,7 @@ from ollama_engine.server.ollama.answers import (
     debug_line,
     head_of,
     load_only,
+    long_prompts_refused,
     read_text_call,
     request_options,
     sampling,
@@ -28,7 +29,7 @@ from ollama_engine.server.ollama.answers import (
 from ollama_engine.server.ollama.messages import image_files
 from ollama_engine.server.ollama.ndjson import Line, respond
 from ollama_engine.server.ollama.schemas import GenerateRequest
-from ollama_engine.server.requests.prompts import fill_in, rendered, segment_ids
+from ollama_engine.server.requests.prompts import fill_in
 from ollama_engine.server.service import Service, service_of
 
 if TYPE_CHECKING:
@@ -77,12 +78,12 @@ async def plain_lines(
         return
     async with service.manager.lease(call.stored, call.options.runner, call.keep_alive) as lease:
         model = lease.model
-        await check_length(model, segments, body)
         options = request_options(call, body, model) | {"prompt_token_ids": not body.raw}
         chunks = plain_chunks(model, prompt, sampling(call, body, model), images, options)
-        async with aclosing(answer_lines(call, lease, chunks, EMPTY, generate_fields)) as lines:
-            async for line in lines:
-                yield line
+        with long_prompts_refused(body):
+            async with aclosing(answer_lines(call, lease, chunks, EMPTY, generate_fields)) as lines:
+                async for line in lines:
+                    yield line
 
 
 async def plain_chunks(
@@ -108,22 +109,15 @@ async def templated_lines(
         if len(context) < len(body.context or ()):
             call.note(dropped_context=len(body.context or ()) - len(context))
         if body.debug_render_only:
-            yield debug_line(call, await rendered(model, messages, **templating))
+            yield debug_line(call, await model.apply_template(messages, **templating))
             return
-        if body.truncate is False:
-            await check_length(model, await rendered(model, messages, **templating), body)
         options = request_options(call, body, model) | templating | {"prompt_token_ids": True}
         options |= {"context": context} if context else {}
         chunks = chat_chunks(call, model, messages, sampling(call, body, model), options)
-        async with aclosing(answer_lines(call, lease, chunks, EMPTY, generate_fields)) as lines:
-            async for line in lines:
-                yield line
-
-
-async def check_length(model: ServedModel, segments: list[Segment], body: GenerateRequest) -> None:
-    """Raise ApiError for a prompt that does not fit, where it may not be cut."""
-    if body.truncate is False and len(await segment_ids(model, segments, body.context or ())) >= model.facts.num_ctx:
-        raise ApiError(400, TOO_LONG)
+        with long_prompts_refused(body):
+            async with aclosing(answer_lines(call, lease, chunks, EMPTY, generate_fields)) as lines:
+                async for line in lines:
+                    yield line
 
 
 def messages_of(call: OllamaCall, body: GenerateRequest) -> list[Message]:

@@ -21,7 +21,7 @@ from ollama_engine.server.openai.schemas import ChatRequest, ResponseFormat
 from ollama_engine.server.openai.usage import usage_body
 from ollama_engine.server.requests.messages import as_dicts, engine_messages, engine_tool_choice, engine_tools
 from ollama_engine.server.requests.stored_defaults import conversation, sampling_params
-from ollama_engine.server.requests.thinking import chat_thinking, ways_of_effort
+from ollama_engine.server.requests.thinking import ways_of_effort
 from ollama_engine.server.served import AnswerStream, ServedModel
 
 if TYPE_CHECKING:
@@ -177,11 +177,10 @@ def _head(model: ServedModel, name: str, kind: str) -> dict[str, Any]:
 def _starts(model: ServedModel, request: ChatRequest) -> Starts:
     """A function for each of the answers, which starts it."""
     messages = conversation(model.stored, engine_messages(as_dicts(request.messages)))
-    options = _chat_options(request)
     effort = request.reasoning_effort or (request.reasoning.effort if request.reasoning else None)
-    ways = ways_of_effort(effort)
+    options = _chat_options(request) | {"think": ways_of_effort(effort)}
     return [
-        partial(chat_thinking, model, messages, params, ways, options)
+        partial(model.chat, messages, params, **options)
         for params in numbered_seeds(_params(model, request), request.n or 1)
     ]
 

@@ -17,8 +17,8 @@ from ollama_engine.server.openai.logprobs import token_entries
 from ollama_engine.server.openai.response_assembly import ResponseAssembly
 from ollama_engine.server.openai.responses_input import ResponseRequest, chat_options, input_messages
 from ollama_engine.server.requests.stored_defaults import conversation, sampling_params
-from ollama_engine.server.requests.thinking import chat_thinking, ways_of_effort
-from ollama_engine.server.served import ServedModel
+from ollama_engine.server.requests.thinking import ways_of_effort
+from ollama_engine.server.served import AnswerStream, ServedModel
 
 if TYPE_CHECKING:
     from ollama_engine.runner.chat.results import ChatChunk
@@ -81,7 +81,7 @@ async def _events(service: Service, request: ResponseRequest) -> AsyncGenerator[
         yield _ended(body, assembly, last.finish_reason == "length", _usage(last.usage, reasoning_tokens))
 
 
-def _chat(model: ServedModel, request: ResponseRequest) -> AsyncGenerator[ChatChunk, None]:
+def _chat(model: ServedModel, request: ResponseRequest) -> AnswerStream[ChatChunk]:
     values = request.sampling()
     if request.max_output_tokens is not None:
         values["max_tokens"] = request.max_output_tokens
@@ -92,8 +92,8 @@ def _chat(model: ServedModel, request: ResponseRequest) -> AsyncGenerator[ChatCh
     if form is not None:
         options["format"] = form
     params = sampling_params(model.stored, values, DEFAULTS)
-    ways = ways_of_effort(request.reasoning.effort if request.reasoning else None)
-    return chat_thinking(model, conversation(model.stored, input_messages(request)), params, ways, options)
+    options["think"] = ways_of_effort(request.reasoning.effort if request.reasoning else None)
+    return model.chat(conversation(model.stored, input_messages(request)), params, **options)
 
 
 def _ended(body: dict[str, Any], assembly: ResponseAssembly, cut: bool, usage: dict[str, Any]) -> dict[str, Any]:

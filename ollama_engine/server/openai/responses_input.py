@@ -82,6 +82,7 @@ def chat_options(request: ResponseRequest) -> dict[str, Any]:
         "tool_choice": choice,
         "parallel_tool_calls": request.parallel_tool_calls,
         "on_overflow": "truncate" if request.truncation == "auto" else None,
+        "drop_messages": True if request.truncation == "auto" else None,
     }
     return {name: value for name, value in options.items() if value is not None}
 

@@ -1,0 +1,80 @@
+"""Conversations that are longer than the context: how many of the oldest messages are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from ollama_engine.chat.template import MessageTemplate
+from ollama_engine.runner.core.input_processor import prompt_inputs, segment_ids
+from ollama_engine.runner.load.loading import Loaded
+from ollama_engine.runner.request.inputs import Inputs
+from ollama_engine.segments import Media, Segment, Tokens
+from ollama_engine.tokenizer import Checkpoint
+
+__all__ = ["RenderedChat", "fewest_dropped", "fitted"]
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedChat:
+    """The text of a conversation, as its template wrote it."""
+
+    segments: list[Segment]
+    template: MessageTemplate
+    tail: str
+    """The end of its text."""
+    context: Sequence[int]
+    """Token ids that stand before it."""
+    dropped_messages: int = 0
+    inputs: Inputs | None = None
+    """Those of `prompt`, where they were read to count them."""
+
+    @property
+    def prompt(self) -> list[Segment]:
+        """Its segments behind the context."""
+        return [Tokens(self.context), *self.segments] if len(self.context) else self.segments
+
+
+def fitted(
+    rendered: Callable[[int], RenderedChat], n_droppable: int, loaded: Loaded, checkpoint: Checkpoint
+) -> RenderedChat:
+    """The conversation with as many messages as num_ctx has room for, and for one token of an answer.
+
+    `rendered(n)` renders it without the n oldest of `n_droppable` messages. With none of those left it may still be too
+    long. Images count for nothing here.
+    """
+    fitting: dict[int, RenderedChat] = {}
+
+    def fits(n_dropped: int) -> bool:
+        chat = _counted(rendered(n_dropped), loaded, checkpoint)
+        if chat is not None:
+            fitting[n_dropped] = chat
+        return chat is not None
+
+    n_dropped = fewest_dropped(n_droppable, loaded.num_ctx, fits)
+    return fitting.get(n_dropped) or rendered(n_dropped)
+
+
+def fewest_dropped(n_droppable: int, num_ctx: int, fits: Callable[[int], bool]) -> int:
+    """How many messages have to go at least, found by bisection; all of them where even that is not enough.
+
+    No number is tried twice, and not all of them: then it is the only one left.
+    """
+    # Each message has a token or more, so this many are too few, and counting the rest would take long.
+    too_few, enough = max(0, n_droppable - num_ctx), n_droppable
+    if too_few == 0 and fits(0):
+        return 0
+    while enough - too_few > 1:
+        middle = (too_few + enough) // 2
+        too_few, enough = (too_few, middle) if fits(middle) else (middle, enough)
+    return enough
+
+
+def _counted(chat: RenderedChat, loaded: Loaded, checkpoint: Checkpoint) -> RenderedChat | None:
+    """The conversation with its inputs, where it fits and has no images; None where it does not fit."""
+    prompt = chat.prompt
+    texts = [segment for segment in prompt if not isinstance(segment, Media)]
+    if len(texts) < len(prompt):
+        return chat if len(segment_ids(loaded, texts)) < loaded.num_ctx else None
+    inputs = prompt_inputs(loaded, prompt, checkpoint=checkpoint)
+    return replace(chat, inputs=inputs) if len(inputs) < loaded.num_ctx else None
