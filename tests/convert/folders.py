@@ -84,9 +84,9 @@ class HfFolder:
     dtype: str = "F32"
     config: dict[str, Any] = field(default_factory=dict)
     rename: Callable[[str], str] = str
-    """Of tensors."""
+    """The usual name of a tensor -> the one in the folder."""
     spoil: Mapping[str, float] = field(default_factory=dict)
-    """What the first number of a tensor is replaced with."""
+    """The number that takes the place of a tensor's first."""
     files: dict[str, Any] = field(default_factory=dict)
     """JSON files by name; a value of None leaves one out."""
 

@@ -1,4 +1,4 @@
-"""What the converters of encoders write besides tensors, and refuse; tests/models compares what comes out."""
+"""Keys that the converters of encoders write, and what they refuse; tests/models compares what comes out."""
 
 from __future__ import annotations
 

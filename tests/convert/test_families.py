@@ -1,4 +1,4 @@
-"""What the converters of the families add or refuse besides renaming; tests/models compares what comes out."""
+"""The converters of the families add and refuse more than names say; tests/models compares what comes out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What sentence-transformers say of pooling -> `pooling_type`."""
+"""The pooling that sentence-transformers name -> `pooling_type`."""
 
 from __future__ import annotations
 

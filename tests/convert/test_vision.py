@@ -168,7 +168,7 @@ def test_the_embedding_of_mllama_has_more_rows_than_the_output(tmp_path: Path) -
 
 @pytest.mark.parametrize(("outtype", "images"), [("bf16", "BF16"), ("q8_0", "F16")])
 def test_types(outtype: str, images: str, tmp_path: Path) -> None:
-    """What reads images is not rounded to blocks; convolutions and tables of positions stay float32."""
+    """The part that reads images is not rounded to blocks; convolutions and tables of positions stay float32."""
     for architecture in CASES:
         path = tmp_path / f"{architecture}.gguf"
         convert_model(source(architecture, tmp_path / architecture), path, outtype)

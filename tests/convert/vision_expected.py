@@ -1,4 +1,4 @@
-"""What files of vision models hold, written down a second time: names by replacement, numbers by loops.
+"""The contents of vision models' files, written down a second time: names by replacement, numbers by loops.
 
 Deliberately unlike the converters, which declare one tensor after the other.
 """

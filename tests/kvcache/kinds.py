@@ -46,7 +46,7 @@ LAYOUTS: Mapping[str, Mapping[str, Any]] = {
 """How keys and values are stored, and which way attention to them goes."""
 
 TOLERANCE = {"f32": 1e-5, "f16": 1e-2, "q8_0": 5e-2}
-"""Of an average of normal numbers whose keys and values are rounded to the type."""
+"""The error of an average of normal numbers whose keys and values are rounded to the type."""
 
 
 @dataclass(frozen=True)
@@ -240,7 +240,7 @@ class Fed(Steps):
             table[sequence] = {p if p < begin else p - discard: token for p, token in kept}
 
     def restore(self, saved: Any, source: int, target: int, origin: Fed | None = None) -> None:
-        """What was saved of a sequence, here or in another cache."""
+        """A sequence's rows that were saved, here or in another cache."""
         assert self.cache.saveable is not None
         self.cache.saveable.restore(target, saved)
         origin = self if origin is None else origin

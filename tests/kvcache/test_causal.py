@@ -19,7 +19,7 @@ from tests.kvcache.drawing import draw, last_position, table
 from tests.support.suite import slow_except
 
 TOLERANCE = {"f32": 1e-5, "f16": 1e-2, "bf16": 2e-2, "q8_0": 5e-2, "q4_0": 0.5}
-"""Of an average of normal numbers whose keys and values are rounded to the type."""
+"""The error of an average of normal numbers whose keys and values are rounded to the type."""
 
 LAYOUTS = [(dtype, True) for dtype in TOLERANCE] + [(dtype, False) for dtype in ("f32", "f16", "bf16")]
 GATHERED: dict[str, Any] = {"paged": False, "gathered_rows": 1}
@@ -71,7 +71,7 @@ def test_kept_histories_of_others_cost_nothing() -> None:
 
 
 def test_a_sequence_that_was_dropped_whole_begins_again() -> None:
-    """What a chunk leaves behind is dropped at its end; where the sequence goes on must not outlive a new beginning."""
+    """A chunk's cells are dropped at its end; where the sequence goes on must not outlive a new beginning."""
     with attending(64, chunk=6) as a:
         a.run([0] * 6, range(6))
         a.run([1], [0])

@@ -1,4 +1,4 @@
-"""What holds for every kind of cache."""
+"""Rules for every kind of cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each row attends to, drawn: one line for each row of the batch, 0 where it sees the cell and x where not."""
+"""Masks, drawn: one line for each row of the batch, 0 where it sees the cell and x where not."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def spans(n_streams: int, limits: dict[str, int], turns: int = 1) -> Iterator[Ce
 
 
 def kept_share(steps: Callable[[], Iterator[tuple[CellSpan, ...]]]) -> float:
-    """Of the steps, how many found the run of the one before."""
+    """The number of steps that found the run of the one before."""
     runs = list(steps())
     return sum(a == b for a, b in pairwise(runs)) / (len(runs) - 1)
 

@@ -43,7 +43,7 @@ class EncoderReference:
         return np.asarray(last[0].float().numpy(), dtype=np.float32)
 
     def score(self, ids: Sequence[int], types: Sequence[int]) -> NDArray[np.float32]:
-        """Of a pair of texts, [1]."""
+        """The score of a pair of texts, [1]."""
         import torch  # noqa: PLC0415
 
         typed = self._model.config.model_type == "bert"

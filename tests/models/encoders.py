@@ -136,18 +136,18 @@ FOLDER = Path(__file__).parent / "encoder_goldens"
 
 @dataclass(frozen=True)
 class Golden:
-    """What transformers says of a case: its config.json, its tensors' shapes, and what it computed."""
+    """A case in transformers: its config.json, its tensors' shapes, and what it computed."""
 
     config: dict[str, Any]
     shapes: dict[str, list[int]]
     checksum: int
     rows: NDArray[np.int64]
     hidden: NDArray[np.float32]
-    """Of `rows` of the prompt, [len(rows), n_embd]."""
+    """Hidden states of `rows` of the prompt, [len(rows), n_embd]."""
     mean: NDArray[np.float32]
-    """Of all rows, [n_embd]."""
+    """Their mean over all rows, [n_embd]."""
     score: NDArray[np.float32]
-    """Of QUERY and DOCUMENT, [1]; empty for a case that ranks nothing."""
+    """The score of QUERY and DOCUMENT, [1]; empty for a case that ranks nothing."""
 
 
 def save(case: Case, golden: Golden) -> Path:

@@ -54,17 +54,17 @@ class Family:
     stem: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     norms: float = 1.0
-    """What norms are near: 0 where they are published as differences from 1."""
+    """The number that norms are near: 0 where they are published as differences from 1."""
     embeddings: float = 0.3
     """How large these are. Small beside what the blocks add, or tied models repeat the last token."""
     dtype: str = "F32"
-    """Of the weights as they are published; both sides compute with them in float32."""
+    """The type of the weights as they are published; both sides compute with them in float32."""
     tolerance: float = EXACT
     seed: int = 1
     vision: Mapping[str, Any] | None = None
-    """What the config of the part that reads images has, for a model with one; `settings` are of its text part."""
+    """The config of the part that reads images, for a model with one; `settings` are of its text part."""
     outer: Mapping[str, Any] = field(default_factory=dict)
-    """What such a config has beside the two."""
+    """The rest of such a config, beside the two."""
     contract: bool = False
     """Whether the contract tests run on it. The first such case of an architecture has nothing optional."""
 
@@ -73,12 +73,12 @@ class Family:
 
     @property
     def class_name(self) -> str:
-        """Of the model in transformers."""
+        """The model's class in transformers."""
         return self.stem + ("ForCausalLM" if self.vision is None else "ForConditionalGeneration")
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Of the config class in transformers."""
+        """Arguments of the config class in transformers."""
         text = {k: v for k, v in {**SIZES, **self.settings}.items() if v is not None or k == "pad_token_id"}
         return text if self.vision is None else {**self.outer, "text_config": text, "vision_config": dict(self.vision)}
 
@@ -149,14 +149,14 @@ FOLDER = Path(__file__).parent / "family_goldens"
 
 @dataclass(frozen=True)
 class Golden:
-    """What transformers says of a case: its config.json, its tensors' shapes, and what it computed."""
+    """A case in transformers: its config.json, its tensors' shapes, and what it computed."""
 
     config: dict[str, Any]
     shapes: dict[str, list[int]]
     checksum: int
     rows: NDArray[np.int64]
     logits: NDArray[np.float32]
-    """Of `rows` of the prompt, [len(rows), n_vocab]."""
+    """Logits of `rows` of the prompt, [len(rows), n_vocab]."""
     tokens: list[int]
     """The greedy ones after the prompt."""
 

@@ -26,7 +26,7 @@ class Golden(NamedTuple):
 
 
 def checksum(weights: Weights) -> str:
-    """Of the random numbers; rope factors are computed, and may differ in the last bit."""
+    """A checksum of the random numbers; rope factors are computed, and may differ in the last bit."""
     digest = hashlib.sha256()
     for name in sorted(weights):
         if name != "rope_freqs.weight":

@@ -53,7 +53,7 @@ class Case:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Of the config class in transformers."""
+        """Arguments of the config class in transformers."""
         return {**self.outer, "text_config": TEXT, "vision_config": {**VISION, **self.vision}}
 
     def weights(self, shapes: Mapping[str, list[int]]) -> families.Weights:

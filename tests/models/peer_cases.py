@@ -27,8 +27,8 @@ N_CTX = 128
 TEXT = (Path(__file__).parents[2] / "LICENSE").read_text(encoding="utf-8")[:700]
 """5 chunks of N_CTX in the tiny vocabulary, in which nearly every character is a token."""
 TOLERANCE = {"f32": 2e-5, "bf16": 5e-3, "Q8_0": 5e-3, "Q4_K_M": 5e-3}
-"""Of the perplexity, relative. With f32 weights 7e-6 is found at most. With others ggml rounds the activations too, and
-kernels that add in another order round some of them otherwise: 1e-3 is found."""
+"""Largest relative difference of the perplexity. With f32 weights 7e-6 is found at most. With others ggml
+rounds the activations too, and kernels that add in another order round some of them otherwise: 1e-3 is found."""
 LOG_WRITER = Path(__file__).with_name("peer_log.c")
 
 SIZES = {
@@ -110,7 +110,7 @@ def write_files(source: Path, folder: Path) -> dict[str, Path]:
 
 
 def peer_perplexity(model: Path) -> float:
-    """What llama-perplexity says, with nothing rounded that need not be."""
+    """The perplexity that llama-perplexity says, with nothing rounded that need not be."""
     text = model.with_name("text.txt")
     text.write_text(TEXT, encoding="utf-8")
     command = [tool("llama-perplexity"), "-m", model, "-f", text, "-c", N_CTX, "-b", N_CTX, "-t", 1, "-ngl", 0,

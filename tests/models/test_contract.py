@@ -1,4 +1,4 @@
-"""What holds for every architecture: how a prompt is cut, batched, cached and computed does not change the answer."""
+"""Rules for every architecture: how a prompt is cut, batched, cached and computed does not change the answer."""
 
 from __future__ import annotations
 

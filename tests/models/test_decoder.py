@@ -1,4 +1,4 @@
-"""What decoders read from metadata beyond the usual: windows, local rotations, and what early files of a model lack."""
+"""Metadata of decoders beyond the usual: windows, local rotations, and what early files of a model lack."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Theirs:
     """Known name -> their name, or None; both below the architecture's."""
     added: Mapping[str, Any] = field(default_factory=dict)
     rename: Callable[[str], str] = str
-    """Of tensors."""
+    """The known name of a tensor -> their name."""
 
 
 def rewrite(source: Path, target: Path, theirs: Theirs) -> None:

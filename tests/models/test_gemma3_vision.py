@@ -202,7 +202,7 @@ def test_weights_of_other_types(outtype: str, tolerance: float, path: Path) -> N
 
 
 def test_embeddings_without_amx(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What ggml computes where the CPU has no AMX; heads of 12 are padded for it, and cut again."""
+    """Where the CPU has no AMX ggml computes; heads of 12 are padded for it, and cut again."""
     monkeypatch.setattr(vision, "amx_allowed", lambda: False)
     picture = Picture(100, 60)
     assert difference(encoded(engine, picture), harness.load(CASE).answers["one"].features[0]) <= harness.TOLERANCE

@@ -1,4 +1,4 @@
-"""What llama.py decides beyond its reference: tensors under names that an old converter swapped."""
+"""Decisions of llama.py beyond its reference: tensors under names that an old converter swapped."""
 
 from __future__ import annotations
 

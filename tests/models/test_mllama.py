@@ -322,7 +322,7 @@ def test_a_conversation_with_more_images_than_the_cache_holds(path: Path) -> Non
 
 
 def test_a_saved_session_sees_the_rows_of_its_images(path: Path, tmp_path: Path) -> None:
-    """Of pictures with one tile, two, and four; in a file, and in a fork."""
+    """Sessions with pictures of one tile, two, and four are saved to a file, and forked."""
     begin = prompt("a", CAT, "b", DOG, Picture(112, 112, 3), "c")
     with harness.engine(path) as engine:
         expected = engine.generate(begin, FEW, cache=False).tokens

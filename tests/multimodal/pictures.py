@@ -84,4 +84,4 @@ FILES: dict[str, bytes] = {
     "webp turned": turned(8, "WEBP", "<"),
     "tiff turned": turned(5, "TIFF"),
 }
-"""Of each kind one."""
+"""One file of each kind."""

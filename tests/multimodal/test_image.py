@@ -26,7 +26,7 @@ from tests.support.waiting import join
 
 
 def loaded(data: bytes) -> np.ndarray:
-    """What transformers' load_image does with a file, in its own words."""
+    """The steps of transformers' load_image, in its own words."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         image = PIL.ImageOps.exif_transpose(PIL.Image.open(io.BytesIO(data)))

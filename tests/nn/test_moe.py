@@ -1,4 +1,4 @@
-"""What a mixture of experts asks the graph for."""
+"""Operations that a mixture of experts asks the graph for."""
 
 from __future__ import annotations
 

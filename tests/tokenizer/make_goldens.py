@@ -106,7 +106,7 @@ def raw() -> dict[str, list[str]]:
 
 
 def llama_ids(llama: Llama, data: dict[str, Any], texts: list[str]) -> list[list[int]]:
-    """What llama.cpp gives to the texts with a vocabulary of this metadata."""
+    """The ids that llama.cpp gives to the texts with a vocabulary of this metadata."""
     room = np.zeros(4096, np.int32)
     with tempfile.TemporaryDirectory() as folder:
         path = write_gguf(Path(folder) / "vocab.gguf", data)
@@ -142,7 +142,7 @@ def telling(ids: dict[str, Ids], drawn: int) -> Iterator[int]:
 
 
 def rules(name: str) -> list[str]:
-    """What tells names apart. An `[\\r\\n]` behind `\\s*` takes what `[\\r\\n]+` takes."""
+    """The rules of its stages, which tell names apart. An `[\\r\\n]` behind `\\s*` takes what `[\\r\\n]+` takes."""
     return [f"{stage.rule} {stage.expression}".replace(r"\s*[\r\n]+", r"\s*[\r\n]") for stage in find_spec(name).stages]
 
 

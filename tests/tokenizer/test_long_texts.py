@@ -27,7 +27,7 @@ SPECS = list({find_spec(name).stages: name for name in pretokenizer_names()}.val
 
 
 class EnoughError(Exception):
-    """What a checkpoint raises here."""
+    """Raised by a checkpoint here."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""What the metadata may hold: names, forms of values, and errors that say what is wrong."""
+"""Names in the metadata, forms of values, and errors that say what is wrong."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def _runs(types: list[str]) -> str:
 
 
 def tensor_hash(path: Path) -> str:
-    """Of names, types, shapes and data of all tensors in their order."""
+    """A digest of names, types, shapes and data of all tensors in their order."""
     digest = hashlib.sha256()
     with GGUFFile(path) as file:
         data = path.read_bytes()

@@ -18,7 +18,7 @@ LLAMA_CPP = {
     "llama4.attention.layer_norm_rms_epsilon": 1e-5, "llama4.expert_count": 16, "llama4.expert_used_count": 1,
     "llama4.interleave_moe_layer_step": 2,
 }  # fmt: skip
-"""What its converter writes; it has the rest by heart."""
+"""The keys that its converter writes; it has the rest by heart."""
 
 
 def read(**changes: Any) -> Llama4Options:

@@ -1,4 +1,4 @@
-"""What other engines have wrong of Llama 4, or had: a test named after each trap."""
+"""Mistakes of other engines with Llama 4, present or past: a test named after each trap."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class Token:
 
     text: str
     name: str | None = None
-    """What transformers' tokenizer calls it: "image_token", "boi_token", ... None for no name."""
+    """Its name in transformers' tokenizer: "image_token", "boi_token", ... None for no name."""
     special: bool = True
 
 
@@ -75,11 +75,11 @@ class Case:
     """Class in transformers, such as "Gemma3ForConditionalGeneration"."""
     config: Mapping[str, Any]
     placeholder: str
-    """What stands for an image in a text for transformers' processor."""
+    """The text that stands for an image for transformers' processor."""
     tokens: tuple[Token, ...] = ()
     """With the ids N_TEXT, N_TEXT + 1, ..., in this order."""
     norms: float = 1.0
-    """What norms of the text part are near: 0 where they are published as differences from 1."""
+    """The number that norms of the text part are near: 0 where they are published as differences from 1."""
     embeddings: float = 0.3
     seed: int = 1
     prompts: Mapping[str, Prompt] = field(default_factory=lambda: PROMPTS)
@@ -114,7 +114,7 @@ class Case:
         """Change transformers' model where it does not compute what published weights were trained with."""
 
     def features(self, model: Any, inputs: Any) -> list[NDArray[np.float32]]:
-        """What transformers computes of each image of a prompt, [rows, n_embd] each, in their order.
+        """Embeddings that transformers computes of each image of a prompt, [rows, n_embd] each, in their order.
 
         `inputs`: what the processor returned, as torch tensors.
         """
@@ -122,7 +122,7 @@ class Case:
         return [np.asarray(rows.float().numpy()) for rows in found]
 
     def arrays(self, inputs: Any) -> Mapping[str, NDArray[Any]]:
-        """What transformers' processor made of one image, under the names and in the form of PreparedImage.arrays.
+        """Arrays that transformers' processor made of one image, named and formed as PreparedImage.arrays.
 
         `inputs`: what it returned, as torch tensors. Names that are left out are not compared.
         """
@@ -204,7 +204,7 @@ def cases() -> tuple[Case, ...]:
 
 @dataclass(frozen=True)
 class Answer:
-    """What transformers makes of one prompt."""
+    """The answer of transformers to one prompt."""
 
     ids: NDArray[np.int64]
     """As its processor writes them, images included."""
@@ -212,7 +212,7 @@ class Answer:
     """The embeddings of each image, [rows, n_embd]."""
     rows: NDArray[np.int64]
     logits: NDArray[np.float32]
-    """Of `rows` of the prompt."""
+    """Logits of `rows` of the prompt."""
     tokens: list[int]
     """The greedy ones after it."""
 
@@ -226,7 +226,7 @@ class Golden:
     checksum: int
     answers: dict[str, Answer]
     pixels: list[dict[str, int]]
-    """Of each of `Case.pictures` the checksums of its arrays, by their names."""
+    """For each of `Case.pictures` the checksums of its arrays, by their names."""
 
 
 def checksums(arrays: Mapping[str, NDArray[Any]]) -> dict[str, int]:

@@ -44,7 +44,7 @@ class VisionReference:
             self.processor = case.processor(tokenizer)
 
     def inputs(self, prompt: Prompt) -> Any:
-        """What the processor makes of a prompt, as torch tensors."""
+        """The processor's tensors of a prompt, of torch."""
         images = [part.draw() for part in prompt if isinstance(part, Picture)]
         with quiet():
             return self.processor(text=self.case.text(prompt), images=images, return_tensors="pt")
@@ -79,7 +79,7 @@ class VisionReference:
         return tokens, float(((best - second) / deviations).min())
 
     def arrays(self, picture: Picture) -> Mapping[str, NDArray[Any]]:
-        """What the processor makes of a picture, under the engine's names."""
+        """The processor's arrays of a picture, under the engine's names."""
         return self.case.arrays(self.inputs((picture,)))
 
     def answer(self, prompt: Prompt) -> tuple[Answer, float]:
