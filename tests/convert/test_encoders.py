@@ -14,7 +14,7 @@ from ollama_engine.convert import convert_model
 from ollama_engine.errors import ModelFormatError, UnsupportedModelError
 from tests.convert.folders import write_json
 from tests.models import encoders
-from tests.models.families import Weights
+from tests.support.tiny import Weights
 
 
 def source(name: str, path: Path, changes: dict[str, Any] | None = None, weights: Weights | None = None) -> Path:

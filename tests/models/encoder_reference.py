@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.models.encoders import SIZES, Case
-from tests.models.families import Weights
 from tests.models.family_reference import saved_shapes
 from tests.models.reference import quiet
+from tests.support.tiny import Weights
 
 
 class EncoderReference:

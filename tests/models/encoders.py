@@ -7,7 +7,6 @@ The cases themselves are in `architectures`. `test_encoders` compares with golde
 from __future__ import annotations
 
 import itertools
-import json
 import string
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,7 +21,8 @@ from ollama_engine.convert import convert_model
 from tests.convert.folders import bpe_tokenizer, write_json
 from tests.models import architectures, families
 from tests.models.cases import EXACT, N_CTX
-from tests.support.tiny import SPECIALS
+from tests.models.published import Published, read_texts
+from tests.support.tiny import SPECIALS, Weights
 
 N_VOCAB = families.N_VOCAB
 PROMPT_LENGTH = 70
@@ -62,10 +62,10 @@ class Case:
         rng = np.random.default_rng(len(self.name))
         return [int(t) for t in rng.integers(len(MARKS), N_VOCAB - len(SPECIALS), PROMPT_LENGTH)]
 
-    def weights(self, shapes: Mapping[str, list[int]]) -> families.Weights:
+    def weights(self, shapes: Mapping[str, list[int]]) -> Weights:
         return families.Family(self.name, self.stem).weights(shapes)
 
-    def write(self, path: Path, config: Mapping[str, Any], weights: families.Weights) -> Path:
+    def write(self, path: Path, config: Mapping[str, Any], weights: Weights) -> Path:
         """The folder, with a vocabulary of the kind that such models have."""
         families.write_folder(path, config, weights, self.dtype)
         write_json(path / "tokenizer.json", marked_bpe() if self.bpe else word_pieces())
@@ -135,12 +135,9 @@ FOLDER = Path(__file__).parent / "encoder_goldens"
 
 
 @dataclass(frozen=True)
-class Golden:
-    """A case in transformers: its config.json, its tensors' shapes, and what it computed."""
+class Golden(Published):
+    """Results of a case in transformers."""
 
-    config: dict[str, Any]
-    shapes: dict[str, list[int]]
-    checksum: int
     rows: NDArray[np.int64]
     hidden: NDArray[np.float32]
     """Hidden states of `rows` of the prompt, [len(rows), n_embd]."""
@@ -151,28 +148,21 @@ class Golden:
 
 
 def save(case: Case, golden: Golden) -> Path:
-    FOLDER.mkdir(exist_ok=True)
-    path = FOLDER / f"{case.name}.npz"
-    texts = json.dumps({"config": golden.config, "shapes": golden.shapes, "checksum": golden.checksum})
-    arrays = {"rows": golden.rows, "hidden": golden.hidden, "mean": golden.mean, "score": golden.score}
-    np.savez_compressed(path, texts=np.frombuffer(texts.encode(), np.uint8), **arrays)
-    return path
+    return golden.write(
+        FOLDER / f"{case.name}.npz", rows=golden.rows, hidden=golden.hidden, mean=golden.mean, score=golden.score
+    )
 
 
 def load(case: Case) -> Golden:
     with np.load(FOLDER / f"{case.name}.npz") as data:
         arrays = {name: data[name] for name in ("rows", "hidden", "mean", "score")}
-        return Golden(**json.loads(data["texts"].tobytes()), **arrays)
+        return Golden(**read_texts(data), **arrays)
 
 
 def converted(case: Case, folder: Path, outtype: str = "f32") -> Path:
     """The GGUF file of a case, made of its golden's config and shapes; no torch is needed."""
     golden = load(case)
-    weights = case.weights(golden.shapes)
-    assert families.checksum(weights) == golden.checksum, (
-        f"numpy {np.__version__} makes other random weights than when the golden was made; "
-        "run python -m tests.models.make_encoder_goldens"
-    )
+    weights = golden.weights_of(case, "make_encoder_goldens")
     target = folder / f"{case.name}-{outtype}.gguf"
     if not target.exists():
         convert_model(case.write(folder / case.name, golden.config, weights), target, outtype)

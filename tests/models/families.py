@@ -6,7 +6,6 @@ transformers made, `test_family_reference` with transformers itself, and `varian
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,9 +20,8 @@ from ollama_engine.convert import convert_model
 from tests.convert.folders import bpe_tokenizer, write_json, write_safetensors
 from tests.models import architectures
 from tests.models.cases import EXACT, GREEDY_STEPS, N_CTX
-from tests.support.tiny import SPECIALS
-
-Weights = dict[str, NDArray[np.float32]]
+from tests.models.published import Published, read_texts
+from tests.support.tiny import SPECIALS, Weights
 
 N_VOCAB = 320
 PROMPT_LENGTH = 70
@@ -148,12 +146,9 @@ FOLDER = Path(__file__).parent / "family_goldens"
 
 
 @dataclass(frozen=True)
-class Golden:
-    """A case in transformers: its config.json, its tensors' shapes, and what it computed."""
+class Golden(Published):
+    """Results of a case in transformers."""
 
-    config: dict[str, Any]
-    shapes: dict[str, list[int]]
-    checksum: int
     rows: NDArray[np.int64]
     logits: NDArray[np.float32]
     """Logits of `rows` of the prompt, [len(rows), n_vocab]."""
@@ -161,38 +156,22 @@ class Golden:
     """The greedy ones after the prompt."""
 
 
-def checksum(weights: Weights) -> int:
-    digest = 0
-    for name in sorted(weights):
-        digest = zlib.crc32(np.ascontiguousarray(weights[name], "<f4").tobytes(), digest)
-    return digest
-
-
 def save(case: Family, golden: Golden) -> Path:
-    FOLDER.mkdir(exist_ok=True)
-    path = FOLDER / f"{case.name}.npz"
-    texts = json.dumps({"config": golden.config, "shapes": golden.shapes, "checksum": golden.checksum})
-    np.savez_compressed(
-        path, texts=np.frombuffer(texts.encode(), np.uint8), rows=golden.rows, logits=golden.logits,
-        tokens=np.array(golden.tokens, np.int16),
-    )  # fmt: skip
-    return path
+    return golden.write(
+        FOLDER / f"{case.name}.npz", rows=golden.rows, logits=golden.logits, tokens=np.array(golden.tokens, np.int16)
+    )
 
 
 def load(case: Family) -> Golden:
     with np.load(FOLDER / f"{case.name}.npz") as data:
-        texts = json.loads(data["texts"].tobytes())
-        return Golden(**texts, rows=data["rows"], logits=data["logits"], tokens=data["tokens"].tolist())
+        tokens = data["tokens"].tolist()
+        return Golden(**read_texts(data), rows=data["rows"], logits=data["logits"], tokens=tokens)
 
 
 def converted(case: Family, folder: Path, outtype: str = "f32", *, vision: bool = True) -> Path:
     """The GGUF file of a case, made of its golden's config and shapes; no torch is needed."""
     golden = load(case)
-    weights = case.weights(golden.shapes)
-    assert checksum(weights) == golden.checksum, (
-        f"numpy {np.__version__} makes other random weights than when the golden was made; "
-        "run python -m tests.models.make_family_goldens"
-    )
+    weights = golden.weights_of(case, "make_family_goldens")
     target = folder / f"{case.name}-{outtype}{'' if vision else '-text'}.gguf"
     if not target.exists():
         source = write_folder(folder / case.name, golden.config, weights, case.dtype)

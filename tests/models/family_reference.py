@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.models.cases import GREEDY_STEPS
-from tests.models.families import BANNED, Family, Weights, write_folder
+from tests.models.families import BANNED, Family, write_folder
 from tests.models.reference import quiet
+from tests.support.tiny import Weights
 
 
 class FamilyReference:

@@ -6,7 +6,6 @@ with torch and transformers installed; `test_image_encoders` compares with these
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,9 @@ from ollama_engine import Engine
 from ollama_engine.convert import convert_model
 from tests.convert.folders import write_json, write_safetensors
 from tests.models import architectures, families
+from tests.models.published import Published, read_texts
 from tests.models.vision.pictures import Picture
+from tests.support.tiny import Weights
 
 FOLDER = Path(__file__).parent / "image_encoder_goldens"
 TOLERANCE = 1e-5
@@ -56,13 +57,13 @@ class Case:
         """Arguments of the config class in transformers."""
         return {**self.outer, "text_config": TEXT, "vision_config": {**VISION, **self.vision}}
 
-    def weights(self, shapes: Mapping[str, list[int]]) -> families.Weights:
+    def weights(self, shapes: Mapping[str, list[int]]) -> Weights:
         """Scalars, by which similarities of both halves are scaled, are 1."""
         arrays = {name: shape for name, shape in shapes.items() if shape}
         made = families.Family(self.name, self.model).weights(arrays)
         return {name: made.get(name, np.ones((), np.float32)) for name in shapes}
 
-    def write(self, path: Path, config: Mapping[str, Any], weights: families.Weights) -> Path:
+    def write(self, path: Path, config: Mapping[str, Any], weights: Weights) -> Path:
         """The folder as it is published."""
         path.mkdir(parents=True, exist_ok=True)
         write_safetensors(path / "model.safetensors", weights, self.dtype)
@@ -80,36 +81,25 @@ def cases() -> tuple[Case, ...]:
 
 
 @dataclass(frozen=True)
-class Golden:
-    """config.json, the tensors' shapes, and transformers' vectors of PICTURES, float32 [n, dim]."""
+class Golden(Published):
+    """Transformers' vectors of PICTURES, float32 [n, dim]."""
 
-    config: dict[str, Any]
-    shapes: dict[str, list[int]]
-    checksum: int
     vectors: NDArray[np.float32]
 
 
 def save(case: Case, golden: Golden) -> Path:
-    FOLDER.mkdir(exist_ok=True)
-    path = FOLDER / f"{case.name}.npz"
-    texts = json.dumps({"config": golden.config, "shapes": golden.shapes, "checksum": golden.checksum})
-    np.savez_compressed(path, texts=np.frombuffer(texts.encode(), np.uint8), vectors=golden.vectors)
-    return path
+    return golden.write(FOLDER / f"{case.name}.npz", vectors=golden.vectors)
 
 
 def load(case: Case) -> Golden:
     with np.load(FOLDER / f"{case.name}.npz") as data:
-        return Golden(**json.loads(data["texts"].tobytes()), vectors=data["vectors"])
+        return Golden(**read_texts(data), vectors=data["vectors"])
 
 
 def converted(case: Case, folder: Path) -> Path:
     """The GGUF file of a case, made of its golden's config and shapes; no torch is needed."""
     golden = load(case)
-    weights = case.weights(golden.shapes)
-    assert families.checksum(weights) == golden.checksum, (
-        f"numpy {np.__version__} makes other random weights than when the golden was made; "
-        "run python -m tests.models.make_image_encoder_goldens"
-    )
+    weights = golden.weights_of(case, "make_image_encoder_goldens")
     target = folder / f"{case.name}.gguf"
     if not target.exists():
         convert_model(case.write(folder / case.name, golden.config, weights), target, "f32")

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer as HFTokenizer
 
 from tests.models.encoder_reference import EncoderReference
 from tests.models.encoders import DOCUMENT, PROMPT_LENGTH, QUERY, Case, Golden, cases, save
-from tests.models.families import checksum
+from tests.models.published import checksum
 
 N_ROWS = 4
 

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.models.families import PROMPT_LENGTH, Family, Golden, cases, checksum, save
+from tests.models.families import PROMPT_LENGTH, Family, Golden, cases, save
 from tests.models.family_reference import FamilyReference
+from tests.models.published import checksum
 
 N_ROWS = 4
 

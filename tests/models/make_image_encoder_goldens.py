@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.models.families import checksum
 from tests.models.family_reference import saved_shapes
 from tests.models.image_encoders import PICTURES, Case, Golden, cases, save
+from tests.models.published import checksum
 from tests.models.reference import quiet
 from tests.models.vision.pictures import Picture
 

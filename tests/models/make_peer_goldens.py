@@ -12,9 +12,10 @@ from typing import Any
 from bench.peer_tools import tool
 from tests.convert.quant.golden import tensor_hash
 from tests.convert.quant.make_goldens import quantize
-from tests.models.families import Family, checksum
+from tests.models.families import Family
 from tests.models.family_reference import FamilyReference
 from tests.models.peer_cases import CASES, PRESETS, peer_perplexity, save, write_files
+from tests.models.published import checksum
 
 
 def make(case: Family, folder: Path) -> dict[str, Any]:

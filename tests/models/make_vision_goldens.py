@@ -11,7 +11,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from tests.models.families import checksum
+from tests.models.published import checksum
 from tests.models.vision.harness import LEAD, Case, Golden, cases, checksums, save
 from tests.models.vision.reference import VisionReference
 

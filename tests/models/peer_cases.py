@@ -18,6 +18,7 @@ from bench.peer_tools import tool
 from ollama_engine.convert import convert_model, quantize_model
 from tests.models import families
 from tests.models.families import Family
+from tests.models.published import checksum
 
 GOLDENS = Path(__file__).with_name("peer_goldens.json")
 
@@ -95,7 +96,7 @@ CASES = (
 def write_source(case: Family, golden: dict[str, Any], folder: Path) -> Path:
     """The folder of a case as it is published; no torch is needed."""
     weights = case.weights(golden["shapes"])
-    assert families.checksum(weights) == golden["checksum"], "numpy makes other random weights than for the golden"
+    assert checksum(weights) == golden["checksum"], "numpy makes other random weights than for the golden"
     return families.write_folder(folder / "source", golden["config"], weights, case.dtype)
 
 

@@ -34,9 +34,10 @@ from ollama_engine.models.base import Multimodal
 from ollama_engine.runner.request.inputs import Inputs
 from ollama_engine.segments import Segment
 from tests.convert.folders import bpe_tokenizer, write_json, write_safetensors
-from tests.models.families import Weights, checksum, random_weight
+from tests.models.families import random_weight
+from tests.models.published import checksum
 from tests.models.vision.pictures import Picture
-from tests.support.tiny import SPECIALS
+from tests.support.tiny import SPECIALS, Weights
 
 FOLDER = Path(__file__).parent
 GOLDENS = FOLDER / "goldens"
