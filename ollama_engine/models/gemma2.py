@@ -56,7 +56,14 @@ def read_cap(metadata: Metadata, name: str) -> float:
     return cap
 
 
-class Gemma2(Decoder):
+class Gemma(Decoder):
+    """A decoder whose embeddings are scaled."""
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        return ops.scale(super().embed(tokens), math.sqrt(self.options.n_embd))
+
+
+class Gemma2(Gemma):
     architecture = "gemma2"
 
     layers = nn.Blocks(Layer, "n_layer")
@@ -71,9 +78,6 @@ class Gemma2(Decoder):
             attention_softcap=read_cap(metadata, "attn_logit_softcapping"),
             logit_softcap=read_cap(metadata, "final_logit_softcapping"),
         )
-
-    def embed(self, tokens: Tensor) -> Tensor:
-        return ops.scale(super().embed(tokens), math.sqrt(self.options.n_embd))
 
     def logits(self, x: Tensor) -> Tensor:
         cap = self.options.logit_softcap

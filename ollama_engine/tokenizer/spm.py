@@ -9,10 +9,26 @@ from ollama_engine.tokenizer._merge import SpmMerger
 from ollama_engine.tokenizer.checkpoint import Checkpoint
 from ollama_engine.tokenizer.vocab import TokenType, Vocabulary
 
-__all__ = ["SpmModel", "byte_ids"]
+__all__ = ["MarkedSpaces", "SpmModel", "byte_ids"]
 
 
-class SpmModel:
+class MarkedSpaces:
+    """The part of SentencePiece's models whose vocabularies write spaces as "▁"; see `base.TextModel`."""
+
+    def marked(self, text: str) -> bytes:
+        """A text as its pieces are spelled, in UTF-8."""
+        return text.replace(" ", "▁").encode("utf-8", "surrogateescape")
+
+    def special_text(self, text: str) -> str:
+        """The text of a user-defined token as it appears in input and output."""
+        return text.replace("▁", " ")
+
+    def normal_bytes(self, text: str) -> bytes:
+        """The bytes of output for a normal token with this vocabulary text."""
+        return text.replace("▁", " ").encode("utf-8", "surrogateescape")
+
+
+class SpmModel(MarkedSpaces):
     """Text between special tokens -> ids, and a token's text -> bytes. See `base.TextModel`.
 
     As in SentencePiece, merging never makes a control, unknown or byte piece, and unused pieces are split again;
@@ -37,15 +53,7 @@ class SpmModel:
         """`prefix`: the text starts the input or follows a special token."""
         if prefix and self._add_space_prefix:
             text = " " + text
-        return self._merger.encode(text.replace(" ", "▁").encode("utf-8", "surrogateescape"), checkpoint)
-
-    def special_text(self, text: str) -> str:
-        """The text of a user-defined token as it appears in input and output."""
-        return text.replace("▁", " ")
-
-    def normal_bytes(self, text: str) -> bytes:
-        """The bytes of output for a normal token with this vocabulary text."""
-        return text.replace("▁", " ").encode("utf-8", "surrogateescape")
+        return self._merger.encode(self.marked(text), checkpoint)
 
 
 def byte_ids(texts: list[str]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:

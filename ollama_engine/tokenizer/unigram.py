@@ -8,7 +8,7 @@ from ollama_engine.errors import ModelFormatError
 from ollama_engine.tokenizer._merge import UnigramSearch
 from ollama_engine.tokenizer.charsmap import Charsmap
 from ollama_engine.tokenizer.checkpoint import Checkpoint
-from ollama_engine.tokenizer.spm import byte_ids
+from ollama_engine.tokenizer.spm import MarkedSpaces, byte_ids
 from ollama_engine.tokenizer.vocab import TokenType, Vocabulary
 
 __all__ = ["UnigramModel"]
@@ -17,7 +17,7 @@ UNKNOWN_PENALTY = 10.0
 """Score of an unknown character below that of the worst piece (SentencePiece's constant)."""
 
 
-class UnigramModel:
+class UnigramModel(MarkedSpaces):
     """Text between special tokens -> ids, and a token's text -> bytes. See `base.TextModel`.
 
     Text is normalized first: `charsmap` replaces characters, and `squeeze` removes spaces at the ends and merges runs
@@ -52,12 +52,4 @@ class UnigramModel:
             text = text.strip(" ")
         if text and prefix and self._add_space_prefix:
             text = " " + text
-        return self._search.encode(text.replace(" ", "▁").encode("utf-8", "surrogateescape"), checkpoint)
-
-    def special_text(self, text: str) -> str:
-        """The text of a user-defined token as it appears in input and output."""
-        return text.replace("▁", " ")
-
-    def normal_bytes(self, text: str) -> bytes:
-        """The bytes of output for a normal token with this vocabulary text."""
-        return text.replace("▁", " ").encode("utf-8", "surrogateescape")
+        return self._search.encode(self.marked(text), checkpoint)

@@ -8,15 +8,11 @@ Early files of the 1B model carry a final soft cap of Gemma 2, which the model d
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from ollama_engine import nn
-from ollama_engine.ml import ops
 from ollama_engine.ml.gguf.metadata import Metadata
-from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models import gemma2
-from ollama_engine.models.decoder import Decoder
 from ollama_engine.models.options import Options, read_common, read_local_ropes, read_windows
 from ollama_engine.models.qwen3 import NormedAttention
 
@@ -28,7 +24,7 @@ class Layer(gemma2.Layer):
     attention = nn.Part(NormedAttention)
 
 
-class Gemma3Text(Decoder):
+class Gemma3Text(gemma2.Gemma):
     architecture = "gemma3"
 
     layers = nn.Blocks(Layer, "n_layer")
@@ -43,6 +39,3 @@ class Gemma3Text(Decoder):
             ropes=read_local_ropes(metadata, o.rope, windows, base=10000.0),
             attention_scale=gemma2.read_scale(metadata, o, WIDEST),
         )
-
-    def embed(self, tokens: Tensor) -> Tensor:
-        return ops.scale(super().embed(tokens), math.sqrt(self.options.n_embd))
