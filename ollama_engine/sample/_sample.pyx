@@ -1,16 +1,16 @@
-"""Sampler: owns a sequence's sampler in csrc/sample/sampler.c, and the border where Python's arguments are checked."""
+"""Sampler: owns a sequence's sampler in csrc/sample/sampler.c. arguments.py and _buffers.pyx check what it is given."""
 
 import os
 from array import array
-from operator import index
 
 from cython cimport final
 from libc.stdint cimport int32_t, uint32_t
 from libc.stdlib cimport free, malloc
 
 from ollama_engine.sample cimport libsample as lib
+from ollama_engine.sample._buffers cimport checked_mask, checked_row, checked_token, words_of
 
-from ollama_engine.errors import ConfigError, NoMemoryError, SamplingError, ShapeError, TokenizerError
+from ollama_engine.errors import ConfigError, NoMemoryError, SamplingError, ShapeError
 from ollama_engine.sample.arguments import (
     bias_arrays, check_breakers, checked_list, checked_n_vocab, checked_tokens, checked_top, describe, native_params,
 )
@@ -155,13 +155,13 @@ cdef class Sampler:
         ignored. Raises ShapeError for another length, dtype or layout of either, SamplingError for NaN, +inf, or no
         allowed token above -inf.
         """
-        cdef const float[::1] row = _checked_row(logits, self.n_vocab)
-        cdef const uint32_t[::1] allowed = _checked_mask(mask, self.n_vocab)
+        cdef const float[::1] row = checked_row(logits, self.n_vocab)
+        cdef const uint32_t[::1] allowed = checked_mask(mask, self.n_vocab)
         cdef lib.oe_sample_job job
         self._claim()
         job.sampler = self._sampler
         job.logits = &row[0]
-        job.mask = _words_of(allowed)
+        job.mask = words_of(allowed)
         with nogil:
             lib.oe_sampler_run(&job, 1)
         self._busy = False
@@ -171,8 +171,8 @@ cdef class Sampler:
 
     def candidates(self, logits, mask=None):
         """What `sample` would draw from: {token: probability}, the best first. Raises as it does; changes nothing."""
-        cdef const float[::1] row = _checked_row(logits, self.n_vocab)
-        cdef const uint32_t[::1] allowed = _checked_mask(mask, self.n_vocab)
+        cdef const float[::1] row = checked_row(logits, self.n_vocab)
+        cdef const uint32_t[::1] allowed = checked_mask(mask, self.n_vocab)
         cdef int32_t[::1] ids = array("i", bytes(4 * self.n_vocab))
         cdef double[::1] p = array("d", bytes(8 * self.n_vocab))
         cdef lib.oe_sample_job job
@@ -180,7 +180,7 @@ cdef class Sampler:
         self._claim()
         job.sampler = self._sampler
         job.logits = &row[0]
-        job.mask = _words_of(allowed)
+        job.mask = words_of(allowed)
         with nogil:
             n = lib.oe_sampler_candidates(&job, &ids[0], &p[0])
         self._busy = False
@@ -193,7 +193,7 @@ cdef class Sampler:
 
         Raises TokenizerError for an id outside of the vocabulary.
         """
-        cdef int32_t checked = _checked_token(token, self.n_vocab)
+        cdef int32_t checked = checked_token(token, self.n_vocab)
         self._claim()
         try:
             self._accept_claimed(checked)
@@ -225,13 +225,13 @@ cdef class Sampler:
         Natural logarithms, absolute error below 1e-6.
         Raises as `sample` does, TokenizerError for a token outside of the vocabulary, ConfigError for top < 0.
         """
-        cdef const float[::1] row = _checked_row(logits, self.n_vocab)
+        cdef const float[::1] row = checked_row(logits, self.n_vocab)
         cdef lib.oe_sample_job job
         cdef double logprob = 0
         cdef int32_t found = 0, wanted = checked_top(top, self.n_vocab)
         cdef int32_t[::1] top_id = array("i", bytes(4 * (wanted + 1)))
         cdef double[::1] top_logprob = array("d", bytes(8 * (wanted + 1)))
-        job.token = _checked_token(token, self.n_vocab)
+        job.token = checked_token(token, self.n_vocab)
         self._claim()
         job.sampler = self._sampler
         job.logits = &row[0]
@@ -293,7 +293,7 @@ def sample_rows(samplers, logits, masks=None):
             jobs[i].mask = NULL
             if held is not None:
                 allowed = held[i]
-                jobs[i].mask = _words_of(allowed)
+                jobs[i].mask = words_of(allowed)
         with nogil:
             lib.oe_sampler_run(jobs, n)
         _release(owners, n)
@@ -313,7 +313,7 @@ def accept_rows(samplers, tokens):
     if len(ids) != n:
         raise ShapeError(f"expected one token for each of {n} samplers, got {len(ids)}")
     for i in range(n):
-        ids[i] = _checked_token(ids[i], (<Sampler> owners[i]).n_vocab)
+        ids[i] = checked_token(ids[i], (<Sampler> owners[i]).n_vocab)
     _claim_all(owners)
     try:
         for i in range(n):
@@ -355,39 +355,6 @@ cdef object _error_of(const lib.oe_sample_job *job):
         f"{job.bad_first}: the model computed nonsense or overflowed; check the weights and the KV cache type")
 
 
-cdef const float[::1] _checked_row(object logits, int n_vocab):
-    cdef const float[::1] row = None
-    try:
-        row = logits
-    except (TypeError, ValueError, BufferError):
-        row = None
-    if row is None or row.shape[0] != n_vocab:
-        raise ShapeError(f"logits must be a contiguous float32 [{n_vocab}], got {describe(logits)}")
-    return row
-
-
-cdef const uint32_t[::1] _checked_mask(object mask, int n_vocab):
-    """The mask's words; None for None."""
-    cdef const uint32_t[::1] words = None
-    cdef Py_ssize_t expected = lib.oe_mask_words(n_vocab)
-    if mask is None:
-        return None
-    try:
-        words = mask
-    except (TypeError, ValueError, BufferError):
-        words = None
-    if words is None or words.shape[0] != expected:
-        raise ShapeError(f"a token mask over {n_vocab} tokens must be a contiguous uint32 [{expected}], "
-                         f"got {describe(mask)}")
-    return words
-
-
-cdef const uint32_t *_words_of(const uint32_t[::1] allowed) noexcept:
-    if allowed is None:
-        return NULL
-    return &allowed[0]
-
-
 cdef list _checked_masks(object masks, list owners):
     """Views that keep each row's words where they are, or None when there are no masks."""
     if masks is None:
@@ -395,7 +362,7 @@ cdef list _checked_masks(object masks, list owners):
     cdef list given = list(masks)
     if len(given) != len(owners):
         raise ShapeError(f"expected one mask (or None) for each of {len(owners)} samplers, got {len(given)}")
-    return [_checked_mask(mask, (<Sampler> owner).n_vocab) for mask, owner in zip(given, owners)]
+    return [checked_mask(mask, (<Sampler> owner).n_vocab) for mask, owner in zip(given, owners)]
 
 
 cdef const float[:, ::1] _checked_rows(object logits, list owners):
@@ -411,10 +378,3 @@ cdef const float[:, ::1] _checked_rows(object logits, list owners):
         if rows.shape[1] < sampler.n_vocab:
             raise ShapeError(f"a Sampler over {sampler.n_vocab} tokens got rows of {rows.shape[1]} logits")
     return rows
-
-
-cdef int32_t _checked_token(object token, int n_vocab) except -1:
-    number = index(token)
-    if not 0 <= number < n_vocab:
-        raise TokenizerError(f"token ids must be from 0 to {n_vocab - 1}, got {token}")
-    return number

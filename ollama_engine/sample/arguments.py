@@ -1,4 +1,4 @@
-"""Checks of a Sampler's arguments that need no C types; the others are in _sample.pyx."""
+"""Checks of a Sampler's arguments that need no C types; the others are in _buffers.pyx and _sample.pyx."""
 
 from __future__ import annotations
 

@@ -4,26 +4,11 @@ from ollama_engine.ml.ggml cimport libggml as lib
 from ollama_engine.ml.ggml.libworker cimport oe_worker, oe_worker_task
 from ollama_engine.ml.threads.thread_pools cimport ThreadPools
 from ollama_engine.ml.graph.uploads cimport Uploads
-from ollama_engine.ml.graph.window cimport Memory
+from ollama_engine.ml.graph.window cimport Scheduler
 
 
 cdef enum:
     DEVICE_SLOTS = 16  # GGML_SCHED_MAX_BACKENDS
-
-
-cdef class Buffer:
-    cdef lib.ggml_backend_buffer_t buffer
-    cdef int pid
-
-    cdef char *base(self) noexcept
-
-
-cdef Buffer new_buffer(lib.ggml_backend_buffer_t buffer)
-
-
-cdef class Scheduler(Memory):
-    cdef lib.ggml_backend_sched_t ptr
-    cdef int pid
 
 
 cdef class Backend:

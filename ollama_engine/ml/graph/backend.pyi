@@ -7,7 +7,6 @@ from typing_extensions import Self, SupportsIndex
 
 from ollama_engine.ml.device.device_info import Device
 from ollama_engine.ml.device.placement import BackendParams
-from ollama_engine.ml.graph.window import Memory
 from ollama_engine.ml.weights.kernel_choice import KernelChoice
 from ollama_engine.ml.workers.workers import Worker
 
@@ -19,9 +18,6 @@ MAX_NODES_LIMIT: Final[int]
 MAX_DEVICES: Final[int]
 KEY_TYPES: Final[tuple[str, ...]]
 SCHEDULER_BYTES_PER_NODE: Final[int]
-
-class Buffer: ...
-class Scheduler(Memory): ...
 
 class Backend:
     def __init__(

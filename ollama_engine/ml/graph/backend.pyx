@@ -30,7 +30,7 @@ from ollama_engine.ml.graph.tensor cimport root_of
 from ollama_engine.ml.threads.thread_pools cimport ThreadPools
 from ollama_engine.ml.graph.types cimport shape_to_ne, type_of, whole
 from ollama_engine.ml.graph.uploads cimport Uploads
-from ollama_engine.ml.graph.window cimport Memory
+from ollama_engine.ml.graph.window cimport Scheduler
 from ollama_engine.ml.workers.workers cimport Worker, start_device
 
 log = logging.getLogger(__name__)
@@ -42,37 +42,6 @@ MAX_DEVICES = DEVICE_SLOTS
 KEY_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")
 # Room for 60 tensor descriptions of 336 bytes each, and ggml's tables.
 SCHEDULER_BYTES_PER_NODE = 24576
-
-
-cdef class Buffer:
-    """One allocation of a device, freed with the last reference (in the process that made it)."""
-
-    cdef char *base(self) noexcept:
-        return <char *>lib.ggml_backend_buffer_get_base(self.buffer)
-
-    def __dealloc__(self):
-        if self.buffer != NULL and self.pid == getpid():
-            with nogil:  # a worker may not answer at once
-                lib.ggml_backend_buffer_free(self.buffer)
-
-
-cdef Buffer new_buffer(lib.ggml_backend_buffer_t buffer):
-    """`buffer` owned by a Python object, which frees it; None where ggml found no memory."""
-    if buffer == NULL:
-        return None
-    cdef Buffer holder = Buffer.__new__(Buffer)
-    holder.buffer = buffer
-    holder.pid = getpid()
-    return holder
-
-
-cdef class Scheduler(Memory):
-    """ggml's scheduler and the memory that it computes in, freed with the last reference."""
-
-    def __dealloc__(self):
-        if self.ptr != NULL and self.pid == getpid():
-            with nogil:
-                lib.ggml_backend_sched_free(self.ptr)
 
 
 cdef class Backend:

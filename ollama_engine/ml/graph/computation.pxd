@@ -5,6 +5,7 @@ from ollama_engine.ml.ggml cimport libggml as lib
 from ollama_engine.ml.graph.backend cimport Backend
 from ollama_engine.ml.ggml.libcompute cimport oe_compute_job
 from ollama_engine.ml.graph.tensor cimport Graph
+from ollama_engine.ml.graph.uploads cimport SavedOperands
 
 
 cdef class Computation(Graph):
@@ -16,9 +17,7 @@ cdef class Computation(Graph):
     cdef list inputs
     cdef set unwritten
     cdef set placed
-    # -- operands as they were before the scheduler of several devices put copies in their place --
-    cdef lib.ggml_tensor **operands
-    cdef int64_t n_operands
+    cdef SavedOperands operands  # None where there is one device
     # -- state --
     cdef dict limits
     cdef bint has_outputs

@@ -7,8 +7,6 @@ names the graph it works on.
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint64_t
-from libc.stdlib cimport free, realloc
-from libc.string cimport memcpy
 from libcpp cimport bool
 
 from ollama_engine.errors import ClosedError, ComputeError, DeviceLostError, NoMemoryError, ShapeError
@@ -18,8 +16,9 @@ from ollama_engine.ml.ggml cimport libggml as lib
 from ollama_engine.ml.graph.backend cimport DEVICE_SLOTS, Backend
 from ollama_engine.ml.graph.graph_walk cimport most_alive, structure_of
 from ollama_engine.ml.ggml.libcompute cimport OE_THREW, oe_compute
-from ollama_engine.ml.graph.row_check cimport check_rows
+from ollama_engine.ml.graph.row_check cimport active_limits, check_rows
 from ollama_engine.ml.graph.tensor cimport Graph, Tensor, describe, root_of
+from ollama_engine.ml.graph.uploads cimport SavedOperands
 
 # Smaller allocations are not compared with the memory that the system has: asking takes 100 us.
 cdef size_t SMALL = 64 * 1024
@@ -28,7 +27,10 @@ cdef int MAX_ALIVE = 250
 
 
 cdef class Computation(Graph):
-    """The memory and the running of one graph on one backend."""
+    """The memory and the running of one graph on one backend.
+
+    When it is freed the scheduler does not know the graph any more: `Backend.allocated` holds a reference.
+    """
 
     cdef int begin(self, Backend backend, int max_nodes) except -1:
         backend.check_open()
@@ -50,10 +52,6 @@ cdef class Computation(Graph):
         self.is_open = True
         backend.members.add(self)
         return 0
-
-    def __dealloc__(self):
-        # Backend.allocated holds a reference, so the scheduler does not know this graph any more.
-        free(self.operands)
 
     cdef int64_t count(self) noexcept:
         return (lib.ggml_used_mem(self.ctx) - self.used_at_start) // lib.ggml_tensor_overhead()
@@ -372,24 +370,11 @@ cdef class Computation(Graph):
 
     cdef int restore_operands(self) except -1:
         """Put the original operands back: planning for several devices replaces some by copies."""
-        cdef int64_t n = 0
-        cdef size_t width = lib.GGML_MAX_SRC * sizeof(lib.ggml_tensor *)
-        cdef lib.ggml_tensor *t = lib.ggml_get_first_tensor(self.ctx)
         if self.backend.n_handles == 1:
             return 0
-        saved = <lib.ggml_tensor **>realloc(self.operands, self.count() * width)
-        if saved == NULL:
-            raise NoMemoryError("no memory to note the operands of the graph")
-        self.operands = saved
-        while t != NULL:
-            if n < self.n_operands:
-                memcpy(t.src, saved + n * lib.GGML_MAX_SRC, width)
-            else:
-                memcpy(saved + n * lib.GGML_MAX_SRC, t.src, width)
-            n += 1
-            t = lib.ggml_get_next_tensor(self.ctx, t)
-        self.n_operands = n
-        return 0
+        if self.operands is None:
+            self.operands = SavedOperands()
+        return self.operands.restore(self.ctx, self.count())
 
     cdef int forget_inputs(self) except -1:
         # An input that no operation reads gets no memory, and needs no values.
@@ -401,7 +386,7 @@ cdef class Computation(Graph):
             names = [t.name or describe(t) for t in self.inputs if <size_t>(<Tensor>t).ptr in self.unwritten]
             raise ShapeError(f"inputs not set since the last compute: {', '.join(names)}")
         if self.limits is None:
-            self.limits = self.active_limits()
+            self.limits = active_limits(self)
         for index, rows in self.limits.values():
             check_rows(<Tensor>index, rows)
         return 0

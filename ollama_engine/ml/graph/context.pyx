@@ -23,12 +23,12 @@ from ollama_engine.errors import ClosedError, NoMemoryError, ShapeError
 from ollama_engine.ml.device.hostmem import available_bytes
 
 from ollama_engine.ml.ggml cimport libggml as lib
-from ollama_engine.ml.graph.backend cimport Backend, Buffer, new_buffer
+from ollama_engine.ml.graph.backend cimport Backend
 from ollama_engine.ml.graph.computation cimport Computation
 from ollama_engine.ml.graph.graph_walk cimport expand_graph
 from ollama_engine.ml.graph.tensor cimport Tensor, root_of, wrap
 from ollama_engine.ml.graph.types cimport kind_of, shape_to_ne, type_of, whole
-from ollama_engine.ml.graph.window cimport Window, window_over
+from ollama_engine.ml.graph.window cimport Buffer, Window, new_buffer, window_over
 
 cdef size_t CHUNK = 64 * 1024
 # Asking the system for its available memory takes 100 us, so the answer is reused until a 64th of it is taken.

@@ -10,10 +10,11 @@ from ollama_engine.ml.device.hostmem import available_bytes
 
 from ollama_engine.ml.ggml cimport libfanout as fan
 from ollama_engine.ml.ggml cimport libggml as lib
-from ollama_engine.ml.graph.backend cimport Backend, Buffer, new_buffer
+from ollama_engine.ml.graph.backend cimport Backend
 from ollama_engine.ml.device.device cimport cpu_function
 from ollama_engine.ml.graph.tensor cimport Graph, Owner, Tensor, describe, wrap
 from ollama_engine.ml.graph.types cimport shape_to_ne, type_of, whole
+from ollama_engine.ml.graph.window cimport Buffer, new_buffer
 
 
 # Alignment in bytes that ggml's CPU kernels expect of a tensor's address.

@@ -1,5 +1,4 @@
 from libc.stddef cimport size_t
-from libc.stdint cimport int64_t
 
 from ollama_engine.ml.ggml cimport libggml as lib
 from ollama_engine.ml.graph.window cimport Window
@@ -31,7 +30,7 @@ cdef class Owner:
 
 
 cdef class Graph(Owner):
-    # -- (index tensor, number of rows that its values must stay below, address of the operation) --
+    # -- row_check: (index tensor, number of rows that its values must stay below, address of the operation) --
     cdef list index_limits
     # -- weights and cache tensors that the graph reads, {address: Tensor}, and their owners, {address: Owner} --
     cdef dict stored
@@ -48,8 +47,6 @@ cdef class Graph(Owner):
     cdef int use_stored(self, Tensor t) except -1
     cdef int check_sources(self) except -1
     cdef int check_target(self, Tensor t, str op) except -1
-    cdef int limit_index(self, Tensor index, int64_t rows, lib.ggml_tensor *result) except -1
-    cdef dict active_limits(self)
 
 
 cdef class Tensor:

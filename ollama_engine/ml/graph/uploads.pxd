@@ -1,4 +1,5 @@
 from libc.stddef cimport size_t
+from libc.stdint cimport int64_t
 
 from ollama_engine.ml.ggml cimport libggml as lib
 
@@ -31,3 +32,10 @@ cdef class Uploads:
     cdef char *host_of(self, lib.ggml_tensor *ptr) noexcept nogil
     cdef int send(self) noexcept
     cdef int close(self) except -1
+
+
+cdef class SavedOperands:
+    cdef lib.ggml_tensor **operands  # [tensors][GGML_MAX_SRC]
+    cdef int64_t tensors
+
+    cdef int restore(self, lib.ggml_context *ctx, int64_t tensors) except -1

@@ -1,4 +1,4 @@
-"""Uploads: inputs of a graph that other devices than the CPU read, each step's sent in one piece.
+"""Graphs on several devices. Uploads: inputs that other devices than the CPU read, each step's sent in one piece.
 
 ggml's scheduler keeps every input in the CPU's memory, and before a computation it waits for the device and copies one
 after the other. Here an input that one other device alone reads lies on that device. All of them lie side by side at
@@ -7,7 +7,9 @@ device has such memory, and sent by one call that does not wait. Between them th
 """
 
 from libc.stddef cimport size_t
-from libc.string cimport memset
+from libc.stdint cimport int64_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy, memset
 from posix.unistd cimport getpid
 
 from ollama_engine.errors import NoMemoryError
@@ -149,3 +151,29 @@ cdef class Uploads:
 
     def __dealloc__(self):
         self.close()
+
+
+cdef class SavedOperands:
+    """Operands of one ggml context as they were before the scheduler put copies in their place."""
+
+    def __dealloc__(self):
+        free(self.operands)
+
+    cdef int restore(self, lib.ggml_context *ctx, int64_t tensors) except -1:
+        """Put the operands back that are known, and note those of new ones of the context's `tensors`."""
+        cdef int64_t n = 0
+        cdef size_t width = lib.GGML_MAX_SRC * sizeof(lib.ggml_tensor *)
+        cdef lib.ggml_tensor *t = lib.ggml_get_first_tensor(ctx)
+        saved = <lib.ggml_tensor **>realloc(self.operands, tensors * width)
+        if saved == NULL:
+            raise NoMemoryError("no memory to note the operands of the graph")
+        self.operands = saved
+        while t != NULL:
+            if n < self.tensors:
+                memcpy(t.src, saved + n * lib.GGML_MAX_SRC, width)
+            else:
+                memcpy(saved + n * lib.GGML_MAX_SRC, t.src, width)
+            n += 1
+            t = lib.ggml_get_next_tensor(ctx, t)
+        self.tensors = n
+        return 0

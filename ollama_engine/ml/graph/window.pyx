@@ -1,14 +1,48 @@
-"""Windows: read-only views of memory for numpy. While a window is open, nothing may change the memory; while an array
-over it is alive, nothing may free it."""
+"""Memory that is freed with the last reference, and windows: read-only views of it for numpy. While a window is open,
+nothing may change the memory; while an array over it is alive, nothing may free it."""
 
 cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
+from posix.unistd cimport getpid
 
 from ollama_engine.errors import ClosedError
+
+from ollama_engine.ml.ggml cimport libggml as lib
 
 
 cdef class Memory:
     """Base of what owns an allocation, freed with the last reference. It counts the windows that refer to it."""
+
+
+cdef class Scheduler(Memory):
+    """ggml's scheduler and the memory that it computes in, freed with the last reference."""
+
+    def __dealloc__(self):
+        if self.ptr != NULL and self.pid == getpid():
+            with nogil:
+                lib.ggml_backend_sched_free(self.ptr)
+
+
+cdef class Buffer:
+    """One allocation of a device, freed with the last reference (in the process that made it)."""
+
+    cdef char *base(self) noexcept:
+        return <char *>lib.ggml_backend_buffer_get_base(self.buffer)
+
+    def __dealloc__(self):
+        if self.buffer != NULL and self.pid == getpid():
+            with nogil:  # a worker may not answer at once
+                lib.ggml_backend_buffer_free(self.buffer)
+
+
+cdef Buffer new_buffer(lib.ggml_backend_buffer_t buffer):
+    """`buffer` owned by a Python object, which frees it; None where ggml found no memory."""
+    if buffer == NULL:
+        return None
+    cdef Buffer holder = Buffer.__new__(Buffer)
+    holder.buffer = buffer
+    holder.pid = getpid()
+    return holder
 
 
 @cython.no_gc  # no cycle leads through a Memory; cleared by the collector, it could not be counted down

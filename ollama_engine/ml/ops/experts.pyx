@@ -16,6 +16,7 @@ from ollama_engine.ml.ggml.libsmallbatch cimport (
     oe_sb_kernel, oe_sb_kernel_for, oe_weighted_sum_op,
 )
 from ollama_engine.ml.ops.small_batch cimport custom, kernel_of
+from ollama_engine.ml.graph.row_check cimport limit_index
 from ollama_engine.ml.graph.tensor cimport Graph, Tensor, alive, describe, graph_of, wrap
 
 from ollama_engine.ml.ops.small_batch import SMALL_BATCH_QUANTIZED
@@ -93,7 +94,7 @@ def mul_mat_id_small_batch(Tensor experts not None, Tensor b not None, Tensor id
     ne[0], ne[1], ne[2], ne[3] = experts.ptr.ne[1], ids.ptr.ne[0], ids.ptr.ne[1], 1
     result = custom(graph, ne, lib.GGML_TYPE_F32, operands, 3, oe_experts_multiply_op, lib.GGML_N_TASKS_MAX,
                     <void *>kernel)
-    graph.limit_index(ids, experts.ptr.ne[2], result)
+    limit_index(graph, ids, experts.ptr.ne[2], result)
     return wrap(graph, result)
 
 

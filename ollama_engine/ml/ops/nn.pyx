@@ -6,6 +6,7 @@ from ollama_engine.errors import ShapeError
 
 from ollama_engine.ml.ggml cimport libggml as lib
 from ollama_engine.ml.ops.operands cimport dense, finite, read_softcap
+from ollama_engine.ml.graph.row_check cimport limit_index
 from ollama_engine.ml.graph.tensor cimport Graph, Tensor, describe, graph_of, root_of, wrap
 from ollama_engine.ml.graph.types cimport check_size
 
@@ -82,7 +83,7 @@ def mul_mat_id(Tensor experts not None, Tensor b not None, Tensor ids not None):
     check_size(ne)
     y = dense(graph, b, "mul_mat_id")
     result = lib.ggml_mul_mat_id(graph.ctx, x, y, i)
-    graph.limit_index(ids, x.ne[2], result)
+    limit_index(graph, ids, x.ne[2], result)
     return wrap(graph, result)
 
 

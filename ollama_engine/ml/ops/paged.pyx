@@ -19,6 +19,7 @@ from ollama_engine.ml.ggml.libattention cimport (
 )
 from ollama_engine.ml.graph.computation cimport Computation
 from ollama_engine.ml.ops.operands cimport finite, read_softcap
+from ollama_engine.ml.graph.row_check cimport limit_index
 from ollama_engine.ml.graph.tensor cimport Graph, Tensor, describe, graph_of, wrap
 from ollama_engine.ml.graph.types cimport check_size, type_of
 
@@ -123,7 +124,7 @@ cdef Tensor _plan(Graph graph, Tensor parts, Tensor cells, Tensor phases, int64_
         plan = wrap(graph, lib.ggml_custom_4d(
             graph.ctx, lib.GGML_TYPE_I8, oe_attention_plan_size(parts.ptr.ne[1], kv_heads), 1, 1, 1, operands,
             3 if phases is not None else 2, oe_attention_plan_op, 1, NULL))
-        graph.limit_index(parts, cells.ptr.ne[0] + 1, (<Tensor>plan).ptr)
+        limit_index(graph, parts, cells.ptr.ne[0] + 1, (<Tensor>plan).ptr)
         graph.kept[key] = plan
     return plan
 
@@ -184,6 +185,6 @@ def paged_attention(Tensor q not None, Tensor k not None, Tensor v not None, Ten
     operands[5] = sinks.ptr if sinks is not None else NULL
     result = lib.ggml_custom_4d(graph.ctx, lib.GGML_TYPE_F32, flat[0], 1, 1, 1, operands, 6 if sinks is not None else 5,
                                 oe_attention_op, lib.GGML_N_TASKS_MAX, &params.values)
-    graph.limit_index(cells, k.ptr.ne[1], result)
+    limit_index(graph, cells, k.ptr.ne[1], result)
     return wrap(graph, lib.ggml_view_4d(graph.ctx, result, ne[0], ne[1], ne[2], 1, ne[0] * sizeof(float),
                                         ne[0] * ne[1] * sizeof(float), ne[0] * ne[1] * ne[2] * sizeof(float), 0))

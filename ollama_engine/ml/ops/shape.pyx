@@ -8,6 +8,7 @@ from ollama_engine.errors import ShapeError
 from ollama_engine.ml.ggml cimport libggml as lib
 from ollama_engine.ml.graph.context cimport Context
 from ollama_engine.ml.ops.operands cimport dense, dense_f32
+from ollama_engine.ml.graph.row_check cimport limit_index
 from ollama_engine.ml.graph.tensor cimport Graph, Tensor, alive, describe, graph_of, root_of, wrap
 from ollama_engine.ml.graph.types cimport check_size, first_of, shape_to_ne, type_of, whole
 
@@ -236,7 +237,7 @@ def get_rows(Tensor table not None, Tensor index not None):
     ne[0], ne[1], ne[2], ne[3] = a.ne[0], b.ne[0], b.ne[1], b.ne[2]
     check_size(ne)
     result = lib.ggml_get_rows(graph.ctx, a, b)
-    graph.limit_index(index, a.ne[1], result)
+    limit_index(graph, index, a.ne[1], result)
     return wrap(graph, result)
 
 
@@ -277,5 +278,5 @@ def set_rows(Tensor table not None, Tensor rows not None, Tensor index not None)
         raise ShapeError(f"set_rows: {describe(rows)} and {describe(table)} share memory")
     graph.check_target(table, "set_rows")
     result = lib.ggml_set_rows(graph.ctx, a, b, c)
-    graph.limit_index(index, a.ne[1], result)
+    limit_index(graph, index, a.ne[1], result)
     return wrap(graph, result)
