@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/f16.h"
+#include "base/float_bits.h"
 
 #define OE_LANES 16
 #define INLINE static inline __attribute__((always_inline))
@@ -204,18 +205,6 @@ typedef struct lanes {
     }                                                                                                                  \
     return out
 
-INLINE float lane_of_bits(uint32_t bits) {
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
-INLINE uint32_t lane_bits(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
 INLINE lanes lanes_set(float x) { EACH_LANE(x); }
 INLINE lanes lanes_load(const float *p) { EACH_LANE(p[i]); }
 INLINE void lanes_store(float *p, lanes x) { memcpy(p, x.at, sizeof x.at); }
@@ -227,7 +216,9 @@ INLINE lanes lanes_fma(lanes a, lanes b, lanes c) { EACH_LANE(fmaf(a.at[i], b.at
 INLINE lanes lanes_max(lanes a, lanes b) { EACH_LANE(a.at[i] > b.at[i] ? a.at[i] : b.at[i]); }
 INLINE lanes lanes_unless_below(lanes x, float limit, lanes y) { EACH_LANE(x.at[i] < limit ? 0.0f : y.at[i]); }
 INLINE lanes lanes_signed_as(lanes x, lanes y) { EACH_LANE(copysignf(x.at[i], y.at[i])); }
-INLINE lanes lanes_power(lanes shifted) { EACH_LANE(lane_of_bits((lane_bits(shifted.at[i]) << 23) + (127u << 23))); }
+INLINE lanes lanes_power(lanes shifted) {
+    EACH_LANE(oe_float_of_bits((oe_float_bits(shifted.at[i]) << 23) + (127u << 23)));
+}
 
 INLINE lanes lanes_from_f16(const void *p) {
     uint16_t x[OE_LANES];
@@ -238,7 +229,7 @@ INLINE lanes lanes_from_f16(const void *p) {
 INLINE lanes lanes_from_bf16(const void *p) {
     uint16_t x[OE_LANES];
     memcpy(x, p, sizeof x);
-    EACH_LANE(lane_of_bits((uint32_t)x[i] << 16));
+    EACH_LANE(oe_float_of_bits((uint32_t)x[i] << 16));
 }
 
 INLINE lanes lanes_from_i8(const void *p) {

@@ -3,7 +3,7 @@
 #include "kernels/attention_many.h"
 
 /* Blocks of sums in registers: queries, vectors of cells or of values, and of scores the lanes that are summed side by
- * side. The widths are the fastest of those tried (docs/performance.md). */
+ * side. The widths are the fastest of those tried (docs/performance-history.md). */
 #define BLOCK_QUERIES 6
 #if defined(__AVX512F__)
 #define BLOCK_VECTORS 4

@@ -1,34 +1,12 @@
 #include "kernels/gelu.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "base/target_clones.h"
 #include "ggml.h"
+#include "kernels/exp_f32.h"
 
 #define SHARE 4096 /* fewest numbers per thread: fewer take less time than sharing them out */
-
-/* exp(y) for y <= 0, to about 2e-7 of its value; below -87, where floats end, as for -87. */
-static inline float exp_of_negative(float y) {
-    y = y < -87.0f ? -87.0f : y;
-    /* 2^n * exp(r), |r| <= ln(2) / 2. Adding 1.5 * 2^23 rounds to the nearest integer, which the low bits then hold. */
-    const float shifted = y * 1.44269504f + 12582912.0f;
-    const float n = shifted - 12582912.0f;
-    const float r = (y - n * 0.693359375f) + n * 2.12194440e-4f; /* ln(2) in two parts */
-    float p = 1.0f / 720.0f;
-    p = p * r + 1.0f / 120.0f;
-    p = p * r + 1.0f / 24.0f;
-    p = p * r + 1.0f / 6.0f;
-    p = p * r + 0.5f;
-    p = p * r + 1.0f;
-    p = p * r + 1.0f;
-    uint32_t bits;
-    memcpy(&bits, &shifted, sizeof(bits));
-    bits = (bits + 127u) << 23; /* the rest of the constant is shifted out */
-    float scale;
-    memcpy(&scale, &bits, sizeof(scale));
-    return p * scale;
-}
 
 /* Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26: off by 1.5e-7 at most. */
 static inline float erf_of(float x) {
@@ -39,7 +17,7 @@ static inline float erf_of(float x) {
     p = p * k + 1.421413741f;
     p = p * k - 0.284496736f;
     p = p * k + 0.254829592f;
-    return copysignf(1.0f - p * k * exp_of_negative(-t * t), x);
+    return copysignf(1.0f - p * k * oe_exp_f32(-t * t), x);
 }
 
 OE_TARGET_CLONES void oe_gelu(const float *x, float *y, int64_t n) {

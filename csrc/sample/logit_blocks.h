@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "base/float_bits.h"
 #include "sample/logit_kernels.h"
 
 #if defined(__SSE2__)
@@ -16,12 +17,6 @@
 #define INLINE static inline __attribute__((always_inline))
 #define CHUNK 16 /* blocks whose largest entries are found together */
 #define LANES 16 /* independent maxima, so that the compiler needs no leave to reorder float operations */
-
-static inline uint32_t oe_float_bits(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
 
 /* exp(-d) = 2^n * exp(r), |r| <= ln(2)/2, by the Taylor series to r^7 (remainder 6e-9). No branch, no library. */
 static inline float oe_exp_minus(float d) {
@@ -37,10 +32,7 @@ static inline float oe_exp_minus(float d) {
     p = p * r + 0.5f;
     p = p * r + 1.0f;
     p = p * r + 1.0f;
-    const uint32_t scale_bits = (oe_float_bits(shifted) - oe_float_bits(magic) + 127u) << 23;
-    float scale;
-    memcpy(&scale, &scale_bits, sizeof scale);
-    return p * scale;
+    return p * oe_float_of_bits((oe_float_bits(shifted) - oe_float_bits(magic) + 127u) << 23);
 }
 
 /* round(e * 2^40) for 0 <= e <= 1: with 2^12 added, the last bit of the double is 2^-40. */

@@ -268,7 +268,7 @@ static void keep_listed(oe_pool *p, uint64_t first, uint64_t last) {
     const oe_scale scale = oe_pool_scale(p);
     int32_t kept = 0;
     for (int32_t i = 0; i < p->n; i++) {
-        const uint64_t order = (uint64_t)oe_rank(p->dist.x[i], scale) << 32 | (uint32_t)p->dist.id[i];
+        const uint64_t order = oe_pool_order(p, i, scale);
         p->dist.x[kept] = p->dist.x[i];
         p->dist.id[kept] = p->dist.id[i];
         kept += order >= first && order <= last;

@@ -59,7 +59,12 @@ bool oe_pool_to_list(oe_pool *pool);
 /* A list of the k largest (ties: the lower token); false when there is no memory. */
 bool oe_pool_keep_top(oe_pool *pool, int32_t k);
 
-/* Keeps the candidates whose order (rank << 32 | token) is first .. last. False when there is no memory. */
+/* Of the i-th candidate of a list: rank << 32 | token. */
+static inline uint64_t oe_pool_order(const oe_pool *pool, int32_t i, oe_scale scale) {
+    return (uint64_t)oe_rank(pool->dist.x[i], scale) << 32 | (uint32_t)pool->dist.id[i];
+}
+
+/* Keeps the candidates whose order is first .. last. False when there is no memory. */
 bool oe_pool_keep_orders(oe_pool *pool, uint64_t first, uint64_t last);
 
 /* The order of the last candidate of this rank. */

@@ -8,8 +8,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <string.h>
 
+#include "base/float_bits.h"
 #include "sample/logit_kernels.h"
 
 #ifdef __cplusplus
@@ -30,9 +30,7 @@ static inline bool oe_row_is_touched(const oe_row *row, int32_t i) { return row-
 
 /* Keys sort as (logit ascending, id descending): the largest key is the largest logit with the lowest id. */
 static inline uint64_t oe_key_make(float x, int32_t id) {
-    uint32_t bits;
-    x += 0.0f; /* -0.0 and 0.0 tie */
-    memcpy(&bits, &x, sizeof bits);
+    uint32_t bits = oe_float_bits(x + 0.0f); /* -0.0 and 0.0 tie */
     bits ^= (bits >> 31) ? 0xffffffffu : 0x80000000u;
     return ((uint64_t)bits << 32) | (uint32_t)~id;
 }
@@ -41,10 +39,8 @@ static inline int32_t oe_key_id(uint64_t key) { return (int32_t)~(uint32_t)key; 
 
 static inline float oe_key_logit(uint64_t key) {
     uint32_t bits = (uint32_t)(key >> 32);
-    float x;
     bits ^= (bits >> 31) ? 0x80000000u : 0xffffffffu;
-    memcpy(&x, &bits, sizeof x);
-    return x;
+    return oe_float_of_bits(bits);
 }
 
 /* After a scan failed: the first NaN or +inf and how many there are. */

@@ -4,23 +4,14 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/amx/tile_config.h"
+#include "kernels/exp_f32.h"
+
 /* -- bfloat16 ------------------------------------------------------------------------------------------------------ */
-
-static inline uint32_t bits_of(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof(bits));
-    return bits;
-}
-
-static inline float float_of(uint32_t bits) {
-    float x;
-    memcpy(&x, &bits, sizeof(x));
-    return x;
-}
 
 /* The upper half of the nearest bfloat16, ties to even; NaN stays NaN. */
 static inline uint32_t rounded(float x) {
-    const uint32_t bits = bits_of(x);
+    const uint32_t bits = oe_float_bits(x);
     const uint32_t near = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
     return (bits & 0x7fffffffu) > 0x7f800000u ? bits >> 16 | 64u : near;
 }
@@ -64,7 +55,7 @@ void oe_amx_pack(const float *x, int64_t k_step, int64_t column_step, int64_t n_
             const int64_t at = k / 2 * 32 + c * 2 + k % 2;
             to[at] = (oe_bf16)high;
             if (parts > 1) {
-                to[apart + at] = (oe_bf16)rounded(value - float_of(high << 16));
+                to[apart + at] = (oe_bf16)rounded(value - oe_float_of_bits(high << 16));
             }
         }
     }
@@ -72,16 +63,8 @@ void oe_amx_pack(const float *x, int64_t k_step, int64_t column_step, int64_t n_
 
 /* -- tiles --------------------------------------------------------------------------------------------------------- */
 
-typedef struct tile_config {
-    uint8_t palette, start;
-    uint8_t reserved[14];
-    uint16_t bytes[16];
-    uint8_t rows[16];
-} tile_config;
-
 void oe_amx_begin(void) {
-    /* Eight tiles of 16 rows and 64 bytes. Not a local: GCC's header says that only 8 of its bytes are read. */
-    static const tile_config config = {
+    static const oe_tile_config config = {
         .palette = 1,
         .bytes = {64, 64, 64, 64, 64, 64, 64, 64},
         .rows = {16, 16, 16, 16, 16, 16, 16, 16},
@@ -93,37 +76,41 @@ void oe_amx_end(void) {
     _tile_release();
 }
 
-/* Tiles 0 to 3 += 32 rows times 32 columns; two tiles of columns lie `beside` numbers apart. */
+/* 32 rows of 32 numbers into tiles 4 and 5. */
+static inline void load_rows(const oe_bf16 *from, int64_t step) {
+    const size_t stride = (size_t)step * sizeof(oe_bf16);
+    _tile_loadd(4, from, stride);
+    _tile_loadd(5, from + 16 * step, stride);
+}
+
+/* Two tiles of columns, which lie `beside` numbers apart, into tiles 6 and 7. */
+static inline void load_columns(const oe_bf16 *from, int64_t beside) {
+    _tile_loadd(6, from, 64);
+    _tile_loadd(7, from + beside, 64);
+}
+
+static inline void multiply(void) {
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+}
+
+/* Tiles 0 to 3 += 32 rows times 32 columns. */
 static inline void accumulate(const oe_bf16 *a, int64_t a_step, int64_t a_apart, const oe_bf16 *b, int64_t b_apart,
                               int64_t beside, int64_t k_tiles, int parts) {
-    const size_t stride = (size_t)a_step * sizeof(oe_bf16);
     for (int64_t t = 0; t < k_tiles; t++, a += OE_AMX_K, b += OE_AMX_TILE) {
-        _tile_loadd(4, a, stride);
-        _tile_loadd(5, a + 16 * a_step, stride);
-        _tile_loadd(6, b, 64);
-        _tile_loadd(7, b + beside, 64);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
+        load_rows(a, a_step);
+        load_columns(b, beside);
+        multiply();
         if (parts == 1) {
             continue;
         }
-        const oe_bf16 *a_low = a + a_apart, *b_low = b + b_apart;
-        _tile_loadd(4, a_low, stride);
-        _tile_loadd(5, a_low + 16 * a_step, stride);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
-        _tile_loadd(4, a, stride);
-        _tile_loadd(5, a + 16 * a_step, stride);
-        _tile_loadd(6, b_low, 64);
-        _tile_loadd(7, b_low + beside, 64);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
+        load_rows(a + a_apart, a_step);
+        multiply();
+        load_rows(a, a_step);
+        load_columns(b + b_apart, beside);
+        multiply();
     }
 }
 
@@ -153,22 +140,9 @@ static inline void load(const float *from, int64_t step) {
 
 /* -- functions of numbers ------------------------------------------------------------------------------------------ */
 
-/* exp(y) to about 2e-7 of its value; below -87, where floats end, and above 87 as there. */
+/* Above 87 as for 87. */
 static inline float exp_of(float y) {
-    y = y < -87.0f ? -87.0f : y;
-    y = y > 87.0f ? 87.0f : y;
-    /* 2^n * exp(r), |r| <= ln(2) / 2. Adding 1.5 * 2^23 rounds to the nearest integer, which the low bits then hold. */
-    const float shifted = y * 1.44269504f + 12582912.0f;
-    const float n = shifted - 12582912.0f;
-    const float r = (y - n * 0.693359375f) + n * 2.12194440e-4f; /* ln(2) in two parts */
-    float p = 1.0f / 720.0f;
-    p = p * r + 1.0f / 120.0f;
-    p = p * r + 1.0f / 24.0f;
-    p = p * r + 1.0f / 6.0f;
-    p = p * r + 0.5f;
-    p = p * r + 1.0f;
-    p = p * r + 1.0f;
-    return p * float_of((bits_of(shifted) + 127u) << 23); /* the rest of the constant is shifted out */
+    return oe_exp_f32(y > 87.0f ? 87.0f : y);
 }
 
 /* x * sigmoid(z) */

@@ -11,15 +11,10 @@
  * then all of s1 (kernel.h): its sums stay in the L1 cache. */
 #include <stdlib.h>
 
+#include "kernels/amx/tile_config.h"
+
 #define PANELS_BYTES 1200000 /* more than half of the L2 cache that CPUs with AMX have; measured: 0.6 to 1.2 MB */
 #define SUMS (OE_QUAD * TOGETHER * 32)
-
-typedef struct tile_config {
-    uint8_t palette, start;
-    uint8_t reserved[14];
-    uint16_t bytes[16];
-    uint8_t rows[16];
-} tile_config;
 
 /* LANES rows of weights from `from` on; results of the first `skip` are not stored. */
 typedef struct columns {
@@ -64,7 +59,7 @@ static void oe_multiply_panels(const piece *of, const columns *to) {
 
 /* LANES rows of weights, as the panel `group` of `groups`. */
 static void oe_unpack(const oe_sb_product *p, int64_t from, int group, int groups, panel_block *panels) {
-    window w = {p->weights + (size_t)from * p->row_bytes, p->row_bytes, 4 * p->row_bytes};
+    window w = {p->weights + (size_t)from * p->row_bytes, p->row_bytes, 4 * p->row_bytes, NULL};
     for (int64_t b = 0; b < p->blocks; b++, w.at += BLOCK_BYTES) {
         unpack_block(w, panels + panel_index(p, b, group, groups));
     }
@@ -112,9 +107,8 @@ static void oe_multiply_groups(const oe_sb_product *p, int64_t first, int64_t la
 
 /* False where there is no memory for panels. */
 static bool oe_multiply_with_tiles(const oe_sb_product *p, int64_t first, int64_t last) {
-    /* Tiles 0 to 3 hold sums, 4 and 5 rows of activations, 6 and 7 weights. Not a local: GCC's header says that only 8
-     * of its bytes are read. */
-    static const tile_config config = {
+    /* Tiles 0 to 3 hold sums, 4 and 5 rows of activations, 6 and 7 weights. */
+    static const oe_tile_config config = {
         .palette = 1,
         .bytes = {64, 64, 64, 64, K_TILE, K_TILE, 64, 64},
         .rows = {16, 16, 16, 16, 16, 16, K_TILE / 4, K_TILE / 4},

@@ -22,16 +22,11 @@ static void unpack(const uint8_t *p, weight_block *x) {
 #define product oe_sb_block32_product
 #include "kernels/small_batch/scalar_product.h"
 #else
-#include "kernels/small_batch/lanes.h"
+#include "kernels/small_batch/tile_sums.h"
 
 /* The numbers, as dot_32_signed takes them. */
 INLINE void read_codes(window w, ints codes[8]) {
-    const ints table = ready_signed(ints_repeat(LEVELS));
-    load_codes_of_4_bits(w, 2, codes);
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) {
-        codes[i] = bytes_pick(table, codes[i]);
-    }
+    load_picked_codes(w, 2, ready_signed(ints_repeat(LEVELS)), codes);
 }
 
 #ifdef OE_SB_TILES
@@ -40,10 +35,7 @@ INLINE void read_codes(window w, ints codes[8]) {
 INLINE void unpack_block(window w, panel_block *x) {
     x->d = read_half(w, 0);
     read_codes(w, x->codes);
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) {
-        x->codes[i] = ready_signed(x->codes[i]); /* its own inverse */
-    }
+    ready_all_signed(x->codes); /* its own inverse */
 }
 
 #include "kernels/small_batch/amx_product.h"
@@ -54,12 +46,7 @@ INLINE void add_block(const bool single, const int n_tile, window w, const act_b
     const floats d = read_half(w, 0);
     ints codes[8];
     read_codes(w, codes);
-#pragma GCC unroll 8
-    for (int n = 0; n < n_tile; n++) {
-        const act_block *a = act + OE_QUAD * n;
-        const ints dot = dot_32_signed(single, 127, codes, a);
-        add_scaled(single, floats_multiply(d, floats_from_ints(dot)), &a->d, a, out + n);
-    }
+    add_signed_block(single, n_tile, 127, d, codes, act, out);
 }
 
 #include "kernels/small_batch/vector_product.h"

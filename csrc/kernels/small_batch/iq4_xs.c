@@ -10,11 +10,7 @@ typedef oe_act256 act_block;
 #ifdef OE_SB_SCALAR
 #include "kernels/small_batch/scalar.h"
 
-typedef struct weight_block {
-    float d;
-    int8_t scale[8];
-    int8_t code[256];
-} weight_block;
+typedef oe_sb_block256 weight_block;
 
 static void unpack(const uint8_t *p, weight_block *x) {
     const int high = p[2] | p[3] << 8;
@@ -29,17 +25,10 @@ static void unpack(const uint8_t *p, weight_block *x) {
     }
 }
 
-static float product(const weight_block *x, const act_block *act) {
-    int32_t sum = 0;
-    for (int j = 0; j < 8; j++) {
-        sum += x->scale[j] * oe_sb_dot(x->code + 32 * j, act->q + 32 * j, 32);
-    }
-    return x->d * (float)sum * act->d;
-}
-
+#define product(x, act) oe_sb_block256_product(8, x, act)
 #include "kernels/small_batch/scalar_product.h"
 #else
-#include "kernels/small_batch/lanes.h"
+#include "kernels/small_batch/tile_sums.h"
 
 typedef struct block_scales {
     floats d;
@@ -76,14 +65,7 @@ INLINE void read_scales(window w, block_scales *s) {
 
 /* The levels of a part of 32, as add_signed_part takes them. */
 INLINE void read_codes(const int part, window w, ints *codes) {
-    const ints table = ready_signed(ints_repeat(LEVELS));
-    ints words[4];
-    load_words(w, 8 + 16 * (size_t)part, words);
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        codes[i] = bytes_pick(table, low_bits(words[i], 0, 0x0f));
-        codes[4 + i] = bytes_pick(table, low_bits(words[i], 4, 0x0f));
-    }
+    load_picked_codes(w, 8 + 16 * (size_t)part, ready_signed(ints_repeat(LEVELS)), codes);
 }
 
 #ifdef OE_SB_TILES
@@ -98,10 +80,7 @@ INLINE void unpack_block(window w, panel_block *x) {
 #pragma GCC unroll 8
     for (int part = 0; part < 8; part++) {
         read_codes(part, w, codes);
-#pragma GCC unroll 8
-        for (int i = 0; i < 8; i++) {
-            codes[i] = ready_signed(codes[i]); /* its own inverse */
-        }
+        ready_all_signed(codes); /* its own inverse */
         put_part(x, 8 * part, 8, codes, signed_factor_of(s.scale[part / 4], part % 4));
     }
 }
@@ -113,10 +92,7 @@ INLINE void add_block(const bool single, const int n_tile, window w, const act_b
     block_scales s;
     ints sum[TILE], codes[8];
     read_scales(w, &s);
-#pragma GCC unroll 8
-    for (int n = 0; n < n_tile; n++) {
-        sum[n] = ints_set(0);
-    }
+    clear_sums(n_tile, sum);
 #pragma GCC unroll 8
     for (int part = 0; part < 8; part++) {
         fetch_part(w, BLOCK_BYTES, part, 8);

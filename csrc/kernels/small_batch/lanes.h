@@ -102,6 +102,15 @@ INLINE void load_codes_of_4_bits(window w, size_t offset, ints codes[8]) {
     }
 }
 
+/* The same, with the entry of a `table` of 16 bytes in each code's place. */
+INLINE void load_picked_codes(window w, size_t offset, ints table, ints codes[8]) {
+    load_codes_of_4_bits(w, offset, codes);
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) {
+        codes[i] = bytes_pick(table, codes[i]);
+    }
+}
+
 /* Adds 16 to code 4 * i + j, byte j of codes[i], where that bit of the lane is set. */
 INLINE void add_fifth_bits(ints bits, ints codes[8]) {
 #pragma GCC unroll 4

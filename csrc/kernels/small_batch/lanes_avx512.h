@@ -27,7 +27,13 @@ INLINE ints ints_where_less(ints x, ints limit, ints less, ints not_less) {
 
 INLINE ints shorts_shift_right(ints x, int n) { return _mm512_srli_epi16(x, (unsigned)n); }
 INLINE ints shorts_shift_right_signed(ints x, int n) { return _mm512_srai_epi16(x, (unsigned)n); }
-INLINE ints bytes_subtract(ints a, ints b) { return _mm512_sub_epi8(a, b); }
+/* Codes for tiles (amx_product.h), which are signed: each byte of n words less `excess`. */
+INLINE void subtract_from_all(const int n, ints *words, int excess) {
+#pragma GCC unroll 8
+    for (int i = 0; i < n; i++) {
+        words[i] = _mm512_sub_epi8(words[i], bytes_set(excess));
+    }
+}
 INLINE ints bytes_add_where(ints x, ints bits, ints mask, ints more) { /* where any bit of the byte is in the mask */
     return _mm512_mask_add_epi8(x, _mm512_test_epi8_mask(bits, mask), x, more);
 }

@@ -15,10 +15,7 @@ static const int8_t TWICE[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6,
 typedef oe_sb_block32 weight_block;
 
 static float half_power(uint8_t exponent) {
-    const uint32_t bits = exponent < 2 ? 0x00200000u << exponent : (uint32_t)(exponent - 1) << 23;
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
+    return oe_float_of_bits(exponent < 2 ? 0x00200000u << exponent : (uint32_t)(exponent - 1) << 23);
 }
 
 static void unpack(const uint8_t *p, weight_block *x) {
@@ -32,7 +29,7 @@ static void unpack(const uint8_t *p, weight_block *x) {
 #define product oe_sb_block32_product
 #include "kernels/small_batch/scalar_product.h"
 #else
-#include "kernels/small_batch/lanes.h"
+#include "kernels/small_batch/tile_sums.h"
 
 INLINE floats half_power(ints exponent) {
     const ints usual = ints_shift_left(ints_subtract(exponent, ints_set(1)), 23);
@@ -42,13 +39,7 @@ INLINE floats half_power(ints exponent) {
 
 /* Codes by `table`, which holds TWICE as it is or as ready_signed makes it. */
 INLINE void read_codes(window w, ints table, ints *codes) {
-    ints words[4];
-    load_words(w, 1, words);
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        codes[i] = bytes_pick(table, low_bits(words[i], 0, 0x0f));
-        codes[4 + i] = bytes_pick(table, low_bits(words[i], 4, 0x0f));
-    }
+    load_picked_codes(w, 1, table, codes);
 }
 
 INLINE floats read_factor(window w) {
@@ -73,12 +64,7 @@ INLINE void add_block(const bool single, const int n_tile, window w, const act_b
     const floats d = read_factor(w);
     ints codes[8];
     read_codes(w, ready_signed(ints_repeat(TWICE)), codes);
-#pragma GCC unroll 8
-    for (int n = 0; n < n_tile; n++) {
-        const act_block *a = act + OE_QUAD * n;
-        const ints dot = dot_32_signed(single, 12, codes, a);
-        add_scaled(single, floats_multiply(d, floats_from_ints(dot)), &a->d, a, out + n);
-    }
+    add_signed_block(single, n_tile, 12, d, codes, act, out);
 }
 
 #include "kernels/small_batch/vector_product.h"

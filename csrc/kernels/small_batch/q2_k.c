@@ -39,7 +39,7 @@ static float product(const weight_block *x, const act_block *act) {
 
 #include "kernels/small_batch/scalar_product.h"
 #else
-#include "kernels/small_batch/lanes.h"
+#include "kernels/small_batch/tile_sums.h"
 
 /* Byte j of [i]: the scale of part 4i + j. */
 INLINE void read_scales(window w, ints scales[4]) {
@@ -75,6 +75,17 @@ INLINE void read_codes(const int run, const ints *words, ints *codes) {
     }
 }
 
+/* The i-th part as they lie: 16 bytes hold codes of every other part. Returns its number; `words` keeps those bytes for
+ * the parts that come next. */
+INLINE int read_part(const int i, window w, ints *words, ints *codes) {
+    const int quarter = i / 4, run = i % 4;
+    if (run == 0) {
+        load_words(w, 16 + 16 * (size_t)quarter, words);
+    }
+    read_codes(run, words, codes);
+    return 8 * (quarter / 2) + quarter % 2 + 2 * run;
+}
+
 #ifdef OE_SB_TILES
 #define MINS 8
 #define MIN_SUMS sum16
@@ -87,11 +98,7 @@ INLINE void unpack_block(window w, panel_block *x) {
     read_scales(w, scales);
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++) {
-        const int quarter = i / 4, run = i % 4, part = 8 * (quarter / 2) + quarter % 2 + 2 * run;
-        if (run == 0) {
-            load_words(w, 16 + 16 * (size_t)quarter, words);
-        }
-        read_codes(run, words, codes);
+        const int part = read_part(i, w, words, codes);
         put_part(x, 4 * part, 4, codes, factor_of(scales[part / 4], part % 4));
     }
 }
@@ -102,18 +109,11 @@ INLINE void unpack_block(window w, panel_block *x) {
 INLINE void add_block(const bool single, const int n_tile, window w, const act_block *act, floats *out) {
     ints sum[TILE], words[4], codes[4], scales[4], mins[8];
     read_scales(w, scales);
-#pragma GCC unroll 8
-    for (int n = 0; n < n_tile; n++) {
-        sum[n] = ints_set(0);
-    }
+    clear_sums(n_tile, sum);
 #pragma GCC unroll 16
-    for (int i = 0; i < 16; i++) { /* 16 bytes hold codes of every other part */
-        const int quarter = i / 4, run = i % 4, part = 8 * (quarter / 2) + quarter % 2 + 2 * run;
+    for (int i = 0; i < 16; i++) {
         fetch_part(w, BLOCK_BYTES, i, 16);
-        if (run == 0) {
-            load_words(w, 16 + 16 * (size_t)quarter, words);
-        }
-        read_codes(run, words, codes);
+        const int part = read_part(i, w, words, codes);
         add_part(single, n_tile, 4, 3, codes, part_factor(scales[part / 4], part % 4), act, 16 * part, sum);
         if (i % 2) {
             end_basic_block();
@@ -121,11 +121,7 @@ INLINE void add_block(const bool single, const int n_tile, window w, const act_b
     }
     const ints steps = read_steps(w);
     read_mins(w, mins);
-#pragma GCC unroll 8
-    for (int n = 0; n < n_tile; n++) {
-        const act_block *a = act + OE_QUAD * n;
-        add_with_mins(single, steps, sum[n], times_sums(single, 8, mins, a->sum16, a), a, out + n);
-    }
+    add_sums_with_mins(single, n_tile, steps, sum, 8, mins, act, out);
 }
 
 #include "kernels/small_batch/vector_product.h"

@@ -9,11 +9,7 @@ typedef oe_act256 act_block;
 #ifdef OE_SB_SCALAR
 #include "kernels/small_batch/scalar.h"
 
-typedef struct weight_block {
-    float d;
-    int8_t scale[16];
-    int8_t code[256];
-} weight_block;
+typedef oe_sb_block256 weight_block;
 
 static void unpack(const uint8_t *p, weight_block *x) {
     const uint8_t *low = p + 32, *scales = p + 96;
@@ -28,17 +24,10 @@ static void unpack(const uint8_t *p, weight_block *x) {
     x->d = oe_sb_read_f16(p + 108);
 }
 
-static float product(const weight_block *x, const act_block *act) {
-    int32_t sum = 0;
-    for (int j = 0; j < 16; j++) {
-        sum += x->scale[j] * oe_sb_dot(x->code + 16 * j, act->q + 16 * j, 16);
-    }
-    return x->d * (float)sum * act->d;
-}
-
+#define product(x, act) oe_sb_block256_product(16, x, act)
 #include "kernels/small_batch/scalar_product.h"
 #else
-#include "kernels/small_batch/lanes.h"
+#include "kernels/small_batch/tile_sums.h"
 
 typedef struct block_scales {
     floats d;
@@ -74,6 +63,20 @@ INLINE void read_codes(const int run, const ints *low, const ints *high, ints *c
     }
 }
 
+/* The i-th part as they lie: all with an even number first, then the others. Returns its number; `low` and `high` keep
+ * words for the parts that come next. */
+INLINE int read_part(const int i, window w, ints *low, ints *high, ints *codes) {
+    const int run = i % 8;
+    if (run == 0) {
+        load_words(w, 2 * (size_t)i, high);
+    }
+    if (run % 4 == 0) {
+        load_words(w, 32 + 8 * (size_t)run + 2 * (size_t)(i - run), low);
+    }
+    read_codes(run, low, high, codes);
+    return 2 * run + i / 8;
+}
+
 #ifdef OE_SB_TILES
 #define MINS 0
 #include "kernels/small_batch/panel256.h"
@@ -85,18 +88,8 @@ INLINE void unpack_block(window w, panel_block *x) {
     x->scales.d = s.d;
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++) {
-        const int run = i % 8, part = 2 * run + i / 8;
-        if (run == 0) {
-            load_words(w, 2 * (size_t)i, high);
-        }
-        if (run % 4 == 0) {
-            load_words(w, 32 + 8 * (size_t)run + 2 * (size_t)(i - run), low);
-        }
-        read_codes(run, low, high, codes);
-#pragma GCC unroll 4
-        for (int j = 0; j < 4; j++) {
-            codes[j] = bytes_subtract(codes[j], bytes_set(4));
-        }
+        const int part = read_part(i, w, low, high, codes);
+        subtract_from_all(4, codes, 4);
         put_part(x, 4 * part, 4, codes, signed_factor_of(s.scale[part / 4], part % 4));
     }
 }
@@ -108,32 +101,17 @@ INLINE void add_block(const bool single, const int n_tile, window w, const act_b
     block_scales s;
     ints sum[TILE], low[4], high[4], codes[4];
     read_scales(w, &s);
-#pragma GCC unroll 8
-    for (int n = 0; n < n_tile; n++) {
-        sum[n] = ints_set(0);
-    }
+    clear_sums(n_tile, sum);
 #pragma GCC unroll 16
-    for (int i = 0; i < 16; i++) { /* all parts with an even number first, then the others */
-        const int run = i % 8, part = 2 * run + i / 8;
+    for (int i = 0; i < 16; i++) {
         fetch_part(w, BLOCK_BYTES, i, 16);
-        if (run == 0) {
-            load_words(w, 2 * (size_t)i, high);
-        }
-        if (run % 4 == 0) {
-            load_words(w, 32 + 8 * (size_t)run + 2 * (size_t)(i - run), low);
-        }
-        read_codes(run, low, high, codes);
+        const int part = read_part(i, w, low, high, codes);
         add_part(single, n_tile, 4, 7, codes, signed_part_factor(s.scale[part / 4], part % 4), act, 16 * part, sum);
         if (i % 2) {
             end_basic_block();
         }
     }
-#pragma GCC unroll 8
-    for (int n = 0; n < n_tile; n++) {
-        const act_block *a = act + OE_QUAD * n;
-        const ints whole = ints_subtract(sum[n], times_sums(single, 8, s.pair, a->sum16, a));
-        add_scaled(single, floats_multiply(s.d, floats_from_ints(whole)), &a->d, a, out + n);
-    }
+    add_sums_above(single, n_tile, s.d, sum, s.pair, act, out);
 }
 
 #include "kernels/small_batch/vector_product.h"

@@ -23,7 +23,7 @@ static void unpack(const uint8_t *p, weight_block *x) {
 #define product oe_sb_block32_product
 #include "kernels/small_batch/scalar_product.h"
 #else
-#include "kernels/small_batch/lanes.h"
+#include "kernels/small_batch/tile_sums.h"
 
 /* From 0 to 31: 16 more than what counts. */
 INLINE void read_codes(window w, ints codes[8]) {
@@ -39,10 +39,7 @@ INLINE void read_codes(window w, ints codes[8]) {
 INLINE void unpack_block(window w, panel_block *x) {
     x->d = read_half(w, 0);
     read_codes(w, x->codes);
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) {
-        x->codes[i] = bytes_subtract(x->codes[i], bytes_set(16));
-    }
+    subtract_from_all(8, x->codes, 16);
 }
 
 #include "kernels/small_batch/amx_product.h"
@@ -53,13 +50,7 @@ INLINE void add_block(const bool single, const int n_tile, window w, const act_b
     const floats d = read_half(w, 0);
     ints codes[8];
     read_codes(w, codes);
-#pragma GCC unroll 8
-    for (int n = 0; n < n_tile; n++) {
-        const act_block *a = act + OE_QUAD * n;
-        const ints minus8 = act_word(single, &a->minus8, a);
-        const ints dot = dot_32(single, 31, codes, ints_add(minus8, minus8), a);
-        add_scaled(single, floats_multiply(d, floats_from_ints(dot)), &a->d, a, out + n);
-    }
+    add_block_above(single, n_tile, 16, d, codes, act, out);
 }
 
 #include "kernels/small_batch/vector_product.h"

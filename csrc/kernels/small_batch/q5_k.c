@@ -23,8 +23,13 @@ static void unpack(const uint8_t *p, weight_block *x) {
 #include "kernels/small_batch/scalar_product.h"
 #else
 
-/* The codes of a part, from the words of the low bits that it shares with its neighbour, and those of all high bits. */
-INLINE void read_codes(const int part, const ints *low, const ints *high, ints *codes) {
+/* The codes of a part, from the words of all high bits. `low` keeps those of the low bits that a part shares with the
+ * next. */
+INLINE void read_codes(const int part, window w, ints *low, const ints *high, ints *codes) {
+    if (part % 2 == 0) {
+        load_words(w, 48 + 16 * (size_t)part, low);
+        load_words(w, 64 + 16 * (size_t)part, low + 4);
+    }
 #pragma GCC unroll 8
     for (int i = 0; i < 8; i++) {
         const ints bit = part < 4 ? ints_shift_left(high[i], 4 - part) : ints_shift_right(high[i], part - 4);
@@ -46,11 +51,7 @@ INLINE void unpack_block(window w, panel_block *x) {
     load_words(w, 32, high + 4);
 #pragma GCC unroll 8
     for (int part = 0; part < 8; part++) {
-        if (part % 2 == 0) {
-            load_words(w, 48 + 16 * (size_t)part, low);
-            load_words(w, 64 + 16 * (size_t)part, low + 4);
-        }
-        read_codes(part, low, high, codes);
+        read_codes(part, w, low, high, codes);
         put_part(x, 8 * part, 8, codes, factor_of(scales[part / 4], part % 4));
     }
 }
@@ -63,28 +64,17 @@ INLINE void add_block(const bool single, const int n_tile, window w, const act_b
     read_scales(w, scales);
     load_words(w, 16, high);
     load_words(w, 32, high + 4);
-#pragma GCC unroll 8
-    for (int n = 0; n < n_tile; n++) {
-        sum[n] = ints_set(0);
-    }
+    clear_sums(n_tile, sum);
 #pragma GCC unroll 8
     for (int part = 0; part < 8; part++) {
         fetch_part(w, BLOCK_BYTES, part, 8);
-        if (part % 2 == 0) {
-            load_words(w, 48 + 16 * (size_t)part, low);
-            load_words(w, 64 + 16 * (size_t)part, low + 4);
-        }
-        read_codes(part, low, high, codes);
+        read_codes(part, w, low, high, codes);
         add_part(single, n_tile, 8, 31, codes, part_factor(scales[part / 4], part % 4), act, 32 * part, sum);
         end_basic_block();
     }
     const ints steps = read_steps(w);
     read_mins(w, mins);
-#pragma GCC unroll 8
-    for (int n = 0; n < n_tile; n++) {
-        const act_block *a = act + OE_QUAD * n;
-        add_with_mins(single, steps, sum[n], times_sums(single, 4, mins, a->sum32, a), a, out + n);
-    }
+    add_sums_with_mins(single, n_tile, steps, sum, 4, mins, act, out);
 }
 
 #include "kernels/small_batch/vector_product.h"

@@ -9,11 +9,7 @@ typedef oe_act256 act_block;
 #ifdef OE_SB_SCALAR
 #include "kernels/small_batch/scalar.h"
 
-typedef struct weight_block {
-    float d;
-    int8_t scale[16];
-    int8_t code[256];
-} weight_block;
+typedef oe_sb_block256 weight_block;
 
 static void unpack(const uint8_t *p, weight_block *x) {
     for (int i = 0; i < 256; i++) {
@@ -25,17 +21,10 @@ static void unpack(const uint8_t *p, weight_block *x) {
     x->d = oe_sb_read_f16(p + 208);
 }
 
-static float product(const weight_block *x, const act_block *act) {
-    int32_t sum = 0;
-    for (int j = 0; j < 16; j++) {
-        sum += x->scale[j] * oe_sb_dot(x->code + 16 * j, act->q + 16 * j, 16);
-    }
-    return x->d * (float)sum * act->d;
-}
-
+#define product(x, act) oe_sb_block256_product(16, x, act)
 #include "kernels/small_batch/scalar_product.h"
 #else
-#include "kernels/small_batch/lanes.h"
+#include "kernels/small_batch/tile_sums.h"
 
 typedef struct block_scales {
     floats d;
@@ -63,6 +52,16 @@ INLINE void read_codes(const int q, const ints *low, const ints *high, ints *cod
     }
 }
 
+/* The words of the j-th of four times 64 codes: 16 bytes of high bits belong to 4 runs of 16. */
+INLINE void read_words(const int j, window w, ints *low, ints *high) {
+    load_words(w, 64 * (size_t)(j / 2) + 16 * (size_t)(j % 2), low);
+    load_words(w, 64 * (size_t)(j / 2) + 16 * (size_t)(j % 2) + 32, low + 4);
+    load_words(w, 128 + 16 * (size_t)j, high);
+}
+
+/* The number of the part that is the q-th run of these. */
+INLINE int part_of(const int j, const int q) { return 8 * (j / 2) + j % 2 + 2 * q; }
+
 #ifdef OE_SB_TILES
 #define MINS 0
 #include "kernels/small_batch/panel256.h"
@@ -74,17 +73,12 @@ INLINE void unpack_block(window w, panel_block *x) {
     x->scales.d = s.d;
 #pragma GCC unroll 4
     for (int j = 0; j < 4; j++) {
-        load_words(w, 64 * (size_t)(j / 2) + 16 * (size_t)(j % 2), low);
-        load_words(w, 64 * (size_t)(j / 2) + 16 * (size_t)(j % 2) + 32, low + 4);
-        load_words(w, 128 + 16 * (size_t)j, high);
+        read_words(j, w, low, high);
 #pragma GCC unroll 4
         for (int q = 0; q < 4; q++) {
-            const int part = 8 * (j / 2) + j % 2 + 2 * q;
+            const int part = part_of(j, q);
             read_codes(q, low, high, codes);
-#pragma GCC unroll 4
-            for (int i = 0; i < 4; i++) {
-                codes[i] = bytes_subtract(codes[i], bytes_set(32));
-            }
+            subtract_from_all(4, codes, 32);
             put_part(x, 4 * part, 4, codes, signed_factor_of(s.scale[part / 4], part % 4));
         }
     }
@@ -97,18 +91,13 @@ INLINE void add_block(const bool single, const int n_tile, window w, const act_b
     block_scales s;
     ints sum[TILE], low[8], high[4], codes[4];
     read_scales(w, &s);
-#pragma GCC unroll 8
-    for (int n = 0; n < n_tile; n++) {
-        sum[n] = ints_set(0);
-    }
+    clear_sums(n_tile, sum);
 #pragma GCC unroll 4
-    for (int j = 0; j < 4; j++) { /* 16 bytes of high bits belong to 4 runs of 16 codes */
-        load_words(w, 64 * (size_t)(j / 2) + 16 * (size_t)(j % 2), low);
-        load_words(w, 64 * (size_t)(j / 2) + 16 * (size_t)(j % 2) + 32, low + 4);
-        load_words(w, 128 + 16 * (size_t)j, high);
+    for (int j = 0; j < 4; j++) {
+        read_words(j, w, low, high);
 #pragma GCC unroll 4
         for (int q = 0; q < 4; q++) {
-            const int part = 8 * (j / 2) + j % 2 + 2 * q;
+            const int part = part_of(j, q);
             fetch_part(w, BLOCK_BYTES, 4 * j + q, 16);
             read_codes(q, low, high, codes);
             add_part(single, n_tile, 4, 63, codes, signed_part_factor(s.scale[part / 4], part % 4), act,
@@ -118,12 +107,7 @@ INLINE void add_block(const bool single, const int n_tile, window w, const act_b
             }
         }
     }
-#pragma GCC unroll 8
-    for (int n = 0; n < n_tile; n++) {
-        const act_block *a = act + OE_QUAD * n;
-        const ints whole = ints_subtract(sum[n], times_sums(single, 8, s.pair, a->sum16, a));
-        add_scaled(single, floats_multiply(s.d, floats_from_ints(whole)), &a->d, a, out + n);
-    }
+    add_sums_above(single, n_tile, s.d, sum, s.pair, act, out);
 }
 
 #include "kernels/small_batch/vector_product.h"

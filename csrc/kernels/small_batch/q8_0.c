@@ -18,7 +18,7 @@ static void unpack(const uint8_t *p, weight_block *x) {
 #define product oe_sb_block32_product
 #include "kernels/small_batch/scalar_product.h"
 #else
-#include "kernels/small_batch/lanes.h"
+#include "kernels/small_batch/tile_sums.h"
 
 #ifdef OE_SB_TILES
 #include "kernels/small_batch/panel32.h"
@@ -38,16 +38,8 @@ INLINE void add_block(const bool single, const int n_tile, window w, const act_b
     ints codes[8];
     load_words(w, 2, codes);
     load_words(w, 18, codes + 4);
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) {
-        codes[i] = ready_signed(codes[i]);
-    }
-#pragma GCC unroll 8
-    for (int n = 0; n < n_tile; n++) {
-        const act_block *a = act + OE_QUAD * n;
-        const ints dot = dot_32_signed(single, 128, codes, a);
-        add_scaled(single, floats_multiply(d, floats_from_ints(dot)), &a->d, a, out + n);
-    }
+    ready_all_signed(codes);
+    add_signed_block(single, n_tile, 128, d, codes, act, out);
 }
 
 #include "kernels/small_batch/vector_product.h"

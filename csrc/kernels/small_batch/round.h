@@ -8,21 +8,9 @@
 
 /* -- f16 ----------------------------------------------------------------------------------------------------------- */
 
-INLINE uint32_t bits_of(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
-INLINE float float_of(uint32_t bits) {
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
 /* Rounds to nearest, ties to even, as the instructions do. */
 INLINE uint16_t f32_to_f16(float x) {
-    const uint32_t bits = bits_of(x), sign = bits >> 16 & 0x8000u, size = bits & 0x7fffffffu;
+    const uint32_t bits = oe_float_bits(x), sign = bits >> 16 & 0x8000u, size = bits & 0x7fffffffu;
     if (size > 0x7f800000u) {
         return (uint16_t)(sign | 0x7e00u);
     }
@@ -30,7 +18,7 @@ INLINE uint16_t f32_to_f16(float x) {
         return (uint16_t)(sign | 0x7c00u);
     }
     if (size < 0x38800000u) { /* below the smallest normal number, 2^-14: the sum's last bit is worth 2^-24 */
-        return (uint16_t)(sign | (bits_of(float_of(size) + 0.5f) & 0x7ffu));
+        return (uint16_t)(sign | (oe_float_bits(oe_float_of_bits(size) + 0.5f) & 0x7ffu));
     }
     return (uint16_t)(sign | ((size + 0xfffu + (size >> 13 & 1u) - 0x38000000u) >> 13));
 }
@@ -47,7 +35,7 @@ INLINE float largest(const float *x, int n) {
         const __m512i size = _mm512_and_si512(bits, _mm512_set1_epi32(INT32_MAX));
         max = _mm512_mask_max_epi32(max, _mm512_cmple_epi32_mask(size, _mm512_set1_epi32(0x7f800000)), max, size);
     }
-    return float_of((uint32_t)_mm512_reduce_max_epi32(max));
+    return oe_float_of_bits((uint32_t)_mm512_reduce_max_epi32(max));
 }
 
 /* What is no number, or too large, becomes INT32_MIN, whose last byte is 0. */
@@ -69,7 +57,7 @@ INLINE float largest(const float *x, int n) {
     __m128i half = _mm_max_epi32(_mm256_castsi256_si128(max), _mm256_extracti128_si256(max, 1));
     half = _mm_max_epi32(half, _mm_shuffle_epi32(half, 0x4e));
     half = _mm_max_epi32(half, _mm_shuffle_epi32(half, 0xb1));
-    return float_of((uint32_t)_mm_cvtsi128_si32(half));
+    return oe_float_of_bits((uint32_t)_mm_cvtsi128_si32(half));
 }
 
 INLINE __m256i round8(const float *x, float inverse) {
@@ -89,10 +77,10 @@ INLINE void round16(const float *x, float inverse, int8_t *q) {
 INLINE float largest(const float *x, int n) {
     uint32_t max = 0;
     for (int i = 0; i < n; i++) {
-        const uint32_t size = bits_of(x[i]) & 0x7fffffffu;
+        const uint32_t size = oe_float_bits(x[i]) & 0x7fffffffu;
         max = size <= 0x7f800000u && size > max ? size : max;
     }
-    return float_of(max);
+    return oe_float_of_bits(max);
 }
 
 /* Adding 1.5 * 2^23 leaves no bits below 1. */

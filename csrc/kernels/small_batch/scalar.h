@@ -42,6 +42,22 @@ static inline float oe_sb_block32_from_product(const oe_sb_block32_from *x, cons
     return (x->d * (float)oe_sb_dot(x->code, act->q, 32) + x->minus_eighth * (float)act->minus8) * act->d;
 }
 
+/* A block of 256 weights d * scale[j] * code[i], in 16 parts j (Q3_K, Q6_K) or 8 (IQ4_XS). */
+typedef struct oe_sb_block256 {
+    float d;
+    int8_t scale[16];
+    int8_t code[256];
+} oe_sb_block256;
+
+static inline float oe_sb_block256_product(int parts, const oe_sb_block256 *x, const oe_act256 *act) {
+    const int n = 256 / parts;
+    int32_t sum = 0;
+    for (int j = 0; j < parts; j++) {
+        sum += x->scale[j] * oe_sb_dot(x->code + n * j, act->q + n * j, n);
+    }
+    return x->d * (float)sum * act->d;
+}
+
 /* 32 codes of 4 bits from 16 bytes: the low halves are the first 16 codes, the high halves the others. */
 static inline void oe_sb_codes_of_4_bits(const uint8_t *p, int8_t code[32]) {
     for (int i = 0; i < 16; i++) {

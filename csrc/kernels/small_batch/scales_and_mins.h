@@ -34,7 +34,7 @@ static inline float oe_sb_product_with_mins(const weight_block *x, const oe_act2
 }
 
 #else
-#include "kernels/small_batch/lanes.h"
+#include "kernels/small_batch/tile_sums.h"
 
 /* d in the low half of each lane, dmin in the high half. */
 INLINE ints read_steps(window w) {
