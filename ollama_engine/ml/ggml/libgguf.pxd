@@ -1,6 +1,6 @@
 # ggml's gguf.h, and of ggml.h only what describes tensor types: the symbols this package calls, in header order.
 
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t
 
 
 cdef extern from "ggml.h" nogil:
@@ -51,18 +51,8 @@ cdef extern from "gguf.h" nogil:
     gguf_type gguf_get_kv_type(const gguf_context *ctx, int64_t key_id)
     gguf_type gguf_get_arr_type(const gguf_context *ctx, int64_t key_id)
 
-    uint8_t gguf_get_val_u8(const gguf_context *ctx, int64_t key_id)
-    int8_t gguf_get_val_i8(const gguf_context *ctx, int64_t key_id)
-    uint16_t gguf_get_val_u16(const gguf_context *ctx, int64_t key_id)
-    int16_t gguf_get_val_i16(const gguf_context *ctx, int64_t key_id)
-    uint32_t gguf_get_val_u32(const gguf_context *ctx, int64_t key_id)
-    int32_t gguf_get_val_i32(const gguf_context *ctx, int64_t key_id)
-    float gguf_get_val_f32(const gguf_context *ctx, int64_t key_id)
-    uint64_t gguf_get_val_u64(const gguf_context *ctx, int64_t key_id)
-    int64_t gguf_get_val_i64(const gguf_context *ctx, int64_t key_id)
-    double gguf_get_val_f64(const gguf_context *ctx, int64_t key_id)
-    bint gguf_get_val_bool(const gguf_context *ctx, int64_t key_id)
     const char *gguf_get_val_str(const gguf_context *ctx, int64_t key_id)
+    const void *gguf_get_val_data(const gguf_context *ctx, int64_t key_id)
     size_t gguf_get_arr_n(const gguf_context *ctx, int64_t key_id)
     const void *gguf_get_arr_data(const gguf_context *ctx, int64_t key_id)
     const char *gguf_get_arr_str(const gguf_context *ctx, int64_t key_id, size_t i)

@@ -200,9 +200,7 @@ cdef class Header:
         cdef int kind = lib.gguf_get_kv_type(ctx, index)
         if kind == lib.GGUF_TYPE_STRING:
             return self._string(ctx, index)
-        if kind in (lib.GGUF_TYPE_FLOAT32, lib.GGUF_TYPE_FLOAT64, lib.GGUF_TYPE_BOOL):
-            return _float_or_bool(ctx, index, kind)
-        return _integer(ctx, index, kind)
+        return _values(kind, lib.gguf_get_val_data(ctx, index), 1).item()
 
     cdef object _string(self, lib.gguf_context *ctx, int64_t index):
         cdef const char *text = lib.gguf_get_val_str(ctx, index)
@@ -241,40 +239,17 @@ cdef class Header:
         return found
 
 
-cdef object _float_or_bool(const lib.gguf_context *ctx, int64_t index, int kind):
-    if kind == lib.GGUF_TYPE_BOOL:
-        return bool(lib.gguf_get_val_bool(ctx, index))
-    if kind == lib.GGUF_TYPE_FLOAT32:
-        return float(lib.gguf_get_val_f32(ctx, index))
-    return lib.gguf_get_val_f64(ctx, index)
-
-
-cdef object _integer(const lib.gguf_context *ctx, int64_t index, int kind):
-    if kind == lib.GGUF_TYPE_UINT8:
-        return lib.gguf_get_val_u8(ctx, index)
-    if kind == lib.GGUF_TYPE_INT8:
-        return lib.gguf_get_val_i8(ctx, index)
-    if kind == lib.GGUF_TYPE_UINT16:
-        return lib.gguf_get_val_u16(ctx, index)
-    if kind == lib.GGUF_TYPE_INT16:
-        return lib.gguf_get_val_i16(ctx, index)
-    if kind == lib.GGUF_TYPE_UINT32:
-        return lib.gguf_get_val_u32(ctx, index)
-    if kind == lib.GGUF_TYPE_INT32:
-        return lib.gguf_get_val_i32(ctx, index)
-    if kind == lib.GGUF_TYPE_UINT64:
-        return lib.gguf_get_val_u64(ctx, index)
-    return lib.gguf_get_val_i64(ctx, index)
+cdef object _values(int kind, const void *data, size_t n):
+    """A copy of `n` values as an array of their type; bool where they are truth values."""
+    cdef object values = np.empty(n, dtype=_DTYPES[kind])
+    cdef uint8_t[::1] target = values.view(np.uint8)
+    if n:
+        memcpy(&target[0], data, target.shape[0])
+    return values != 0 if kind == lib.GGUF_TYPE_BOOL else values
 
 
 cdef object _numbers(const lib.gguf_context *ctx, int64_t index):
-    cdef int kind = lib.gguf_get_arr_type(ctx, index)
-    cdef size_t n = lib.gguf_get_arr_n(ctx, index)
-    cdef object found = np.empty(n, dtype=_DTYPES[kind])
-    cdef uint8_t[::1] target = found.view(np.uint8)
-    if n:
-        memcpy(&target[0], lib.gguf_get_arr_data(ctx, index), target.shape[0])
-    if kind == lib.GGUF_TYPE_BOOL:
-        found = found != 0
-    found.flags.writeable = False
-    return found
+    cdef object numbers = _values(lib.gguf_get_arr_type(ctx, index), lib.gguf_get_arr_data(ctx, index),
+                                  lib.gguf_get_arr_n(ctx, index))
+    numbers.flags.writeable = False
+    return numbers

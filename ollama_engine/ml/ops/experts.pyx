@@ -15,6 +15,7 @@ from ollama_engine.ml.ggml.libsmallbatch cimport (
     oe_experts_acts_size, oe_experts_multiply_op, oe_experts_plan_op, oe_experts_plan_size, oe_experts_quantize_op,
     oe_sb_kernel, oe_sb_kernel_for, oe_weighted_sum_op,
 )
+from ollama_engine.ml.ops.operands cimport check_routed
 from ollama_engine.ml.ops.small_batch cimport custom, kernel_of
 from ollama_engine.ml.graph.row_check cimport limit_index
 from ollama_engine.ml.graph.tensor cimport Graph, Tensor, alive, describe, graph_of, wrap
@@ -23,27 +24,6 @@ from ollama_engine.ml.ops.small_batch import SMALL_BATCH_QUANTIZED
 
 # One thread sorts the ids, and counts them in 32 bits.
 cdef int64_t MAX_ROUTES = 1 << 22
-
-
-cdef int _check(Tensor experts, Tensor b, Tensor ids) except -1:
-    cdef lib.ggml_tensor *x = experts.ptr
-    cdef lib.ggml_tensor *y = b.ptr
-    cdef lib.ggml_tensor *i = ids.ptr
-    if not lib.ggml_is_contiguous(x):
-        raise ShapeError(f"mul_mat_id_small_batch: the experts {describe(experts)} must be contiguous")
-    if y.type != lib.GGML_TYPE_F32 or y.nb[0] != sizeof(float):
-        raise ShapeError(f"mul_mat_id_small_batch: the values must be f32 with contiguous rows, got {describe(b)}")
-    if i.type != lib.GGML_TYPE_I32 or i.nb[0] != sizeof(int):
-        raise ShapeError(f"mul_mat_id_small_batch: the ids must be i32 with contiguous rows, got {describe(ids)}")
-    if x.ne[3] != 1 or y.ne[3] != 1 or i.ne[2] != 1 or i.ne[3] != 1:
-        raise ShapeError("mul_mat_id_small_batch: experts and values have up to 3 dimensions, ids 2; "
-                         f"got {describe(experts)}, {describe(b)}, {describe(ids)}")
-    if x.ne[0] != y.ne[0] or i.ne[1] != y.ne[2] or i.ne[0] % y.ne[1]:
-        raise ShapeError(f"mul_mat_id_small_batch: {describe(experts)}, {describe(b)} and ids {describe(ids)} do not "
-                         f"fit: expected values [{x.ne[0]}, {i.ne[0]} or 1, {i.ne[1]}]")
-    if i.ne[0] > MAX_ROUTES // i.ne[1]:
-        raise ShapeError(f"mul_mat_id_small_batch: {describe(ids)} is more than {MAX_ROUTES} ids; use mul_mat_id")
-    return 0
 
 
 cdef Tensor _plan(Graph graph, Tensor ids, int64_t experts):
@@ -87,7 +67,11 @@ def mul_mat_id_small_batch(Tensor experts not None, Tensor b not None, Tensor id
     cdef lib.ggml_tensor *operands[3]
     cdef int64_t[4] ne
     kernel = kernel_of("mul_mat_id_small_batch", SMALL_BATCH_QUANTIZED, experts, instructions)
-    _check(experts, b, ids)
+    check_routed("mul_mat_id_small_batch", experts, b, ids)
+    if b.ptr.nb[0] != sizeof(float):
+        raise ShapeError(f"mul_mat_id_small_batch: the values must be f32 with contiguous rows, got {describe(b)}")
+    if ids.ptr.ne[0] > MAX_ROUTES // ids.ptr.ne[1]:
+        raise ShapeError(f"mul_mat_id_small_batch: {describe(ids)} is more than {MAX_ROUTES} ids; use mul_mat_id")
     plan = _plan(graph, ids, experts.ptr.ne[2])
     acts = _rounded(graph, b, ids, plan, kernel)
     operands[0], operands[1], operands[2] = experts.ptr, (<Tensor>acts).ptr, (<Tensor>plan).ptr

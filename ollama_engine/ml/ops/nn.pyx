@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t
 from ollama_engine.errors import ShapeError
 
 from ollama_engine.ml.ggml cimport libggml as lib
-from ollama_engine.ml.ops.operands cimport dense, finite, read_softcap
+from ollama_engine.ml.ops.operands cimport check_routed, dense, finite, read_softcap
 from ollama_engine.ml.graph.row_check cimport limit_index
 from ollama_engine.ml.graph.tensor cimport Graph, Tensor, describe, graph_of, root_of, wrap
 from ollama_engine.ml.graph.types cimport check_size
@@ -62,17 +62,7 @@ def mul_mat_id(Tensor experts not None, Tensor b not None, Tensor ids not None):
     cdef lib.ggml_tensor *i = ids.ptr
     cdef int64_t ne[4]
     _check_matrix("mul_mat_id", experts)
-    if y.type != lib.GGML_TYPE_F32:
-        raise ShapeError(f"mul_mat_id: the values must be f32, got {describe(b)}")
-    if i.type != lib.GGML_TYPE_I32 or i.nb[0] != sizeof(int):
-        raise ShapeError(f"mul_mat_id: the ids must be i32 with contiguous rows, got {describe(ids)}")
-    if x.ne[3] != 1 or y.ne[3] != 1 or i.ne[2] != 1 or i.ne[3] != 1:
-        raise ShapeError("mul_mat_id: experts and values have up to 3 dimensions, ids 2; "
-                         f"got {describe(experts)}, {describe(b)}, {describe(ids)}")
-    if x.ne[0] != y.ne[0] or i.ne[1] != y.ne[2] or i.ne[0] % y.ne[1]:
-        raise ShapeError(f"mul_mat_id: {describe(experts)}, {describe(b)} and ids {describe(ids)} do not fit")
-    if not lib.ggml_is_contiguous(x):
-        raise ShapeError(f"mul_mat_id: the experts {describe(experts)} must be contiguous")
+    check_routed("mul_mat_id", experts, b, ids)
     if i.ne[0] > x.ne[2]:
         raise ShapeError(f"mul_mat_id: {i.ne[0]} experts for each row, but there are {x.ne[2]}")
     if i.ne[0] * i.ne[1] > MAX_ROUTES // x.ne[2]:

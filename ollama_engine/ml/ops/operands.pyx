@@ -46,6 +46,26 @@ cdef int need_rows(Tensor a, str op) except -1:
     return 0
 
 
+cdef int check_routed(str op, Tensor experts, Tensor b, Tensor ids) except -1:
+    """Refuse what is no product of experts [n, m, e] with b f32 [n, used or 1, k] as ids i32 [used, k] say."""
+    cdef lib.ggml_tensor *x = experts.ptr
+    cdef lib.ggml_tensor *y = b.ptr
+    cdef lib.ggml_tensor *i = ids.ptr
+    if not lib.ggml_is_contiguous(x):
+        raise ShapeError(f"{op}: the experts {describe(experts)} must be contiguous")
+    if y.type != lib.GGML_TYPE_F32:
+        raise ShapeError(f"{op}: the values must be f32, got {describe(b)}")
+    if i.type != lib.GGML_TYPE_I32 or i.nb[0] != sizeof(int):
+        raise ShapeError(f"{op}: the ids must be i32 with contiguous rows, got {describe(ids)}")
+    if x.ne[3] != 1 or y.ne[3] != 1 or i.ne[2] != 1 or i.ne[3] != 1:
+        raise ShapeError(f"{op}: experts and values have up to 3 dimensions, ids 2; "
+                         f"got {describe(experts)}, {describe(b)}, {describe(ids)}")
+    if x.ne[0] != y.ne[0] or i.ne[1] != y.ne[2] or i.ne[0] % y.ne[1]:
+        raise ShapeError(f"{op}: {describe(experts)}, {describe(b)} and ids {describe(ids)} do not "
+                         f"fit: expected values [{x.ne[0]}, {i.ne[0]} or 1, {i.ne[1]}]")
+    return 0
+
+
 cdef lib.ggml_tensor *dense(Graph graph, Tensor a, str op) except NULL:
     """`a` with the strides of a newly made tensor of its shape. The graph needs room for one more tensor.
 

@@ -3,9 +3,9 @@
 On the CPU there are three ways: our small-batch kernels and ggml's general kernels, which both read the weight as it
 lies in the file, and ggml's kernels on a repacked copy. All are equally accurate, so the fastest is chosen. `TABLE`
 says for each kind of CPU where our kernels are the fastest. `python bench/kernel_choice.py` measures that table; the
-figures are in docs/performance.md. On the CPU at hand, `make bench-check` fails where one of ggml's kernels would be
-faster than ours (of six types; BENCH_CHECK=--all: of every type). Other devices have ggml's kernels only. A backend may
-have a `KernelChoice` of its own.
+figures are in docs/performance-history.md. On the CPU at hand, `make bench-check` fails where one of ggml's kernels
+would be faster than ours (of six types; BENCH_CHECK=--all: of every type). Other devices have ggml's kernels only. A
+backend may have a `KernelChoice` of its own.
 """
 
 from __future__ import annotations
@@ -49,6 +49,10 @@ same bits in any batch."""
 REPACKED_ROWS = 16
 """K-quants with fewer rows read the repacked copy; from here on, ggml's kernel for the original is faster."""
 
+_BLOCKS_OF_32 = dict.fromkeys(
+    ("q4_0", "q8_0", "mxfp4", "q4_1", "q5_0", "q5_1", "iq4_nl"), Borders(1, ALL, per_expert=256)
+)
+
 _AVX512_VNNI = {
     "q4_K": Borders(1, 32, per_expert=64),
     "q6_K": Borders(1, 32, per_expert=64),
@@ -56,15 +60,21 @@ _AVX512_VNNI = {
     "q3_K": Borders(1, 32, per_expert=64),
     "q2_K": Borders(1, 32, per_expert=64),
     "iq4_xs": Borders(1, 32, per_expert=64),
-    "q4_0": Borders(1, ALL, per_expert=256),
-    "q8_0": Borders(1, ALL, per_expert=256),
-    "mxfp4": Borders(1, ALL, per_expert=256),
-    "q4_1": Borders(1, ALL, per_expert=256),
-    "q5_0": Borders(1, ALL, per_expert=256),
-    "q5_1": Borders(1, ALL, per_expert=256),
-    "iq4_nl": Borders(1, ALL, per_expert=256),
+    **_BLOCKS_OF_32,
     "f16": Borders(1, 6),
     "bf16": Borders(1, 4, last_long=1),
+}
+
+_WITHOUT_AVX512 = {
+    "q4_K": Borders(1, ALL, per_expert=256),
+    "q6_K": Borders(2, ALL),
+    "q5_K": Borders(1, ALL, per_expert=64),
+    "q3_K": Borders(1, ALL, per_expert=64),
+    "q2_K": Borders(1, ALL, per_expert=64),
+    "iq4_xs": Borders(1, ALL, per_expert=64),
+    **_BLOCKS_OF_32,
+    "f16": Borders(1, 4),
+    "bf16": Borders(1, 8),
 }
 
 _MEASURED: dict[str, dict[str, Borders]] = {
@@ -83,40 +93,8 @@ _MEASURED: dict[str, dict[str, Borders]] = {
         "f16": Borders(1, 6),
         "bf16": Borders(1, 4, last_long=1),
     },
-    "avxvnni": {
-        "q4_K": Borders(1, ALL, per_expert=256),
-        "q6_K": Borders(2, ALL),
-        "q5_K": Borders(1, ALL, per_expert=64),
-        "q3_K": Borders(1, ALL, per_expert=64),
-        "q2_K": Borders(1, ALL, per_expert=64),
-        "iq4_xs": Borders(1, ALL, per_expert=64),
-        "q4_0": Borders(1, ALL, per_expert=256),
-        "q8_0": Borders(1, ALL, per_expert=256),
-        "mxfp4": Borders(1, ALL, per_expert=256),
-        "q4_1": Borders(1, ALL, per_expert=256),
-        "q5_0": Borders(1, ALL, per_expert=256),
-        "q5_1": Borders(1, ALL, per_expert=256),
-        "iq4_nl": Borders(1, ALL, per_expert=256),
-        "f16": Borders(1, 4),
-        "bf16": Borders(1, 8),
-    },
-    "avx2": {
-        "q4_K": Borders(1, ALL, per_expert=256),
-        "q6_K": Borders(2, 64),
-        "q5_K": Borders(1, ALL, per_expert=64),
-        "q3_K": Borders(1, ALL, per_expert=64),
-        "q2_K": Borders(1, ALL, per_expert=64),
-        "iq4_xs": Borders(1, ALL, per_expert=64),
-        "q4_0": Borders(1, ALL, per_expert=256),
-        "q8_0": Borders(1, ALL, per_expert=256),
-        "mxfp4": Borders(1, ALL, per_expert=256),
-        "q4_1": Borders(1, ALL, per_expert=256),
-        "q5_0": Borders(1, ALL, per_expert=256),
-        "q5_1": Borders(1, ALL, per_expert=256),
-        "iq4_nl": Borders(1, ALL, per_expert=256),
-        "f16": Borders(1, 4),
-        "bf16": Borders(1, 8),
-    },
+    "avxvnni": _WITHOUT_AVX512,
+    "avx2": _WITHOUT_AVX512 | {"q6_K": Borders(2, 64)},
 }
 """Measured on AMD Zen 4 and Zen 5 and on an Intel Xeon; AVX2 and AVX-VNNI against a ggml built without AVX-512.
 

@@ -1,4 +1,4 @@
-"""Which kernel a product asks for: the borders of docs/performance.md, told by the operations in the graph."""
+"""Which kernel a product asks for: the borders of docs/performance-history.md, seen by the operations in the graph."""
 
 from __future__ import annotations
 
