@@ -34,11 +34,11 @@ class Device:
     handle: int = field(default=0, repr=False, compare=False)
 
 
-def number_by_library(found: Iterable[Device]) -> tuple[Device, ...]:
+def number_by_library(devices: Iterable[Device]) -> tuple[Device, ...]:
     """The same devices, each with its number among those that the same library drives."""
     seen: Counter[str] = Counter()
     numbered = []
-    for device in found:
+    for device in devices:
         numbered.append(replace(device, index=seen[device.library]))
         seen[device.library] += 1
     return tuple(numbered)

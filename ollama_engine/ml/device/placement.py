@@ -42,14 +42,14 @@ class BackendParams:
         check_options(self)
 
 
-def choose_devices(found: Sequence[Device], params: BackendParams) -> tuple[Device, ...]:
+def choose_devices(devices: Sequence[Device], params: BackendParams) -> tuple[Device, ...]:
     """The devices that may be used, GPUs first, the CPU last as ggml's graph scheduler wants it."""
-    cpus = [d for d in found if d.kind == "cpu"]
+    cpus = [d for d in devices if d.kind == "cpu"]
     if not cpus:
         raise ConfigError("this build has no CPU backend; reinstall ollama_engine")
     if params.devices is not None:
-        return (*_named_devices(found, params), cpus[0])
-    gpus = [d for d in found if d.kind == "gpu"] or [d for d in found if d.kind == "igpu"]
+        return (*_named_devices(devices, params), cpus[0])
+    gpus = [d for d in devices if d.kind == "gpu"] or [d for d in devices if d.kind == "igpu"]
     if not gpus:
         _check_gpu_options_without_gpu(params)
         return (cpus[0],)
@@ -71,7 +71,7 @@ def worker_addresses(params: BackendParams) -> list[WorkerAddress]:
     return [] if params.gpu_layers == 0 else list(addresses)
 
 
-def _named_devices(found: Sequence[Device], params: BackendParams) -> list[Device]:
+def _named_devices(devices: Sequence[Device], params: BackendParams) -> list[Device]:
     """The devices that `devices` names, in that order. Raises ConfigError for names of none."""
     if params.main_gpu:
         raise ConfigError(Option("main_gpu"), " is for devices that are not named; put the first one first in ",
@@ -80,12 +80,12 @@ def _named_devices(found: Sequence[Device], params: BackendParams) -> list[Devic
         return []
     chosen: list[Device] = []
     for name in params.devices or ():
-        same = [device for device in found if device.kind != "cpu" and _is_named(device, name)]
+        same = [device for device in devices if device.kind != "cpu" and _is_named(device, name)]
         if not same:
             if name.upper() == "CPU":
                 raise ConfigError(Option("devices"), " names the CPU, which always computes what no other device does",
                                   advice=[("set ", Option("gpu_layers"), " to 0 to use nothing else")])  # fmt: skip
-            there = ", ".join(device.name for device in found if device.kind != "cpu") or "none beside the CPU"
+            there = ", ".join(device.name for device in devices if device.kind != "cpu") or "none beside the CPU"
             raise ConfigError(
                 Option("devices"), f" names {name!r}, which does not exist; there are: {there}",
                 advice=["leave it out to use all GPUs of this machine", "name a worker as rpc://HOST:PORT"],

@@ -81,10 +81,10 @@ class _Filling:
         if gpu not in self.begun:
             self.begun.append(gpu)
 
-    def fill(self, order: Sequence[int], wanted: int) -> bool:
-        """Put the last `wanted` items on GPUs, a run of them on each; whether all of them fit."""
+    def fill(self, order: Sequence[int], gpu_items: int) -> bool:
+        """Put the last `gpu_items` on GPUs, a run of them on each; whether all of them fit."""
         place = 0
-        for item in range(self.n_layers, self.n_layers - wanted, -1):
+        for item in range(self.n_layers, self.n_layers - gpu_items, -1):
             while place < len(order) and not self.fits(order[place], item):
                 place += 1
             if place == len(order):
@@ -92,21 +92,21 @@ class _Filling:
             self.put(order[place], item)
         return True
 
-    def fill_gaps(self, order: Sequence[int], wanted: int, *, force: bool = False) -> bool:
-        """Put those of the last `wanted` items on GPUs that still fit anywhere; whether none is left.
+    def fill_gaps(self, order: Sequence[int], gpu_items: int, *, force: bool = False) -> bool:
+        """Put those of the last `gpu_items` on GPUs that still fit anywhere; whether none is left.
 
         With `force` the GPU with most room takes those that do not fit.
         """
         begun = len(self.begun)
-        complete = self._fill_once(order, wanted, force)
+        complete = self._fill_once(order, gpu_items, force)
         while not complete and len(self.begun) > begun:  # the first GPU took the copies: others have room for more
             begun = len(self.begun)
-            complete = self._fill_once(order, wanted, force)
+            complete = self._fill_once(order, gpu_items, force)
         return complete
 
-    def _fill_once(self, order: Sequence[int], wanted: int, force: bool) -> bool:
+    def _fill_once(self, order: Sequence[int], gpu_items: int, force: bool) -> bool:
         complete = True
-        for item in range(self.n_layers, self.n_layers - wanted, -1):
+        for item in range(self.n_layers, self.n_layers - gpu_items, -1):
             if self.items[item] != self.cpu:
                 continue
             gpu = next((gpu for gpu in order if self.fits(gpu, item)), None)
@@ -162,12 +162,12 @@ class _Planner:
         return sorted(numbers, key=lambda gpu: (gpu != main, -self._limits[gpu], gpu))
 
     def plan(self) -> PlacementPlan:
-        wanted = self._options.gpu_layers
-        if not self._rooms or wanted == 0:
+        gpu_items = self._options.gpu_layers
+        if not self._rooms or gpu_items == 0:
             return self._result(self._new(self._most_experts, partial=True), place_vision=False)
-        if wanted is not None:
-            wanted = min(wanted, self._n_items)
-            filling = self._fitted(wanted) or self._demanded(wanted)
+        if gpu_items is not None:
+            gpu_items = min(gpu_items, self._n_items)
+            filling = self._fitted(gpu_items) or self._demanded(gpu_items)
         else:
             filling = self._fitted(self._n_items) or self._partial()
         self._fill_gaps_with_experts(filling)
@@ -177,22 +177,22 @@ class _Planner:
         if self._options.cpu_experts is None:
             filling.fill_gaps_with_experts()
 
-    def _fitted(self, wanted: int) -> _Filling | None:
-        """The last `wanted` items on GPUs with the fewest experts on the CPU; None where they do not fit."""
+    def _fitted(self, gpu_items: int) -> _Filling | None:
+        """The last `gpu_items` on GPUs with the fewest experts on the CPU; None where they do not fit."""
         low, high = self._fewest_experts, self._most_experts
-        best = self._attempt(wanted, low)
+        best = self._attempt(gpu_items, low)
         if best is not None or low == high:
             return best
         while low < high:  # the more experts on the CPU, the less the GPUs hold
             middle = (low + high) // 2
-            filling = self._attempt(wanted, middle)
+            filling = self._attempt(gpu_items, middle)
             best, low, high = (best, middle + 1, high) if filling is None else (filling, low, middle)
-        return best or self._attempt(wanted, high)
+        return best or self._attempt(gpu_items, high)
 
-    def _demanded(self, wanted: int) -> _Filling:
-        """The last `wanted` items on GPUs, where no plan would put them: in the reserve, or where nothing is left."""
+    def _demanded(self, gpu_items: int) -> _Filling:
+        """The last `gpu_items` on GPUs, where no plan would put them: in the reserve, or where nothing is left."""
         self._limits = [room.free for room in self._rooms]
-        filling = self._fitted(wanted) or self._attempt(wanted, self._most_experts, force=True)
+        filling = self._fitted(gpu_items) or self._attempt(gpu_items, self._most_experts, force=True)
         assert filling is not None, "force fills in any case"
         return filling
 
@@ -204,43 +204,43 @@ class _Planner:
             filling.fill_gaps(self._order, self._n_items)
             return filling
         counts = range(self._n_items, -1, -1)
-        fitting = (self._attempt(wanted, self._most_experts) for wanted in counts)
+        fitting = (self._attempt(gpu_items, self._most_experts) for gpu_items in counts)
         return next(filling for filling in fitting if filling is not None)
 
-    def _attempt(self, wanted: int, cpu_experts: int, *, force: bool = False) -> _Filling | None:
-        """The last `wanted` items on GPUs; None where they do not fit, unless `force`."""
-        partial = wanted < self._n_items or cpu_experts > 0
+    def _attempt(self, gpu_items: int, cpu_experts: int, *, force: bool = False) -> _Filling | None:
+        """The last `gpu_items` on GPUs; None where they do not fit, unless `force`."""
+        partial = gpu_items < self._n_items or cpu_experts > 0
         if self._options.tensor_split is not None:
             filling = self._new(cpu_experts, partial)
-            self._share_out(filling, wanted)
+            self._share_out(filling, gpu_items)
             return filling if force or all(filling.left(gpu) >= 0 for gpu in filling.begun) else None
         for n_gpus in range(1, len(self._order) + 1):
             filling = self._new(cpu_experts, partial)
-            if filling.fill(self._order[:n_gpus], wanted):
-                return self._evened(filling, wanted, cpu_experts, partial)
-        return filling if filling.fill_gaps(self._order, wanted, force=force) or force else None
+            if filling.fill(self._order[:n_gpus], gpu_items):
+                return self._evened(filling, gpu_items, cpu_experts, partial)
+        return filling if filling.fill_gaps(self._order, gpu_items, force=force) or force else None
 
     def _new(self, cpu_experts: int, partial: bool, limits: Sequence[int] | None = None) -> _Filling:
         return _Filling(self._sizes, self._limits if limits is None else limits, cpu_experts, partial)
 
-    def _evened(self, fitting: _Filling, wanted: int, cpu_experts: int, partial: bool) -> _Filling:
+    def _evened(self, fitting: _Filling, gpu_items: int, cpu_experts: int, partial: bool) -> _Filling:
         """The same with GPUs filled alike, so that none of several is full to the brim."""
         used = fitting.begun
         for step in range(1, STEPS if len(used) > 1 else 0):
             filling = self._new(cpu_experts, partial, [limit * step // STEPS for limit in self._limits])
-            if filling.fill(used, wanted) and filling.begun == used:
+            if filling.fill(used, gpu_items) and filling.begun == used:
                 filling.limits = self._limits
                 return filling
         return fitting
 
-    def _share_out(self, filling: _Filling, wanted: int) -> None:
-        """Put the last `wanted` items on GPUs, in device order, as many on each as its share of them."""
+    def _share_out(self, filling: _Filling, gpu_items: int) -> None:
+        """Put the last `gpu_items` on GPUs, in device order, as many on each as its share of them."""
         shares = [float(share) for share in self._options.tensor_split or ()]
         bounds = [sum(shares[: gpu + 1]) / sum(shares) for gpu in range(len(shares))]
-        for i in range(wanted):
-            position = (i + 0.5) / wanted
+        for i in range(gpu_items):
+            position = (i + 0.5) / gpu_items
             filling.put(next(g for g, bound in enumerate(bounds) if position <= bound or g == self._order[-1]),
-                        self._n_items - wanted + i)  # fmt: skip
+                        self._n_items - gpu_items + i)  # fmt: skip
 
     def _result(self, filling: _Filling, *, place_vision: bool) -> PlacementPlan:
         vision = filling.place_vision(self._order) if place_vision else filling.cpu

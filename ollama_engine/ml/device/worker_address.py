@@ -31,10 +31,10 @@ class WorkerAddress:
 
 def read_address(text: str) -> tuple[WorkerAddress, int | None]:
     """The worker that a device's name means, and which of its devices; None: all of them. Raises ConfigError."""
-    found = _FORM.fullmatch(text)
-    port = DEFAULT_PORT if found is None or found[2] is None else int(found[2])
-    if found is None or not 1 <= port <= 65535:
+    form = _FORM.fullmatch(text)
+    port = DEFAULT_PORT if form is None or form[2] is None else int(form[2])
+    if form is None or not 1 <= port <= 65535:
         raise ConfigError(
             Option("devices"), f" names a worker as rpc://HOST:PORT, or rpc://HOST:PORT/N for one device; got {text!r}"
         )
-    return WorkerAddress(found[1].strip("[]"), port), None if found[3] is None else int(found[3])
+    return WorkerAddress(form[1].strip("[]"), port), None if form[3] is None else int(form[3])

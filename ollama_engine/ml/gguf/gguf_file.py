@@ -184,16 +184,16 @@ def _read_header(path: str) -> Header:
     with open(path, "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         start = _Start(path, file, size)
-        wanted = _FIRST_READ
+        nbytes = _FIRST_READ
         while True:
-            data = start.read(min(wanted, size))
+            data = start.read(min(nbytes, size))
             try:
                 return Header(data, size)
             except HeaderFaultError as refusal:
                 fault = refusal.fault
             if fault.status != "need_more":
                 raise fault_error(path, fault, bytes(data[:64]))
-            wanted = min(max(fault.want, wanted + wanted // 2), MAX_HEADER)
+            nbytes = min(max(fault.want, nbytes + nbytes // 2), MAX_HEADER)
 
 
 class _Start:
@@ -206,19 +206,19 @@ class _Start:
         self._have = 0
         self._room = self._take(min(size, _ROOM))
 
-    def read(self, wanted: int) -> memoryview:
-        """The first `wanted` bytes. Raises ModelFormatError where the file has become shorter than that."""
-        if wanted > len(self._room):
+    def read(self, nbytes: int) -> memoryview:
+        """The first `nbytes` bytes. Raises ModelFormatError where the file has become shorter than that."""
+        if nbytes > len(self._room):
             before, self._room = self._room, self._take(min(self._size, MAX_HEADER))
             self._room[: self._have] = before[: self._have]
-        while self._have < wanted:
-            got = self._file.readinto(self._room[self._have : wanted])
+        while self._have < nbytes:
+            got = self._file.readinto(self._room[self._have : nbytes])
             if not got:
                 raise ModelFormatError(
                     f"{self._path}: the file became shorter while it was read; is it still being written?"
                 )
             self._have += got
-        return self._room[:wanted]
+        return self._room[:nbytes]
 
     @staticmethod
     def _take(size: int) -> memoryview:
@@ -295,10 +295,10 @@ def _merge_tensors(paths: tuple[str, ...], parts: list[Header]) -> dict[str, Ten
     return merged
 
 
-def _check_tensor_count(paths: tuple[str, ...], metadata: Mapping[str, MetadataValue], found: int) -> None:
+def _check_tensor_count(paths: tuple[str, ...], metadata: Mapping[str, MetadataValue], n_tensors: int) -> None:
     expected = metadata.get("split.tensors.count")
-    if len(paths) > 1 and expected is not None and expected != found:
+    if len(paths) > 1 and expected is not None and expected != n_tensors:
         raise ModelFormatError(
-            f"{paths[0]}: the parts of this model hold {found} tensors together, but split.tensors.count is "
+            f"{paths[0]}: the parts of this model hold {n_tensors} tensors together, but split.tensors.count is "
             f"{expected}; they do not belong together, download them again"
         )

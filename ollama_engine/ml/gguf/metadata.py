@@ -141,11 +141,11 @@ class Metadata:
 
 
 def _architecture(values: Mapping[str, MetadataValue]) -> str:
-    found = values.get("general.architecture")
-    if not isinstance(found, str) or not found:
-        told = "is missing" if found is None else f"holds {_shown(found)}, expected a name"
-        raise ModelFormatError(f"metadata key 'general.architecture' {told}; the file does not say what model it is")
-    return found
+    name = values.get("general.architecture")
+    if not isinstance(name, str) or not name:
+        fault = "is missing" if name is None else f"holds {_shown(name)}, expected a name"
+        raise ModelFormatError(f"metadata key 'general.architecture' {fault}; the file does not say what model it is")
+    return name
 
 
 def _uniform(value: MetadataValue) -> object:

@@ -140,18 +140,18 @@ def devices_of_workers(names: Iterable[str]) -> tuple[Device, ...]:
 
     A name with a number (rpc://HOST:PORT/1) asks for all devices of its worker, too, and has to be one of them.
     """
-    found: dict[WorkerAddress, tuple[Device, ...]] = {}
+    by_worker: dict[WorkerAddress, tuple[Device, ...]] = {}
     for name in names:
         if not name.startswith(SCHEME):
             continue
         address, number = read_address(name)
-        if address not in found:
+        if address not in by_worker:
             with WorkerClient(address) as client:
-                found[address] = client.devices()
-        if number is not None and number >= len(found[address]):
-            there = ", ".join(device.name for device in found[address])
+                by_worker[address] = client.devices()
+        if number is not None and number >= len(by_worker[address]):
+            there = ", ".join(device.name for device in by_worker[address])
             raise ConfigError(Option("devices"), f" names {name!r}, which the worker does not have; it has: {there}")
-    return tuple(device for devices in found.values() for device in devices)
+    return tuple(device for devices in by_worker.values() for device in devices)
 
 
 def _connected(address: WorkerAddress) -> socket.socket:
