@@ -1,4 +1,4 @@
-"""The buffers and numbers that callers give a Sampler, checked and as C takes them; arguments.py has the other checks."""
+"""Buffers and numbers that callers give a Sampler, checked and as C takes them; arguments.py has the other checks."""
 
 from operator import index
 

@@ -19,12 +19,12 @@ CYTHON = sorted([*PACKAGE.rglob("*.pyx"), *PACKAGE.rglob("*.pxd")])
 C_SOURCES = sorted((ROOT / "csrc").rglob("*.[ch]"))
 
 MAX_PYTHON_LINES = 345
-MAX_CYTHON_LINES = 420
+MAX_CYTHON_LINES = 400
 MAX_C_LINES = 420
 MAX_FUNCTION_LINES = 70
 MAX_COLUMNS = 120
 # One row for each name: a table is read, not understood.
-TABLES = {"pretokenizer_table.py"}
+TABLES = {"pretokenizer_table.py", "libggml.pxd"}
 # The public constructor lists its options once in its signature, once for readers, once for EngineConfig.
 LONG_FUNCTIONS = {"engine.py:__init__"}
 
@@ -52,7 +52,7 @@ def test_sizes(path: Path) -> None:
 
 @for_each(CYTHON)
 def test_cython_sizes(path: Path) -> None:
-    assert lines(path) <= MAX_CYTHON_LINES, "one responsibility each; split it"
+    assert path.name in TABLES or lines(path) <= MAX_CYTHON_LINES, "one responsibility each; split it"
 
 
 @for_each(C_SOURCES)
