@@ -32,7 +32,8 @@ users set options in another way (flags, fields of a request) writes them with `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 __all__ = [
@@ -224,6 +225,17 @@ def short_of_memory(error: BaseException) -> NoMemoryError | None:
         return None
     cause = text.strip().splitlines()[-1] if text.strip() else type(error).__name__
     return NoMemoryError(f"no memory: {cause}", advice=["let the process have more address space (ulimit -v)"])
+
+
+@contextlib.contextmanager
+def naming_no_memory() -> Iterator[None]:
+    """Raise NoMemoryError for what Python raises where memory runs out: in an import that is put off, for example."""
+    try:
+        yield
+    except (ImportError, MemoryError, OSError, SystemError) as error:
+        if told := short_of_memory(error):
+            raise told from error
+        raise
 
 
 _NO_MEMORY = (

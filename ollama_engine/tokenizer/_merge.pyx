@@ -13,7 +13,7 @@ from libc.stdint cimport int32_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
-from ollama_engine.errors import ModelFormatError, TokenizerError
+from ollama_engine.errors import ModelFormatError, NoMemoryError, TokenizerError
 
 logger = logging.getLogger(__name__)
 
@@ -135,7 +135,7 @@ cdef int check(int status, Calls calls=None) except -1:
     if status == OE_STOPPED and calls is not None:
         raise calls.error
     if status < 0:
-        raise MemoryError("no memory for the tokenizer")
+        raise NoMemoryError("no memory for the tokenizer")
     if status > 0:
         raise TokenizerError(f"byte 0x{status - 1:02x} has no token in this vocabulary; remove it from the text")
     return 0

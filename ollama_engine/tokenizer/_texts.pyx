@@ -8,7 +8,7 @@ from libc.stdint cimport int32_t, uint32_t
 from libc.stdlib cimport free
 from libc.string cimport memset
 
-from ollama_engine.errors import ModelFormatError
+from ollama_engine.errors import ModelFormatError, NoMemoryError
 
 cdef extern from "tokenizer/charsmap.h" nogil:
     ctypedef struct oe_charsmap:
@@ -40,7 +40,7 @@ cdef enum:
 
 cdef int check(int status) except -1:
     if status < 0:
-        raise MemoryError("no memory for the tokenizer")
+        raise NoMemoryError("no memory for the tokenizer")
     return 0
 
 

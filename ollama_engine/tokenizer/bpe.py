@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ollama_engine.errors import ModelFormatError, short_of_memory
+from ollama_engine.errors import ModelFormatError, naming_no_memory
 from ollama_engine.tokenizer._merge import BpeMerger
 from ollama_engine.tokenizer.checkpoint import AT_ONCE, Checkpoint
 from ollama_engine.tokenizer.vocab import Vocabulary
@@ -37,14 +37,10 @@ class BpeModel:
     @cached_property
     def _pretokenizer(self) -> PreTokenizer:
         """Compiled for the first text, not on load: importing the regex library takes longer than reading a header."""
-        try:
+        with naming_no_memory():
             from ollama_engine.tokenizer.pretokenizer import PreTokenizer  # noqa: PLC0415
-        except ImportError as error:
-            if told := short_of_memory(error):
-                raise told from error
-            raise
 
-        return PreTokenizer(self._spec)
+            return PreTokenizer(self._spec)
 
     def encode(self, text: str, *, prefix: bool, checkpoint: Checkpoint = None) -> list[int]:
         """`prefix` has no meaning here: only SentencePiece puts a space before a text."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from ollama_engine.errors import NoMemoryError
 from ollama_engine.tokenizer import Tokenizer, bpe, from_metadata, pretokenizer, wordpiece
 from ollama_engine.tokenizer.pretokenizer import PreTokenizer
 from ollama_engine.tokenizer.pretokenizer_table import find_spec, pretokenizer_names
@@ -170,3 +172,33 @@ def test_runs_of_one_character_take_linear_time(story: Tokenizer) -> None:
     seconds(10)
     small = min(seconds(100_000) for _ in range(3))
     assert min(seconds(800_000) for _ in range(3)) < 8 * 4 * small
+
+
+# -- no memory ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        ImportError("_regex.so: failed to map segment from shared object"),
+        OSError(12, "Cannot allocate memory"),
+    ],
+)
+def test_no_memory_to_import_what_splits_texts(
+    bpe_vocab: Vocab, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first text imports it, long after the model was loaded."""
+
+    class NoMemory:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == pretokenizer.__name__:
+                raise error
+
+    tokenizer = from_metadata(bpe_metadata(*bpe_vocab, pre="llama-bpe"))
+    with monkeypatch.context() as patch:
+        patch.delitem(sys.modules, pretokenizer.__name__)
+        patch.setattr(sys, "meta_path", [NoMemory(), *sys.meta_path])
+        with pytest.raises(NoMemoryError, match="address space"):
+            tokenizer.encode("One day")
+    assert tokenizer.encode("One day")

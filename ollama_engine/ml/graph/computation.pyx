@@ -14,7 +14,7 @@ from ollama_engine.ml.device.hostmem import available_bytes
 
 from ollama_engine.ml.ggml cimport libggml as lib
 from ollama_engine.ml.graph.backend cimport DEVICE_SLOTS, Backend
-from ollama_engine.ml.graph.graph_walk cimport most_alive, structure_of
+from ollama_engine.ml.graph.graph_walk cimport check_plan_memory, most_alive, structure_of
 from ollama_engine.ml.ggml.libcompute cimport OE_THREW, oe_compute
 from ollama_engine.ml.graph.row_check cimport active_limits, check_rows
 from ollama_engine.ml.graph.tensor cimport Graph, Tensor, describe, root_of
@@ -242,6 +242,7 @@ cdef class Computation(Graph):
 
     cdef int measure_into(self, size_t *sizes) except -1:
         self.prepare()
+        check_plan_memory(self.graph)
         self.backend.check_free()
         self.detach()
         self.restore_operands()
@@ -270,6 +271,7 @@ cdef class Computation(Graph):
     cdef int plan(self, uint64_t structure) except -1:
         """Let the scheduler plan its memory for this graph, and grow it where needed."""
         cdef bool done = False
+        check_plan_memory(self.graph)
         self.restore_operands()
         self.backend.start_plan()
         self.assign_devices()

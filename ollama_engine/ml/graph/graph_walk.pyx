@@ -4,8 +4,14 @@ from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 
+from ollama_engine.errors import NoMemoryError
+
 from ollama_engine.ml.ggml cimport libggml as lib
 from ollama_engine.ml.graph.tensor cimport root_of
+
+# What ggml allocates to plan a graph: `node_alloc`, `hash_node` and pointers for a node, and `tallocr_chunk`s.
+cdef size_t PLAN_BYTES_PER_NODE = 1024
+cdef size_t PLAN_BYTES = 256 * 1024
 
 
 cdef class _Walk:
@@ -77,13 +83,24 @@ cdef uint64_t structure_of(lib.ggml_context *ctx, lib.ggml_cgraph *graph) except
     return seed
 
 
+cdef int check_plan_memory(lib.ggml_cgraph *graph) except -1:
+    """ggml ends the process where it gets no memory to plan a graph, so try the allocation first."""
+    cdef int n_nodes = lib.ggml_graph_n_nodes(graph)
+    cdef size_t size = PLAN_BYTES + n_nodes * PLAN_BYTES_PER_NODE
+    cdef void *probe = malloc(size)
+    if probe == NULL:
+        raise NoMemoryError(f"no memory to plan a graph of {n_nodes} operations: {size} bytes")
+    free(probe)
+    return 0
+
+
 cdef int most_alive(lib.ggml_context *ctx, lib.ggml_cgraph *graph) except -1:
     """An upper bound on the number of results and inputs that are alive at one time."""
     cdef _Walk walk = _walk(ctx)
     cdef int n_nodes = lib.ggml_graph_n_nodes(graph)
     cdef int *tables = <int *>calloc(2 * walk.count + n_nodes + 2, sizeof(int))
     if tables == NULL:
-        raise MemoryError
+        raise NoMemoryError(f"no memory to look at a graph of {lib.ggml_graph_n_nodes(graph)} operations")
     cdef int *last = tables
     cdef int *children = tables + walk.count
     cdef int *ends = tables + 2 * walk.count
@@ -155,7 +172,7 @@ cdef int expand_graph(lib.ggml_context *ctx, lib.ggml_cgraph *graph, lib.ggml_te
     cdef size_t depth = 1
     cdef int i
     if stack == NULL:
-        raise MemoryError
+        raise NoMemoryError(f"no memory to add {most} tensors to a graph")
     stack[0] = output
     while depth:
         top = stack[depth - 1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterator
 
-from ollama_engine.errors import ClosedError, ContextOverflowError, DeadlineError, Option
+from ollama_engine.errors import ClosedError, ContextOverflowError, DeadlineError, Option, short_of_memory
 from ollama_engine.runner.observe.metrics import Outcome
 from ollama_engine.runner.observe.monitor import Monitor, SlotInfo, outcome_of, slot_info
 from ollama_engine.runner.prefix.cache_manager import CacheManager
@@ -219,9 +219,10 @@ class RequestQueue:
             request.channel.send(event)
 
     def end(self, request: QueuedRequest, error: BaseException) -> None:
-        """End a request with an error, unless it has ended already."""
+        """End a request with an error, unless it has ended already. Python's own of short memory becomes ours."""
         if request.ended:
             return
+        error = short_of_memory(error) or error
         self.leave(request, outcome_of(error), keep=isinstance(error, (ClosedError, DeadlineError)))
         request.channel.send(error)
 

@@ -7,7 +7,7 @@ import errno
 import os
 from collections.abc import Iterator
 
-from ollama_engine.errors import ModelFormatError, NoMemoryError, Option, ShapeError, short_of_memory
+from ollama_engine.errors import ModelFormatError, NoMemoryError, Option, ShapeError, naming_no_memory
 
 __all__ = ["SMALLER", "does_not_fit", "naming"]
 
@@ -25,16 +25,13 @@ DEMOS = {"demo": "path", "demo-vision": "vision_path"}
 def naming(path: str) -> Iterator[None]:
     """Put the path into errors about the file's contents; turn a ShapeError of its tensors into ModelFormatError."""
     try:
-        yield
+        with naming_no_memory():
+            yield
     except ShapeError as error:
         raise ModelFormatError(f"{path}: its tensors cannot be computed with: {error}") from error
     except FileNotFoundError as error:
         if path in DEMOS:
             raise _no_demo(error, path) from None
-        raise
-    except (ImportError, MemoryError, OSError, SystemError) as error:
-        if told := short_of_memory(error):
-            raise told from error
         raise
     except ModelFormatError as error:
         if str(error).startswith(path):

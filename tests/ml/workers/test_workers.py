@@ -23,6 +23,7 @@ from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.storage import Storage
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.ml.workers import worker_client
+from ollama_engine.ml.workers.relay_ports import PORTS
 from ollama_engine.ml.workers.worker_client import WorkerClient
 from ollama_engine.ml.workers.workers import Worker
 from tests.support.waiting import eventually, join
@@ -338,15 +339,22 @@ def test_an_impostor_ends_no_process(wrong: bytes | None, told: str) -> None:
 
 @pytest.fixture
 def listening(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Ports at which this process has listened. The system gives the first of them for as long as it is free."""
+    """Ports at which this process has listened. The system gives the first of them for as long as it is free, and else
+    none that the tests before this one used: which those are is chance.
+    """
     ports: list[int] = []
     create = socket.create_server
+    used = set(PORTS._workers)
 
     def create_server(address: tuple[str, int], **options: Any) -> socket.socket:
         if address[1] == 0 and ports:
             with contextlib.suppress(OSError):
                 return create((address[0], ports[0]), **options)
-        made = create(address, **options)
+        with contextlib.ExitStack() as refused:
+            made = create(address, **options)
+            while address[1] == 0 and made.getsockname()[1] in used:
+                refused.enter_context(made)
+                made = create(address, **options)
         ports.append(made.getsockname()[1])
         return made
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from ollama_engine.errors import ClosedError, ComputeError, DeadlineError
+from ollama_engine.errors import ClosedError, ComputeError, DeadlineError, NoMemoryError
 from ollama_engine.runner.core.engine_core import EngineCore
 from ollama_engine.runner.core.request_queue import SWEEP_SECONDS
 from ollama_engine.runner.observe.monitor import Monitor
@@ -218,6 +218,15 @@ def test_who_waits_and_who_is_served() -> None:
     assert rig.queue.counts() == (2, 2)
     assert [slot.state for slot in rig.queue.slots()] == ["prompt", "waiting", "batches", "waiting"]
     del texts, starved
+
+
+def test_short_memory_of_python_ends_a_request_as_that_of_ggml() -> None:
+    rig = Rig()
+    texts, raised = rig.pieces(5), MemoryError()
+    rig.queue.end(texts, raised)
+    (told,) = events(texts)
+    assert isinstance(told, NoMemoryError)
+    assert "address space" in str(told)
 
 
 def test_giving_up_ends_all_kinds() -> None:
