@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from ollama_engine import Engine, SamplingParams, demo
-from ollama_engine.errors import ContextOverflowError, DeadlineError, EngineError, TokenizerError
+from ollama_engine.errors import ClosedError, ContextOverflowError, DeadlineError, EngineError, TokenizerError
+from ollama_engine.runner.request.preparing import Preparing
+from tests.support.waiting import eventually
 
 ANSWER = SamplingParams(max_tokens=1, temperature=0)
 WORDS = "once upon a time " * 60_000
@@ -111,6 +113,33 @@ def test_a_cancelled_task_stops_waiting(engine: Engine, name: str) -> None:
     while engine.slots():
         assert time.monotonic() < deadline
         time.sleep(0.001)
+
+
+@pytest.mark.parametrize("way", ["astream", "achat_stream"])
+def test_a_closed_stream_ends_its_reading(engine: Engine, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[BaseException] = []
+    check = Preparing.check
+
+    def noted(self: Preparing) -> None:
+        try:
+            check(self)
+        except ClosedError as error:
+            ended.append(error)
+            raise
+
+    monkeypatch.setattr(Preparing, "check", noted)
+
+    async def close() -> None:
+        prompt = LINES if way == "astream" else messages(LINES)
+        stream = getattr(engine, way)(prompt, ANSWER, **CUT)
+        task = asyncio.ensure_future(anext(stream))
+        await asyncio.sleep(0.03)
+        await stream.aclose()
+        with contextlib.suppress(EngineError, StopAsyncIteration):
+            await task
+
+    asyncio.run(close())
+    eventually(lambda: ended)
 
 
 def test_what_is_wrong_with_a_long_prompt_comes_with_the_first_chunk(engine: Engine) -> None:

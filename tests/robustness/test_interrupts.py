@@ -26,6 +26,8 @@ PATIENCE = 20
 PROMPT = [5, 77, 200, 31, 8]
 NEW = [1, 2, 3]
 ENDLESS = SamplingParams(temperature=0, logit_bias=NO_END)
+QUESTION = [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]
+TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
 SHIFT: Any = {"on_overflow": "shift"}
 POINTS = 600
 """Where an answer without end is interrupted: before so many calls have returned."""
@@ -99,11 +101,12 @@ def interrupted_at(call: Callable[[], object], point: int) -> KeyboardInterrupt 
     return None
 
 
-@pytest.mark.parametrize("way", ["generate", "list", "stream", "submit", "fork", "logits", "score"])
+@pytest.mark.parametrize("way", ["generate", "list", "stream", "submit", "fork", "logits", "score", "chat"])
 def test_an_interrupt_anywhere_cancels_a_request(engine: Engine, way: str) -> None:
     other = engine.submit(PROMPT, greedy(3))
     other.result()
     engine.score(PROMPT, [1])  # which imports what scoring needs
+    engine.chat(QUESTION, greedy(1), template=TEMPLATE)
     made: list[Any] = []
     calls: dict[str, Callable[[], object]] = {
         "generate": lambda: engine.generate(PROMPT, ENDLESS, **SHIFT),
@@ -113,6 +116,7 @@ def test_an_interrupt_anywhere_cancels_a_request(engine: Engine, way: str) -> No
         "fork": lambda: made.append(engine.fork(other, ENDLESS, **SHIFT)),
         "logits": lambda: engine.logits(PROMPT * 4),
         "score": lambda: engine.score(PROMPT * 4, [[1, 2], [3, 4]]),
+        "chat": lambda: engine.chat(QUESTION, ENDLESS, template=TEMPLATE, drop_messages=True, **SHIFT),
     }
     for point in range(POINTS):
         error = interrupted_at(calls[way], point)
@@ -120,7 +124,7 @@ def test_an_interrupt_anywhere_cancels_a_request(engine: Engine, way: str) -> No
             break
         wait_until_idle(engine)
     assert point > 20
-    assert (error is None) == (way not in ("generate", "list"))
+    assert (error is None) == (way not in ("generate", "list", "chat"))
     for request in made:
         request.cancel()
 

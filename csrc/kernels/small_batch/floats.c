@@ -18,7 +18,7 @@
 
 #define BYTES (2 * OE_LANES)
 #define SINGLE_WEIGHTS 4 /* rows of weights at a time for a single row of activations */
-#define NEAR_ENOUGH 4096 /* least distance in bytes to prefetch: anything nearer arrives too late */
+#define NEAR_ENOUGH 4096 /* least distance in bytes to prefetch: nearer arrives too late */
 
 INLINE lanes weights16(const oe_sb_type type, const uint8_t *x) {
     return type == OE_SB_F16 ? lanes_from_f16(x) : lanes_from_bf16(x);

@@ -21,7 +21,7 @@
 typedef struct window {
     const uint8_t *at;
     size_t near, far;
-    const uint8_t *ahead; /* as many bytes, to be fetched meanwhile; or NULL */
+    const uint8_t *ahead; /* what to prefetch meanwhile, as many bytes; or NULL */
 } window;
 
 #if defined(__AVX512VNNI__)

@@ -20,11 +20,13 @@ class AnswerReader:
     """Reads one answer. A malformed call is content too: no text gets lost.
 
     has_value: whether a format of the request is that of the content, not what forces a call.
+    dropped_messages: how many messages its prompt lacks; the first chunk says it.
     """
 
-    def __init__(self, parser: Parser, *, has_value: bool = True) -> None:
+    def __init__(self, parser: Parser, *, has_value: bool = True, dropped_messages: int = 0) -> None:
         self._parser = parser
         self._has_value = has_value
+        self._dropped_messages = dropped_messages
         self._called = False
 
     def read(self, chunk: Chunk) -> ChatChunk:
@@ -33,6 +35,7 @@ class AnswerReader:
         if chunk.finish_reason is not None:
             events = [*events, *self._parser.finish()]
         self._called = self._called or any(isinstance(event, ToolCallEnd) for event in events)
+        dropped_messages, self._dropped_messages = self._dropped_messages, 0
         return ChatChunk(
             content="".join(map(_content, events)),
             reasoning="".join(event.text for event in events if isinstance(event, ReasoningDelta)),
@@ -44,6 +47,7 @@ class AnswerReader:
             prompt_logprobs=chunk.prompt_logprobs,
             reader=chunk.reader if self._has_value else None,
             prompt_token_ids=chunk.prompt_token_ids,
+            dropped_messages=dropped_messages,
         )
 
     def _finish_reason(self, chunk: Chunk) -> ChatFinishReason | None:

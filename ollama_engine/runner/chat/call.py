@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ollama_engine.runner.chat.answer_reader import AnswerReader
@@ -22,7 +21,18 @@ if TYPE_CHECKING:
     from ollama_engine.runner.request.results import Chunk
     from ollama_engine.runner.schedule.sequence import Generation
 
-__all__ = ["ChatCall"]
+__all__ = ["ChatCall", "ChunkReader"]
+
+
+class ChunkReader:
+    """Reads the chunks of an answer whose prompt is still to be rendered. It holds nothing of the conversation."""
+
+    answer: AnswerReader | None = None
+
+    def __call__(self, chunk: Chunk) -> ChatChunk:
+        """A chunk as the answer's dialect reads it. Chunks come in their order, each once."""
+        assert self.answer is not None, "chunks come after the request was submitted"
+        return self.answer.read(chunk)
 
 
 class ChatCall(GenerationCall):
@@ -33,12 +43,11 @@ class ChatCall(GenerationCall):
         chat: ChatOptions, options: RequestOptions,
     ) -> None:  # fmt: skip
         super().__init__(submission, "", params, options)
+        self.read = ChunkReader()
         self._preparation = preparation
         self._conversation = preparation.read(messages, chat)
         self._chat = chat
         self._forced: ForcedCall | None = None
-        self._reader: AnswerReader | None = None
-        self._dropped_messages = 0
 
     @property
     def prepares_long(self) -> bool:
@@ -50,18 +59,8 @@ class ChatCall(GenerationCall):
         self.options = prepared.request_options(self.options)
         self.prompt, self.inputs, self.params = prepared.segments, prepared.inputs, prepared.params
         self.show_special, self._forced = prepared.show_special, prepared.forced
-        self._reader = prepared.reader()
-        self._dropped_messages = prepared.dropped_messages
+        self.read.answer = prepared.reader()
         self._preparing.check()
-
-    def read(self, chunk: Chunk) -> ChatChunk:
-        """A chunk of the answer, as its dialect reads it. Chunks come in their order, each once."""
-        assert self._reader is not None, "chunks come after the request was submitted"
-        read = self._reader.read(chunk)
-        if self._dropped_messages:
-            read = replace(read, dropped_messages=self._dropped_messages)
-            self._dropped_messages = 0
-        return read
 
     def _make(
         self, inputs: Inputs, params: SamplingParams, channel: RequestChannel, *, follows: Generation | None = None

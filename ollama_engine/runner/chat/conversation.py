@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from ollama_engine.chat.messages import Message, read_messages
@@ -25,13 +26,27 @@ class Conversation:
     variables: dict[str, Any]
 
     @property
-    def droppable(self) -> list[int]:
-        """Numbers of the messages that may be left out, the oldest first: not system messages, and not the last."""
-        return [number for number, message in enumerate(self.messages[:-1]) if message.role != "system"]
+    def droppable(self) -> list[list[int]]:
+        """Numbers of the messages that may be left out, the oldest first. Those of one list go together.
 
-    def without(self, numbers: Sequence[int]) -> Conversation:
+        A question goes with all that answers it; of the last question, which stays, the oldest call of a tool goes with
+        its results. Templates refuse one without the other, and questions that do not alternate with answers. System
+        messages stay, and so does what comes last.
+        """
+        roles = [message.role for message in self.messages]
+        last_question = max((number for number, role in enumerate(roles) if role == "user"), default=-1)
+        turns: list[list[int]] = []
+        for number, role in enumerate(roles):
+            if role in ("system", "developer"):
+                continue
+            if not turns or role == "user" or (role == "assistant" and number > last_question):
+                turns.append([])
+            turns[-1].append(number)
+        return [turn for turn in turns[:-1] if last_question not in turn]
+
+    def without(self, turns: Iterable[Iterable[int]]) -> Conversation:
         """The conversation without these messages."""
-        dropped = set(numbers)
+        dropped = set(chain.from_iterable(turns))
         return replace(self, messages=[each for number, each in enumerate(self.messages) if number not in dropped])
 
     @property

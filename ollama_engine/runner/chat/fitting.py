@@ -1,4 +1,4 @@
-"""Conversations that are longer than the context: how many of the oldest messages are left out."""
+"""Conversations that are longer than the context: how many of the oldest turns are left out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ollama_engine.chat.template import MessageTemplate
-from ollama_engine.runner.core.input_processor import prompt_inputs, segment_ids
+from ollama_engine.errors import ChatError
+from ollama_engine.runner.core.input_processor import prompt_inputs
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.request.inputs import Inputs
 from ollama_engine.segments import Media, Segment, Tokens
@@ -36,32 +37,38 @@ class RenderedChat:
 
 
 def fitted(
-    rendered: Callable[[int], RenderedChat], n_droppable: int, loaded: Loaded, checkpoint: Checkpoint
+    rendered: Callable[[int], RenderedChat], n_turns: int, loaded: Loaded, checkpoint: Checkpoint
 ) -> RenderedChat:
     """The conversation with as many messages as num_ctx has room for, and for one token of an answer.
 
-    `rendered(n)` renders it without the n oldest of `n_droppable` messages. With none of those left it may still be too
-    long. Images count for nothing here.
+    `rendered(n)` renders it without the n oldest of `n_turns` turns. With none of those left it may still be too long.
+    A set of messages that the template refuses does not fit. Images count for nothing here.
     """
-    fitting: dict[int, RenderedChat] = {}
+    kept: dict[int, RenderedChat] = {}
 
     def fits(n_dropped: int) -> bool:
-        chat = _counted(rendered(n_dropped), loaded, checkpoint)
-        if chat is not None:
-            fitting[n_dropped] = chat
-        return chat is not None
+        if checkpoint is not None:
+            checkpoint()
+        try:
+            chat, n_tokens = _counted(rendered(n_dropped), loaded, checkpoint)
+        except ChatError:
+            return False
+        has_room = n_tokens < loaded.num_ctx
+        if has_room or n_dropped == n_turns:
+            kept[n_dropped] = chat
+        return has_room
 
-    n_dropped = fewest_dropped(n_droppable, loaded.num_ctx, fits)
-    return fitting.get(n_dropped) or rendered(n_dropped)
+    n_dropped = fewest_dropped(n_turns, loaded.num_ctx, fits)
+    return kept.get(n_dropped) or rendered(n_dropped)
 
 
-def fewest_dropped(n_droppable: int, num_ctx: int, fits: Callable[[int], bool]) -> int:
-    """How many messages have to go at least, found by bisection; all of them where even that is not enough.
+def fewest_dropped(n_turns: int, num_ctx: int, fits: Callable[[int], bool]) -> int:
+    """How many turns have to go at least, found by bisection; all of them where even that is not enough.
 
-    No number is tried twice, and not all of them: then it is the only one left.
+    No number is tried twice, and not all of them where there are some: then it is the only one left.
     """
-    # Each message has a token or more, so this many are too few, and counting the rest would take long.
-    too_few, enough = max(0, n_droppable - num_ctx), n_droppable
+    # Each turn has a token or more, so this many are too few, and counting the rest would take long.
+    too_few, enough = max(0, n_turns - num_ctx), n_turns
     if too_few == 0 and fits(0):
         return 0
     while enough - too_few > 1:
@@ -70,11 +77,11 @@ def fewest_dropped(n_droppable: int, num_ctx: int, fits: Callable[[int], bool]) 
     return enough
 
 
-def _counted(chat: RenderedChat, loaded: Loaded, checkpoint: Checkpoint) -> RenderedChat | None:
-    """The conversation with its inputs, where it fits and has no images; None where it does not fit."""
+def _counted(chat: RenderedChat, loaded: Loaded, checkpoint: Checkpoint) -> tuple[RenderedChat, int]:
+    """(the conversation, with its inputs where it has no images; the number of its tokens)."""
     prompt = chat.prompt
     texts = [segment for segment in prompt if not isinstance(segment, Media)]
     if len(texts) < len(prompt):
-        return chat if len(segment_ids(loaded, texts)) < loaded.num_ctx else None
+        return chat, len(prompt_inputs(loaded, texts, checkpoint=checkpoint)) if texts else 0
     inputs = prompt_inputs(loaded, prompt, checkpoint=checkpoint)
-    return replace(chat, inputs=inputs) if len(inputs) < loaded.num_ctx else None
+    return replace(chat, inputs=inputs), len(inputs)

@@ -48,8 +48,9 @@ class TemplateKeywords(TypedDict, total=False):
         template_variables: whatever else the template reads.
         trust_contents: parse control tokens in contents, names, tools and documents too. Only where none of them comes
             from somebody else (default False).
-        drop_messages: leave out the oldest messages that num_ctx has no room for, but no system message and not the
-            last; the answer says how many (default False: `on_overflow` alone decides).
+        drop_messages: leave out the oldest turns that num_ctx has no room for: questions with their answers, then calls
+            of tools with their results. System messages, the last question and the last message stay. The answer says
+            how many messages are gone (default False: `on_overflow` alone decides).
     """
 
     tools: Sequence[Any] | None

@@ -95,7 +95,7 @@ class PreparedChat:
     def reader(self) -> AnswerReader:
         """A new parser of the answer."""
         parser = self.dialect.parser(tools=self.tools, reasoning_open=self.reasoning_open)
-        return AnswerReader(parser, has_value=self.forced is None)
+        return AnswerReader(parser, has_value=self.forced is None, dropped_messages=self.dropped_messages)
 
     def with_budget(self, options: RequestOptions) -> RequestOptions:
         """`options`, with a reasoning budget in tokens made one of this dialect. Raises ChatError where it has none.
@@ -235,14 +235,17 @@ class ChatPreparation:
         self, given: Conversation, options: ChatOptions, *, add_generation_prompt: bool, checkpoint: Checkpoint = None
     ) -> RenderedChat:
         """The prompt, without as many of the oldest messages as options say. No set of messages is rendered twice."""
+        turns = given.droppable if options.drop_messages else []
 
-        def rendered(n_dropped: int) -> RenderedChat:
-            kept = given.without(given.droppable[:n_dropped])
-            return self._rendered(kept, options, n_dropped, add_generation_prompt=add_generation_prompt)
+        def rendered(n_turns: int) -> RenderedChat:
+            dropped = turns[:n_turns]
+            return self._rendered(
+                given.without(dropped), options, sum(map(len, dropped)), add_generation_prompt=add_generation_prompt
+            )
 
         if not options.drop_messages:
             return rendered(0)
-        return fitted(rendered, len(given.droppable), self._loaded, checkpoint)
+        return fitted(rendered, len(turns), self._loaded, checkpoint)
 
     def _rendered(
         self, given: Conversation, options: ChatOptions, n_dropped: int, *, add_generation_prompt: bool

@@ -32,10 +32,11 @@ def fork_options(
     """Options of a fork of `source` when the tokens `taken` have come, and what of its answer they go on with.
 
     A format goes on where it is the source's; another one begins. A budget that is given counts from here on, for
-    reasoning that is under way. Raises ConfigError as `RequestOptions.replaced` does, and for a budget that would end
-    the reasoning otherwise than the source's, which the format waits for.
+    reasoning that is under way. `truncate_prompt` is not inherited: this prompt ends with an answer. Raises ConfigError
+    as `RequestOptions.replaced` does, and for a budget that would end the reasoning otherwise than the source's, which
+    the format waits for.
     """
-    options = source.options.replaced(keywords)
+    options = replace(source.options, truncate_prompt=True).replaced(keywords)
     if "format" in keywords and not _same_format(options.format, source.options.format):
         return options, NOTHING_YET
     constraint = source.constraint

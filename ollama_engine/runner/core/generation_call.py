@@ -57,15 +57,16 @@ class GenerationCall(EngineCall[list[Completion]]):
 
     @property
     def takes_long(self) -> bool:
-        return self._submission.takes_long(self.options, self.prompt)
+        return self.prepares_long or self._submission.takes_long(self.options, self.prompt)
 
     def hand_in(self) -> None:
         check_params(self.params)
+        self.prepare()
         name = "prompts" if is_many(self.prompt) else None
         made: list[Generation] = []
         for number, prompt in enumerate(many(self.prompt)):
             with about_one(name, number):
-                inputs, first = self._submission.inputs(prompt, self._preparing), None
+                inputs, first = self._inputs_of(prompt), None
                 for params in self._count.variants(self.params):
                     made.append(self._make(inputs, params, self.channel(), follows=first))
                     first = first or made[-1]
@@ -141,9 +142,11 @@ class GenerationCall(EngineCall[list[Completion]]):
         return generation
 
     def _inputs(self) -> Inputs:
-        if self.inputs is not None:
-            return self.inputs
-        return self._submission.inputs(cast(Prompt, self.prompt), self._preparing)
+        """The inputs of the one prompt."""
+        return self._inputs_of(cast(Prompt, self.prompt))
+
+    def _inputs_of(self, prompt: Prompt) -> Inputs:
+        return self._submission.inputs(prompt, self._preparing) if self.inputs is None else self.inputs
 
     def _inputs_at_once(self) -> Inputs | None:
         """The inputs of a prompt that an event loop may wait for, whose errors are raised here; None of another."""

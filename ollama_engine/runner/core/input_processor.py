@@ -45,6 +45,7 @@ SHORTEN, REWIND = "shorten it", "append less or rewind it"
 LARGER = ("choose a larger ", NUM_CTX)
 _USUAL = RequestOptions()
 CUT = ("let it be cut with ", Option("on_overflow", "truncate"), " or ", Option("on_overflow", "shift"))
+LET_CUT = ("let it be cut: leave ", Option("truncate_prompt"), " out")
 
 
 def prompt_inputs(
@@ -161,7 +162,7 @@ def new_generation(
     n_prompt, keep = len(inputs), 0
     ids = tuple(inputs.text_tokens()) if options.prompt_token_ids else None
     if options.on_overflow == "error" or not options.truncate_prompt:
-        _check_room(n_prompt, loaded.num_ctx, params, in_session=pinned is not None)
+        _check_room(n_prompt, loaded.num_ctx, params, options, in_session=pinned is not None)
     if options.on_overflow != "error":
         inputs, keep = _truncated(inputs, loaded.num_ctx, params, options)
     _check_groups(inputs, loaded)
@@ -313,14 +314,17 @@ def _checked(ids: list[int], loaded: Loaded) -> list[int]:
     return ids
 
 
-def _check_room(n_prompt: int, num_ctx: int, params: SamplingParams, *, in_session: bool) -> None:
+def _check_room(
+    n_prompt: int, num_ctx: int, params: SamplingParams, options: RequestOptions, *, in_session: bool
+) -> None:
     """Raise ContextOverflowError where the prompt does not fit, or leaves no room for a first token."""
     if n_prompt < num_ctx or (n_prompt == num_ctx and params.max_tokens == 0):
         return
     has = f"the session comes to {n_prompt} tokens" if in_session else f"the prompt has {n_prompt} tokens"
     full = ": no place is left for an answer" if n_prompt == num_ctx else ""
+    cut = CUT if options.on_overflow == "error" else LET_CUT
     raise ContextOverflowError(
-        f"{has}, but ", NUM_CTX, f" is {num_ctx}{full}", advice=[REWIND if in_session else SHORTEN, LARGER, CUT]
+        f"{has}, but ", NUM_CTX, f" is {num_ctx}{full}", advice=[REWIND if in_session else SHORTEN, LARGER, cut]
     )
 
 

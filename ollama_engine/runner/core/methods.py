@@ -108,9 +108,10 @@ class GenerateMethods:
         The fork's prompt is the prompt of `request` and the tokens of all chunks taken from it (`Request.tokens`).
         Their cells in the cache are shared, not copied; the answer is the one that this prompt gets alone. Where the
         first prompt is still to be computed, the fork waits for that. Parameters and options that are not given are
-        those of `request`, but for `prompt_logprobs`. `max_tokens`, the seed, mirostat and adaptive-p start again from
-        the beginning. A format goes on in the middle of the answer; another one begins with the fork, and a given
-        `reasoning_budget` counts from it. Raises as `submit`, and ConfigError for a request of another Engine.
+        those of `request`, but for `prompt_logprobs` and `truncate_prompt`. `max_tokens`, the seed, mirostat and
+        adaptive-p start again from the beginning. A format goes on in the middle of the answer; another one begins with
+        the fork, and a given `reasoning_budget` counts from it. Raises as `submit`, and ConfigError for a request of
+        another Engine.
         """
         check_forkable(request, self)
         return self._ready().fork(request, params, options)

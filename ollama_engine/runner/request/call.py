@@ -89,7 +89,7 @@ class EngineCall(ABC, Generic[Value]):
     def wait(self) -> Value:
         """Hand it in, and wait for its value. Raises what `hand_in` raises, and what ended a request early."""
         events: SimpleQueue[NumberedEvent] = SimpleQueue()
-        self._put = events.put
+        self._begin(events.put)
 
         def until_it_ends() -> Value:
             self.hand_in()
@@ -108,7 +108,7 @@ class EngineCall(ABC, Generic[Value]):
         from ollama_engine.runner.request.astream import AsyncMailbox  # noqa: PLC0415
 
         events: AsyncMailbox[NumberedEvent] = AsyncMailbox()
-        self._put = events.put
+        self._begin(events.put)
 
         async def until_it_ends() -> Value:
             if self.takes_long:
@@ -126,6 +126,10 @@ class EngineCall(ABC, Generic[Value]):
             return self.value()
 
         return await arun_or_cancel(self.cancel, until_it_ends)
+
+    def _begin(self, put: Callable[[NumberedEvent], None]) -> None:
+        assert self._put is None, "a call is waited for once"
+        self._put = put
 
     def _is_over(self, number: int, event: Event) -> bool:
         """Take an event; whether its request has ended well. Raises what ended it early."""

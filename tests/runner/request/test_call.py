@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import threading
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -139,3 +141,26 @@ def test_a_cancelled_task_cancels_all_requests() -> None:
         return call
 
     assert all(channel.unwanted for channel in asyncio.run(run()).channels)
+
+
+def test_a_call_is_waited_for_once() -> None:
+    call = TwoAnswers((0, LAST), (1, LAST))
+    call.wait()
+    for value_of in (wait, coming):
+        with pytest.raises(AssertionError, match="once"):
+            value_of(call)
+
+
+def test_a_call_that_failed_is_freed_with_its_error() -> None:
+    """At once: it may hold images, and no collection of cycles need come."""
+    gc.disable()
+    try:
+        call = TwoAnswers((1, ClosedError("the second one")))
+        gone = weakref.ref(call)
+        with contextlib.suppress(ClosedError):
+            call.wait()
+        call.events = ()
+        del call
+        assert gone() is None
+    finally:
+        gc.enable()
