@@ -57,7 +57,7 @@ clients: $(VENV)/.clients .venv-litellm/.made
 # litellm takes no openai from 3 on, and llm takes no other: it has an environment of its own.
 .venv-litellm/.made:
 	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/pip install --quiet --disable-pip-version-check "litellm[mcp]>=1.50"
+	$(@D)/bin/pip install --quiet --disable-pip-version-check "litellm[mcp]>=1.50,<=1.110.2"
 	touch $@
 
 # Ray, for the tests of replicas and of jobs (skipped without). Its routers are an interface that Ray calls alpha: a new
