@@ -23,6 +23,7 @@ from ollama_engine.runner.request.request import Request
 from ollama_engine.runner.schedule.sequence import Generation
 from tests.support.tiny import write_tiny_llama
 from tests.support.tiny_answers import NO_END
+from tests.support.waiting import eventually
 
 PATIENCE = 30
 """Seconds after which something is taken to hang."""
@@ -154,6 +155,7 @@ def test_a_list_that_is_refused_does_not_begin(path: str) -> None:
     with open_engine(path, parallel=1, max_queue=1) as engine:
         running, waiting = engine.submit([1], LONG), engine.submit([2], LONG)
         next(running)
+        eventually(lambda: len(engine.slots()) == 2)  # the engine takes the second one in between two steps
         with pytest.raises(EngineBusyError):
             engine.generate([[3], [4], [5]], SHORT)
         assert len(engine.slots()) == 2
