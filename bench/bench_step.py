@@ -18,7 +18,7 @@ from ollama_engine import SamplingParams, demo
 from ollama_engine.config import EngineConfig
 from ollama_engine.input import FloatArray
 from ollama_engine.runner.core.engine_core import EngineCore
-from ollama_engine.runner.core.input_processor import new_generation
+from ollama_engine.runner.core.new_requests import new_generation
 from ollama_engine.runner.execute.executor import Executor
 from ollama_engine.runner.execute.graph import StepGraph
 from ollama_engine.runner.load.loading import Loaded, load

@@ -52,7 +52,7 @@ def time_loading(clock: Clock) -> None:
     clock.time("tokenizer", loading, "from_metadata")
     clock.time("backend", loading, "Backend")
     clock.time("map", Weights, "load")
-    clock.time("cache", loading, "_make_cache")
+    clock.time("cache", loading, "make_model_cache")
     clock.time("reserve", Executor, "reserve")
     clock.time("repack", Weights, "repack")
 

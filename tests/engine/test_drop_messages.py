@@ -13,7 +13,7 @@ from ollama_engine.chat.messages import read_messages
 from ollama_engine.errors import ChatError, ConfigError, ContextOverflowError, DeadlineError
 from ollama_engine.runner.chat.conversation import Conversation
 from ollama_engine.runner.chat.fitting import RenderedChat, fewest_dropped, fitted
-from ollama_engine.runner.chat.prepared import ChatPreparation
+from ollama_engine.runner.chat.preparation import ChatPreparation
 from ollama_engine.segments import Text
 
 SHORT = SamplingParams(max_tokens=2, temperature=0)

@@ -18,7 +18,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 CYTHON = sorted([*PACKAGE.rglob("*.pyx"), *PACKAGE.rglob("*.pxd")])
 C_SOURCES = sorted((ROOT / "csrc").rglob("*.[ch]"))
 
-MAX_PYTHON_LINES = 345
+MAX_PYTHON_LINES = 330
 MAX_CYTHON_LINES = 400
 MAX_C_LINES = 420
 MAX_FUNCTION_LINES = 70

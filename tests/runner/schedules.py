@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ollama_engine.errors import ContextOverflowError
 from ollama_engine.kvcache import CausalCache, CompositeCache
 from ollama_engine.runner.core.engine_core import EngineCore
-from ollama_engine.runner.core.input_processor import new_generation, new_scoring
+from ollama_engine.runner.core.new_requests import new_generation, new_scoring
 from ollama_engine.runner.load import loading
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.observe.monitor import Monitor
@@ -25,7 +25,8 @@ from ollama_engine.runner.request.inputs import Inputs
 from ollama_engine.runner.request.options import OnOverflow, RequestOptions
 from ollama_engine.runner.request.results import Chunk
 from ollama_engine.runner.schedule.row_readers import AllRows
-from ollama_engine.runner.schedule.sequence import Generation, ScheduledRequest, Scoring
+from ollama_engine.runner.schedule.scoring import Scoring
+from ollama_engine.runner.schedule.sequence import Generation, ScheduledRequest
 from ollama_engine.sample import SamplingParams
 from tests.kvcache.shrinking import give_cells
 

@@ -17,7 +17,7 @@ import pytest
 
 from ollama_engine import Engine, Session
 from ollama_engine.errors import ClosedError, ContextOverflowError, SessionFormatError
-from ollama_engine.runner.load import loading
+from ollama_engine.runner.load import caches
 from ollama_engine.runner.session import file as session_file
 from tests.support.mixed_model import mixed_llama
 from tests.support.tiny import write_tiny_llama
@@ -153,7 +153,7 @@ def test_for_another_cache_type_the_tokens_are_computed(path: str, saved: Path) 
 def test_windows_and_chunks_come_back(tmp_path: Path, memory: int, flash: Any) -> None:
     model = write_tiny_llama(tmp_path / "mixed.gguf", n_layer=6, seed=3).path
     options = {"kv_cache_type": "f32", "flash_attention": flash, "num_ctx": 256, "batch_size": 32}
-    with patch.object(loading, "RESUME_TOKENS", memory), mixed_llama():
+    with patch.object(caches, "RESUME_TOKENS", memory), mixed_llama():
         with open_engine(model, **options) as engine, answered(engine) as session:
             session.append(IDS)
             session.save(tmp_path / "saved")

@@ -14,7 +14,7 @@ import pytest
 
 from ollama_engine import Engine, Session
 from ollama_engine.errors import ContextOverflowError
-from ollama_engine.runner.load import loading
+from ollama_engine.runner.load import caches
 from tests.support.mixed_model import mixed_llama
 from tests.support.suite import slow_except
 from tests.support.tiny import write_tiny_llama
@@ -34,7 +34,7 @@ def engines(
     options: dict[str, Any] = {"num_ctx": NUM_CTX, "batch_size": 16, "threads": 1, "kv_cache_type": "f32"}
     with ExitStack() as stack:
         if request.param == "mixed":
-            stack.enter_context(patch.object(loading, "RESUME_TOKENS", 8))
+            stack.enter_context(patch.object(caches, "RESUME_TOKENS", 8))
             stack.enter_context(mixed_llama())
         path = write_tiny_llama(folder / "tiny.gguf", n_layer=3, seed=6).path
         walked = stack.enter_context(Engine(path, parallel=3, verify=True, **options))

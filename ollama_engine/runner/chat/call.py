@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ollama_engine.runner.chat.answer_reader import AnswerReader
 from ollama_engine.runner.chat.forced_call import ForcedCall, naming_tools
 from ollama_engine.runner.chat.options import ChatOptions
-from ollama_engine.runner.chat.prepared import ChatPreparation
+from ollama_engine.runner.chat.preparation import ChatPreparation
 from ollama_engine.runner.core.generation_call import GenerationCall
 from ollama_engine.runner.core.submission import Submission
 from ollama_engine.runner.request.options import RequestOptions

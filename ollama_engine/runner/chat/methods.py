@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     # A program that does not chat starts sooner without these, and without jinja2.
     from ollama_engine.runner.chat.call import ChatCall
     from ollama_engine.runner.chat.options import ChatKeywords, TemplateKeywords
-    from ollama_engine.runner.chat.prepared import ChatPreparation
+    from ollama_engine.runner.chat.preparation import ChatPreparation
     from ollama_engine.runner.chat.results import ChatResult
     from ollama_engine.runner.chat.streams import AsyncChatStream, ChatStream
     from ollama_engine.runner.core.submission import Submission
@@ -39,7 +39,7 @@ class ChatMethods:
     _chat_preparation: ChatPreparation | None = None
 
     def _preparation(self) -> ChatPreparation:
-        from ollama_engine.runner.chat.prepared import ChatPreparation  # noqa: PLC0415 (see above)
+        from ollama_engine.runner.chat.preparation import ChatPreparation  # noqa: PLC0415 (see above)
 
         loaded = self._open()
         if self._chat_preparation is None:

@@ -17,7 +17,6 @@ A sequence that leaves raises its epoch, so that the result of a step in flight 
 from __future__ import annotations
 
 import logging
-from typing import Protocol
 
 from ollama_engine.errors import ContextOverflowError, DeviceLostError
 from ollama_engine.kvcache import Cache
@@ -25,6 +24,7 @@ from ollama_engine.runner.core.request_queue import RequestQueue
 from ollama_engine.runner.core.steered_rows import prepare_masks
 from ollama_engine.runner.core.step_media import NO_STEP_MEDIA, encode_next, step_media
 from ollama_engine.runner.core.step_output import StepOutput, outcome, step_outputs
+from ollama_engine.runner.core.task import Task
 from ollama_engine.runner.execute.executor import Executor
 from ollama_engine.runner.media.image_reader import ImageReader
 from ollama_engine.runner.observe.metrics import MetricsSnapshot
@@ -36,7 +36,7 @@ from ollama_engine.runner.schedule.queued import QueuedRequest
 from ollama_engine.runner.schedule.scheduler import BatchLimits, SchedulerState, StepPlan, plan
 from ollama_engine.runner.schedule.sequence import Generation, ScheduledRequest
 
-__all__ = ["EngineCore", "Task"]
+__all__ = ["EngineCore"]
 
 log = logging.getLogger(__name__)
 
@@ -45,19 +45,6 @@ HEADROOM = 16
 
 CHECK_SECONDS = 1.0
 """Interval at which an idle engine checks its tables: with 131,072 cells a check takes 2 ms."""
-
-
-class Task(Protocol):
-    """Work that needs the cache while no step is in flight, such as saving a session.
-
-    Neither method raises: a task passes its result, or its error, to the caller that waits for it.
-    """
-
-    def run(self, core: EngineCore) -> None:
-        """Do the work on the engine thread."""
-
-    def fail(self, error: BaseException) -> None:
-        """Pass `error` to the caller instead: the engine is closing or has failed."""
 
 
 class EngineCore:
@@ -292,18 +279,8 @@ class EngineCore:
             sequence.awaited += entry.outputs > entry.read
         return True
 
-    def _propose(self) -> None:
-        """Let drafters propose tokens. A drafter that raises ends its request."""
-        for sequence in list(self.queue.running.values()):
-            if not isinstance(sequence, Generation) or sequence.drafter is None:
-                continue
-            try:
-                sequence.propose()
-            except Exception as error:
-                self.queue.end(sequence, error)
-
     def _plan(self) -> StepPlan | None:
-        self._propose()
+        self.queue.propose()
         candidates = self.queue.candidates()
         if not candidates:
             return None

@@ -14,8 +14,9 @@ from typing import Any
 
 from ollama_engine.errors import ClosedError, ComputeError, DeviceLostError, EngineBusyError, NoMemoryError, Option
 from ollama_engine.ml.gguf.mapped_files import MappedFiles
-from ollama_engine.runner.core.engine_core import EngineCore, Task
+from ollama_engine.runner.core.engine_core import EngineCore
 from ollama_engine.runner.core.request_queue import SWEEP_SECONDS
+from ollama_engine.runner.core.task import Task
 from ollama_engine.runner.observe.monitor import Monitor, report
 from ollama_engine.runner.schedule.queued import QueuedRequest
 

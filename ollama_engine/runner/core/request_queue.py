@@ -13,7 +13,7 @@ from ollama_engine.runner.request.preparing import late
 from ollama_engine.runner.request.results import Result
 from ollama_engine.runner.schedule.queued import BatchedRequest, QueuedRequest
 from ollama_engine.runner.schedule.scheduler import FAIR_EVERY, Candidate, StepPlan, choose_victim
-from ollama_engine.runner.schedule.sequence import ScheduledRequest
+from ollama_engine.runner.schedule.sequence import Generation, ScheduledRequest
 
 __all__ = ["RequestQueue"]
 
@@ -83,6 +83,16 @@ class RequestQueue:
         """The running sequences with pending inputs, for the scheduler. Notes those that wait for an image first."""
         self._wanting = [sequence for sequence in self.running.values() if sequence.unready_image is not None]
         return [found for sequence in self.running.values() if (found := sequence.candidate()) is not None]
+
+    def propose(self) -> None:
+        """Let drafters propose tokens for the next step. A drafter that raises ends its request."""
+        for sequence in list(self.running.values()):
+            if not isinstance(sequence, Generation) or sequence.drafter is None:
+                continue
+            try:
+                sequence.propose()
+            except Exception as error:
+                self.end(sequence, error)
 
     def check(self) -> None:
         """Raise AssertionError unless the queue agrees with the prefix cache."""

@@ -11,7 +11,8 @@ from ollama_engine.runner.request.channel import Event
 from ollama_engine.runner.request.results import Chunk, FinishReason, Result, ValueReader
 from ollama_engine.runner.schedule.batching import Step, StepEntry
 from ollama_engine.runner.schedule.row_readers import is_sound
-from ollama_engine.runner.schedule.sequence import Generation, ScheduledRequest, Scoring
+from ollama_engine.runner.schedule.scoring import Scoring
+from ollama_engine.runner.schedule.sequence import Generation, ScheduledRequest
 from ollama_engine.sample import TokenLogprobs
 
 __all__ = ["StepOutput", "outcome", "step_outputs"]

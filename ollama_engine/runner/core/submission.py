@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from ollama_engine.errors import ConfigError
 from ollama_engine.runner.core.engine_thread import EngineThread
 from ollama_engine.runner.core.fork_options import NOTHING_YET, Answered, fork_options
-from ollama_engine.runner.core.input_processor import new_generation, prompt_inputs
+from ollama_engine.runner.core.input_processor import prompt_inputs
+from ollama_engine.runner.core.new_requests import new_generation
 from ollama_engine.runner.core.reasoning import budgeted_reasoning
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.request.channel import RequestChannel, run_or_cancel

@@ -9,12 +9,12 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from ollama_engine.config import EngineConfig
 from ollama_engine.errors import ConfigError, ModelFormatError, NoMemoryError, Option
-from ollama_engine.kvcache import Cache, CacheConfig, CompositeCache, LayerShape, make_cache, make_null_cache
+from ollama_engine.kvcache import Cache
 from ollama_engine.ml.device.placement import BackendParams
 from ollama_engine.ml.gguf.gguf_file import IMAGE_PARTS, GGUFFile
 from ollama_engine.ml.graph.backend import Backend
@@ -22,11 +22,9 @@ from ollama_engine.ml.weights.kernel_choice import BY_TABLE, KernelChoice
 from ollama_engine.ml.weights.weight_plan import OUTPUT, TIED
 from ollama_engine.ml.weights.weights import Weights
 from ollama_engine.models import (
-    Embeds,
     EmbedsImages,
     FitsContext,
     Model,
-    ShiftsKeys,
     TextEncoder,
     known_names,
     model_class,
@@ -34,12 +32,11 @@ from ollama_engine.models import (
 )
 from ollama_engine.runner.execute.best_logits import BestLogits, make_best_logits
 from ollama_engine.runner.execute.executor import Executor
+from ollama_engine.runner.load.caches import make_encoder, make_model_cache, make_text_executor
 from ollama_engine.runner.load.errors import does_not_fit, naming
 from ollama_engine.runner.load.fit import DeviceChoice
 from ollama_engine.runner.load.memory_plan import (
-    RESUME_TOKENS,
     batch_size_of,
-    cells_of,
     memory_report,
     num_ctx_of,
     plan_cache,
@@ -187,19 +184,19 @@ def _load_planned(
             text_executor: Executor | None = None
             if image_vectors is not None or isinstance(model, TextEncoder):
                 read_pooling(metadata)  # raises for an unknown number
-                cache, executor = _make_encoder(backend, model, config)
+                cache, executor = make_encoder(backend, model, config)
                 text_executor = None if image_vectors is not None else executor
             else:
                 planned_cache = plan_cache(backend, weights, model, config)
                 planned_masks = plan_masks(model, config)
                 refuse_cache_if_too_large(backend, planned_cache, planned_masks)
-                cache = _make_cache(backend, weights, model, config)
+                cache = make_model_cache(backend, weights, model, config)
                 rows = max(logit_rows, config.parallel)
                 executor = Executor(
                     backend, model, cache, batch_size_of(config), rows, traits=traits_of(model),
                     best_logits=_make_best_logits(backend, weights, model, tokenizer),
                 )  # fmt: skip
-                text_executor = _make_text_executor(backend, model, config)
+                text_executor = make_text_executor(backend, model, config)
             images = make_image_reader(backend, model, executor, config.image_cache_bytes)
             if image_vectors is None:
                 executor.reserve(config.parallel)
@@ -237,49 +234,6 @@ def backend_params(config: EngineConfig) -> BackendParams:
     return BackendParams(**{option.name: getattr(config, option.name) for option in fields(BackendParams)})
 
 
-def _make_cache(backend: Backend, weights: Weights, model: Model, config: EngineConfig) -> Cache:
-    layers = model.cache_layers
-    devices = [weights.plan.device_of_layer(i) for i in range(len(layers))]
-    cache_config = CacheConfig(
-        dtype=config.kv_cache_type, flash_attention=config.flash_attention != "off", sequences=config.parallel
-    )
-    for layer in layers:
-        cache_config.check(layer)
-    flash_attention = _decide_flash_attention(backend, config, layers, config.kv_cache_type)
-    cache_config = replace(cache_config, flash_attention=flash_attention)
-    return make_cache(
-        backend, layers, devices, cache_config, lambda layer: cells_of(layer, model, config), memory=RESUME_TOKENS,
-        shift_keys=model.shift_keys if isinstance(model, ShiftsKeys) else None,
-    )  # fmt: skip
-
-
-def _make_encoder(backend: Backend, model: Model, config: EngineConfig) -> tuple[Cache, Executor]:
-    """Cache and executor of a text encoder. It caches nothing, and its batches hold `num_ctx` tokens: a whole text."""
-    layers = model.cache_layers
-    flash_attention = _decide_flash_attention(backend, config, layers, "f32")
-    cache = make_null_cache(layers, flash_attention=flash_attention, causal=False)
-    size = max(config.batch_size, num_ctx_of(config))
-    return CompositeCache((), ()), Executor(backend, model, cache, size, size)
-
-
-def _make_text_executor(backend: Backend, model: Model, config: EngineConfig) -> Executor | None:
-    """The executor for embeddings with a generative model: as for an encoder, but with causal attention.
-
-    Takes the memory for a full batch of texts. All graphs of the backend share their memory, so this often adds none. A
-    text longer than `batch_size` takes more when it comes: reserving `num_ctx` tokens in one graph would take several
-    times the memory that answers need.
-    """
-    layers = model.cache_layers
-    if not isinstance(model, Embeds):
-        return None
-    flash_attention = config.flash_attention != "off" and not _without_flash_attention(backend, layers, "f32")
-    cache = make_null_cache(layers, flash_attention=flash_attention, causal=True)
-    size = max(config.batch_size, num_ctx_of(config))
-    made = Executor(backend, model, cache, size, size, forward=model.hidden)
-    made.reserve_batch(config.batch_size)
-    return made
-
-
 def _make_best_logits(backend: Backend, weights: Weights, model: Model, tokenizer: Tokenizer) -> BestLogits | None:
     devices = weights.plan.devices
     device = backend.devices[devices.get(OUTPUT, devices.get(TIED, weights.plan.cpu))]
@@ -293,29 +247,6 @@ def _fit_context(model: Model, config: EngineConfig) -> None:
     if num_ctx_of(config) > model.context_length:
         log.warning("num_ctx %d is more than the %d tokens the model was trained for; answers get worse beyond them",
                     num_ctx_of(config), model.context_length)  # fmt: skip
-
-
-def _decide_flash_attention(backend: Backend, config: EngineConfig, layers: tuple[LayerShape, ...], dtype: str) -> bool:
-    if config.flash_attention == "off":
-        return False
-    unsupported = _without_flash_attention(backend, layers, dtype)
-    if unsupported and config.flash_attention == "on":
-        raise ConfigError(
-            Option("flash_attention"), f" is on, but {', '.join(unsupported)} has no kernel for this model's heads"
-        )
-    if unsupported:
-        log.info("flash attention is off: %s has no kernel for this model's heads", ", ".join(unsupported))
-    return not unsupported
-
-
-def _without_flash_attention(backend: Backend, layers: tuple[LayerShape, ...], dtype: str) -> list[str]:
-    """Names of the devices without a flash attention kernel for these layers."""
-    return [
-        device.name
-        for number, device in enumerate(backend.devices)
-        for layer in sorted({(s.key_dim, s.value_dim) for s in layers})
-        if not backend.supports_flash_attention(number, *layer, dtype)
-    ]
 
 
 def _check_model(model: Model, gguf: GGUFFile) -> None:

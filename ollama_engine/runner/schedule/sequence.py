@@ -32,7 +32,7 @@ from ollama_engine.sample import Sampler, SamplingParams, TokenLogprobs
 if TYPE_CHECKING:
     from ollama_engine.runner.schedule.pinned_prefix import PinnedPrefix
 
-__all__ = ["MAX_DRAFT", "Generation", "ScheduledRequest", "Scoring"]
+__all__ = ["MAX_DRAFT", "Generation", "ScheduledRequest"]
 
 MAX_DRAFT = 63
 """Most tokens of a draft: with the last token these are 64 rows, the most for paged attention."""
@@ -320,26 +320,3 @@ def _token(guess: object, n_vocab: int) -> int:
     if not 0 <= token < n_vocab:
         raise ValueError(f"a drafter guesses tokens 0 to {n_vocab - 1}, got {token}")
     return token
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class Scoring(ScheduledRequest):
-    """A request for what its row reader makes of a prompt's logits."""
-
-    kind: ClassVar[Kind] = "scoring"
-
-    row_reader: RowReader
-    shared: int = 0
-    """Inputs at its beginning that the one it follows has too."""
-    kept: bool = True
-    """Whether others are likely to begin like it."""
-
-    @property
-    def leaves_history(self) -> bool:
-        """See `ScheduledRequest`."""
-        return self.kept and self.options.cache
-
-    @property
-    def ready(self) -> bool:
-        """Whether what it shares is computed, or never will be."""
-        return self.follows is None or self.follows.ended or self.follows.submitted >= self.shared

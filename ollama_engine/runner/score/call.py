@@ -7,7 +7,8 @@ from typing import cast
 
 from ollama_engine.errors import ContextOverflowError, Option, TokenizerError
 from ollama_engine.input import FloatArray
-from ollama_engine.runner.core.input_processor import new_scoring, refuse_encoder
+from ollama_engine.runner.core.input_processor import refuse_encoder
+from ollama_engine.runner.core.new_requests import new_scoring
 from ollama_engine.runner.core.submission import Submission
 from ollama_engine.runner.request.call import EngineCall
 from ollama_engine.runner.request.inputs import Inputs
@@ -15,7 +16,7 @@ from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.runner.request.preparing import Preparing
 from ollama_engine.runner.request.prompts import Prompt, about_one, has_media, is_long
 from ollama_engine.runner.request.results import Chunk, Result
-from ollama_engine.runner.schedule.sequence import Scoring
+from ollama_engine.runner.schedule.scoring import Scoring
 from ollama_engine.runner.score.path_reader import PathReader
 from ollama_engine.runner.score.paths import Tokens, plan_paths
 from ollama_engine.runner.score.results import Score

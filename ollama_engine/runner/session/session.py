@@ -18,8 +18,8 @@ from ollama_engine.runner.core.tasks import End, EngineTask, Release
 from ollama_engine.runner.request.astream import AsyncStream
 from ollama_engine.runner.request.channel import CancelFlag, RequestChannel, arun_or_cancel, run_or_cancel
 from ollama_engine.runner.request.images import with_images
-from ollama_engine.runner.request.inputs import Inputs, ceil_cut, floor_cut
-from ollama_engine.runner.request.options import RequestKeywords, RequestOptions, whole
+from ollama_engine.runner.request.inputs import Inputs
+from ollama_engine.runner.request.options import RequestKeywords, RequestOptions
 from ollama_engine.runner.request.preparing import Preparing
 from ollama_engine.runner.request.prompts import Images, Prompt, check_params, has_media, is_long
 from ollama_engine.runner.request.request import Request
@@ -30,6 +30,7 @@ from ollama_engine.runner.session.answer import SessionAnswer, refuse_answer_opt
 from ollama_engine.runner.session.cache_tasks import copy_out, encode, fork_into, put_back, trim_to
 from ollama_engine.runner.session.file import SessionFile, layout_of, write_session
 from ollama_engine.runner.session.identity import ModelIdentity
+from ollama_engine.runner.session.rewinding import counted, without_last
 from ollama_engine.sample import SamplingParams
 
 if TYPE_CHECKING:
@@ -227,17 +228,7 @@ class Session(NotCopied, Closing):
         """Drop the last `n` tokens and free their cells. Raises ConfigError where the session has fewer."""
         with (turn := Lock()):
             self._begin(turn)
-            had = len(self._inputs)
-            if isinstance(n, int) and n > had:
-                raise ConfigError(f"the session has only {_counted(had)}, {n} cannot be dropped")
-            left = had - whole("n", n, 0, had)
-            if floor_cut(left, self._inputs.groups) != left:
-                begin, end = floor_cut(left, self._inputs.groups), ceil_cut(left, self._inputs.groups)
-                raise ConfigError(
-                    f"dropping the last {n} tokens would cut through an image (tokens {begin} to {end}); "
-                    f"drop {had - begin} or {had - end}"
-                )
-            inputs = self._inputs.part(0, left)
+            inputs = without_last(self._inputs, n)
             self._do(trim_to(self._pinned, inputs))
             self._inputs = inputs
 
@@ -332,8 +323,4 @@ class Session(NotCopied, Closing):
         return self
 
     def __repr__(self) -> str:
-        return f"Session({'closed' if self._closed else _counted(len(self._inputs))})"
-
-
-def _counted(n: int) -> str:
-    return f"{n} token{'' if n == 1 else 's'}"
+        return f"Session({'closed' if self._closed else counted(len(self._inputs))})"

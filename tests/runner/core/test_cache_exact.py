@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ollama_engine.input import Batch
 from ollama_engine.kvcache import CompositeCache, Shiftable
-from ollama_engine.runner.load import loading
+from ollama_engine.runner.load import caches
 from ollama_engine.runner.load.loading import Loaded
 from tests.models.cases import difference
 from tests.models.variants import loaded, prompt, rows
@@ -37,7 +37,7 @@ layouts = pytest.mark.parametrize("flash", ["on", "off"])
 def mixed(folder: Path, memory: int = 8, **options: Any) -> Iterator[Loaded]:
     """Six layers: window, chunk, full, twice; resumed up to `memory` tokens back."""
     path = write_tiny_llama(folder / "mixed.gguf", n_layer=6, n_ctx=256, seed=3).path
-    with patch.object(loading, "RESUME_TOKENS", memory), mixed_llama(), loaded(path, **options) as parts:
+    with patch.object(caches, "RESUME_TOKENS", memory), mixed_llama(), loaded(path, **options) as parts:
         assert isinstance(parts.cache, CompositeCache)
         yield parts
 

@@ -22,7 +22,7 @@ from ollama_engine.runner.request.channel import Event, RequestChannel
 from ollama_engine.runner.request.inputs import Inputs
 from ollama_engine.runner.request.results import Result
 from ollama_engine.runner.schedule.row_readers import AllRows
-from ollama_engine.runner.schedule.sequence import Scoring
+from ollama_engine.runner.schedule.scoring import Scoring
 from tests.runner.fakes import FakeCache, FakeExecutor
 
 PATIENCE = 20

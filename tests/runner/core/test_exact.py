@@ -18,10 +18,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from ollama_engine import demo
 from ollama_engine.errors import ClosedError, DeadlineError
-from ollama_engine.runner.load import loading
+from ollama_engine.runner.load import caches
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.request.results import Chunk, Result
-from ollama_engine.runner.schedule.sequence import Generation, Scoring
+from ollama_engine.runner.schedule.scoring import Scoring
+from ollama_engine.runner.schedule.sequence import Generation
 from ollama_engine.runner.schedule.text_emitter import TextEmitter
 from tests.models.cases import difference
 from tests.models.variants import loaded, prompt
@@ -80,9 +81,9 @@ def make(stack: ExitStack, folder: Path, kind: str, **options: Any) -> World:
     else:
         path = demo.path() if kind == "demo q8_0" else write_floats(demo.path(), folder / "demo.gguf")
     options = {"threads": 1, "parallel": 6, "batch_size": 64, "num_ctx": 64, **options}
-    with patch.object(loading, "RESUME_TOKENS", MEMORY):
+    with patch.object(caches, "RESUME_TOKENS", MEMORY):
         parts = stack.enter_context(loaded(path, **options))
-    with patch.object(loading, "RESUME_TOKENS", 1 << 20):
+    with patch.object(caches, "RESUME_TOKENS", 1 << 20):
         lone = Lone(stack.enter_context(loaded(path, **{**options, "parallel": 1, "num_ctx": 256})))
     documents = [prompt(90, seed=1), prompt(90, seed=2), prompt(20, seed=1) + prompt(70, seed=3)]
     if kind.startswith("demo"):

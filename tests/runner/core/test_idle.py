@@ -10,7 +10,7 @@ from ollama_engine.runner.observe.monitor import Monitor
 from ollama_engine.runner.request.channel import RequestChannel
 from ollama_engine.runner.request.inputs import Inputs
 from ollama_engine.runner.schedule.row_readers import AllRows
-from ollama_engine.runner.schedule.sequence import Scoring
+from ollama_engine.runner.schedule.scoring import Scoring
 from tests.runner.fakes import Events, FakeCache, FakeExecutor
 
 

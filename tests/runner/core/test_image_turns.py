@@ -13,7 +13,7 @@ from ollama_engine.runner.request.inputs import Inputs
 from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.runner.schedule.row_readers import AllRows
 from ollama_engine.runner.schedule.scheduler import FAIR_EVERY
-from ollama_engine.runner.schedule.sequence import Scoring
+from ollama_engine.runner.schedule.scoring import Scoring
 from tests.runner.core.test_request_queue import Events, Rig, events
 
 

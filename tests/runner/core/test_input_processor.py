@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from ollama_engine.errors import ConfigError, ContextOverflowError, TokenizerError
-from ollama_engine.runner.core.input_processor import new_generation, new_scoring, prompt_inputs
+from ollama_engine.runner.core.input_processor import prompt_inputs
+from ollama_engine.runner.core.new_requests import new_generation, new_scoring
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.request.channel import RequestChannel
 from ollama_engine.runner.request.options import RequestOptions

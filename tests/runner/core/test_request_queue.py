@@ -19,7 +19,7 @@ from ollama_engine.runner.request.results import Result
 from ollama_engine.runner.schedule.queued import BatchedRequest, Progress
 from ollama_engine.runner.schedule.row_readers import AllRows
 from ollama_engine.runner.schedule.scheduler import FAIR_EVERY
-from ollama_engine.runner.schedule.sequence import Scoring
+from ollama_engine.runner.schedule.scoring import Scoring
 from tests.runner.fakes import Events, FakeCache, FakeExecutor
 
 

@@ -15,7 +15,7 @@ import pytest
 from ollama_engine import Completion, Engine, SamplingParams
 from ollama_engine.errors import SamplingError
 from ollama_engine.runner.core import submission
-from ollama_engine.runner.core.input_processor import new_generation
+from ollama_engine.runner.core.new_requests import new_generation
 from ollama_engine.runner.schedule.steering import Constraint, Drafter, TokenMask
 from tests.support.tiny import write_tiny_llama
 

@@ -19,7 +19,8 @@ from ollama_engine.runner.schedule.batching import assemble
 from ollama_engine.runner.schedule.pinned_prefix import PinnedPrefix, Saved
 from ollama_engine.runner.schedule.row_readers import AllRows
 from ollama_engine.runner.schedule.scheduler import Scheduled
-from ollama_engine.runner.schedule.sequence import Generation, ScheduledRequest, Scoring
+from ollama_engine.runner.schedule.scoring import Scoring
+from ollama_engine.runner.schedule.sequence import Generation, ScheduledRequest
 from ollama_engine.runner.schedule.text_emitter import TextEmitter
 from ollama_engine.sample import Sampler, SamplingParams
 from tests.runner.fakes import Events, FakeCache, FakeExecutor

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from ollama_engine.input import Input
-from ollama_engine.runner.prefix.prefix_cache import PrefixCache, Start
+from ollama_engine.runner.prefix.prefix_cache import PrefixCache
+from ollama_engine.runner.prefix.start import Start
 from ollama_engine.runner.request.inputs import Inputs, floor_cut
 from tests.support.media import image
 from tests.support.suite import scaled

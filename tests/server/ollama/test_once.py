@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ollama_engine.runner.chat import prepared
+from ollama_engine.runner.chat import preparation
 from ollama_engine.runner.core import input_processor
 from ollama_engine.server.app import create_app
 from ollama_engine.server.isolation.called_model import CalledModel
@@ -39,7 +39,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, *functions: tuple[Any, str]) -> Cou
 
 def test_in_this_process(demo_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ask(demo_server, "generate")  # loaded
-    calls = counted(monkeypatch, (prepared, "render_conversation"), (input_processor, "_segment_inputs"))
+    calls = counted(monkeypatch, (preparation, "render_conversation"), (input_processor, "_segment_inputs"))
     found = ask(demo_server, "generate", **STORY)
     assert calls == {"render_conversation": 1, "_segment_inputs": 1}
     assert len(found["context"]) == found["prompt_eval_count"] + 4
@@ -59,11 +59,11 @@ LONG = [{"role": "user", "content": f"{number} " * 100} for number in range(40)]
 
 def test_each_set_of_messages_is_rendered_once(demo_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ask(demo_server, "chat")  # loaded
-    calls = counted(monkeypatch, (prepared, "render_conversation"), (input_processor, "_segment_inputs"))
+    calls = counted(monkeypatch, (preparation, "render_conversation"), (input_processor, "_segment_inputs"))
     rendered: list[int] = []
-    render = prepared.render_conversation
+    render = preparation.render_conversation
     monkeypatch.setattr(
-        prepared,
+        preparation,
         "render_conversation",
         lambda *args, **kwargs: rendered.append(len(args[1])) or render(*args, **kwargs),
     )
@@ -74,7 +74,7 @@ def test_each_set_of_messages_is_rendered_once(demo_server: str, monkeypatch: py
 
 def test_a_chat_that_fits_is_rendered_once(demo_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ask(demo_server, "chat")  # loaded
-    calls = counted(monkeypatch, (prepared, "render_conversation"), (input_processor, "_segment_inputs"))
+    calls = counted(monkeypatch, (preparation, "render_conversation"), (input_processor, "_segment_inputs"))
     for options in ({}, {"truncate": False}):
         ask(demo_server, "chat", messages=LONG[:2], options=STORY["options"], **options)
     assert calls == {"render_conversation": 2, "_segment_inputs": 2}

@@ -1,0 +1,23 @@
+"""Task: work that needs the cache while no step is in flight."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from ollama_engine.runner.core.engine_core import EngineCore
+
+__all__ = ["Task"]
+
+
+class Task(Protocol):
+    """Work that needs the cache while no step is in flight, such as saving a session.
+
+    Neither method raises: a task passes its result, or its error, to the caller that waits for it.
+    """
+
+    def run(self, core: EngineCore) -> None:
+        """Do the work on the engine thread."""
+
+    def fail(self, error: BaseException) -> None:
+        """Pass `error` to the caller instead: the engine is closing or has failed."""
