@@ -65,7 +65,7 @@ class EngineCore:
         self._traits = executor.traits
         # -- work --
         self.queue = RequestQueue(self.cache_manager, parallel, monitor)
-        self._tasks: list[Task] = []
+        self._tasks: list[Task[EngineCore]] = []
         # -- steps --
         self._scheduler_state = SchedulerState()
         self._next: Step | None = None
@@ -87,7 +87,7 @@ class EngineCore:
         """Queue a request; the next step considers it."""
         self.queue.add(request)
 
-    def add_task(self, task: Task) -> None:
+    def add_task(self, task: Task[EngineCore]) -> None:
         """Run a task as soon as no step is in flight."""
         self._tasks.append(task)
 

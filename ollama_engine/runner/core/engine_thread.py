@@ -37,7 +37,7 @@ class _Owner(weakref.ref[object]):
     __slots__ = ()
 
 
-Work = tuple[QueuedRequest, ...] | Task
+Work = tuple[QueuedRequest, ...] | Task[EngineCore]
 """Requests of one call, or a task."""
 Parcel = list[Work]
 """A list with the work in it. `list.pop` gives the work to one thread only, and that thread reports how it ended."""
@@ -65,7 +65,7 @@ class EngineThread:
         # -- configuration --
         self._max_queue = max_queue
         # -- state --
-        self._inbox: SimpleQueue[Parcel | Task | _Owner | None] = SimpleQueue()
+        self._inbox: SimpleQueue[Parcel | Task[EngineCore] | _Owner | None] = SimpleQueue()
         """Parcels; tasks that are weak references; the owner or None, at which the engine closes."""
         # Reentrant: a finaliser that runs in the middle of `submit` may call `submit`, too.
         self._counting = threading.RLock()
@@ -140,12 +140,12 @@ class EngineThread:
         """The callback for weak references that are tasks: the task runs when the object is collected."""
         return self._inbox.put
 
-    def do(self, task: Task) -> None:
+    def do(self, task: Task[EngineCore]) -> None:
         """Queue a task. Raises ClosedError and ComputeError as `submit` does."""
         self.check_open()
         self._put(task)
 
-    def post(self, task: Task) -> None:
+    def post(self, task: Task[EngineCore]) -> None:
         """Queue a task, unless the engine is closed. Takes no lock and raises nothing: for finalisers."""
         if self._pid == os.getpid():
             self._put(task)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from ollama_engine.runner.core.engine_core import EngineCore
+from typing import Protocol, TypeVar
 
 __all__ = ["Task"]
 
+Core_contra = TypeVar("Core_contra", contravariant=True)
 
-class Task(Protocol):
+
+class Task(Protocol[Core_contra]):
     """Work that needs the cache while no step is in flight, such as saving a session.
 
     Neither method raises: a task passes its result, or its error, to the caller that waits for it.
     """
 
-    def run(self, core: EngineCore) -> None:
+    def run(self, core: Core_contra) -> None:
         """Do the work on the engine thread."""
 
     def fail(self, error: BaseException) -> None:

@@ -10,7 +10,8 @@ from itertools import groupby, islice
 from ollama_engine.errors import ComputeError, EngineError, NoMemoryError, Option
 from ollama_engine.runner.embed.embedder import Embedder
 from ollama_engine.runner.embed.pooling import FloatArray
-from ollama_engine.runner.embed.request import EmbeddingRequest, TokenizedText
+from ollama_engine.runner.embed.request import EmbeddingRequest
+from ollama_engine.runner.embed.tokenized_text import TokenizedText
 from ollama_engine.runner.observe.monitor import Monitor, report
 from ollama_engine.runner.request.results import Result
 from ollama_engine.runner.schedule.queued import BatchedRequest

@@ -11,8 +11,9 @@ from ollama_engine.errors import ClosedError
 from ollama_engine.runner.core.engine_thread import EngineThread
 from ollama_engine.runner.core.tasks import Update
 from ollama_engine.runner.embed.batcher import TextBatcher
-from ollama_engine.runner.embed.request import EmbeddingRequest, TokenizedText
+from ollama_engine.runner.embed.request import EmbeddingRequest
 from ollama_engine.runner.embed.results import Results
+from ollama_engine.runner.embed.tokenized_text import TokenizedText
 from ollama_engine.runner.request.call import EngineCall
 from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.tokenizer import Checkpoint

@@ -16,7 +16,7 @@ from ollama_engine.ml.graph.context import Context
 from ollama_engine.models import TextEncoder
 from ollama_engine.runner.embed.layout import batch_of, places
 from ollama_engine.runner.embed.pooling import FloatArray, pool_all
-from ollama_engine.runner.embed.request import TokenizedText
+from ollama_engine.runner.embed.tokenized_text import TokenizedText
 from ollama_engine.runner.execute.executor import Executor
 from ollama_engine.runner.load.loading import Loaded
 

@@ -15,7 +15,7 @@ from ollama_engine.config import Pooling
 from ollama_engine.input import Batch, Int32Array
 from ollama_engine.kvcache.null import PARTS
 from ollama_engine.runner.embed.pooling import rows_of
-from ollama_engine.runner.embed.request import TokenizedText
+from ollama_engine.runner.embed.tokenized_text import TokenizedText
 
 __all__ = ["TextLayout", "batch_of", "places"]
 

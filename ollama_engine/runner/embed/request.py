@@ -5,29 +5,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
-from ollama_engine.config import Pooling
 from ollama_engine.errors import EngineError
-from ollama_engine.input import Int32Array
 from ollama_engine.runner.embed.pooling import FloatArray
 from ollama_engine.runner.embed.results import Results
+from ollama_engine.runner.embed.tokenized_text import TokenizedText
 from ollama_engine.runner.request.prompts import numbered
 from ollama_engine.runner.request.results import Result
 from ollama_engine.runner.schedule.queued import BatchedRequest, Kind, Progress
 
-__all__ = ["EmbeddingRequest", "TokenizedText"]
-
-
-class TokenizedText(NamedTuple):
-    """The tokens of one text, or of one pair of texts, to compute."""
-
-    tokens: Int32Array
-    pooling: Pooling
-    length: int
-    """Number of tokens before truncation."""
-    second: int | None = None
-    """Index at which the second text of a pair begins."""
+__all__ = ["EmbeddingRequest"]
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 
 from ollama_engine.runner.embed.pooling import FloatArray, finish
-
-if TYPE_CHECKING:
-    from ollama_engine.runner.embed.request import TokenizedText
+from ollama_engine.runner.embed.tokenized_text import TokenizedText
 
 __all__ = ["Embedding", "Embeddings", "Results", "Vectors"]
 

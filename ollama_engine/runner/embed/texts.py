@@ -10,7 +10,7 @@ import numpy as np
 from ollama_engine.config import Pooling
 from ollama_engine.errors import ConfigError, ContextOverflowError, Option, TokenizerError, UnsupportedInputError
 from ollama_engine.runner.core.input_processor import prompt_inputs
-from ollama_engine.runner.embed.request import TokenizedText
+from ollama_engine.runner.embed.tokenized_text import TokenizedText
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.request.prompts import Prompt, about_one, has_media
 from ollama_engine.tokenizer import Checkpoint

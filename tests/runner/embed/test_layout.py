@@ -9,7 +9,7 @@ import pytest
 
 from ollama_engine.kvcache.null import part_of
 from ollama_engine.runner.embed.layout import SPARE, batch_of, places
-from ollama_engine.runner.embed.request import TokenizedText
+from ollama_engine.runner.embed.tokenized_text import TokenizedText
 
 
 @pytest.mark.parametrize(
