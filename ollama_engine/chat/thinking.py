@@ -17,7 +17,7 @@ __all__ = ["Think", "thinking_variables"]
 
 Level = bool | Literal["low", "medium", "high"] | None
 Think = Level | Sequence[Level]
-"""What to do, or a list or tuple of such, of which the first is taken that the template has a switch for."""
+"""A way to think, or several of them: the first that the template has a switch for is taken."""
 LEVELS = ("low", "medium", "high")
 SWITCHES = ("enable_thinking", "thinking", "Think")
 LEVELS_READ = ("reasoning_effort", "ThinkLevel")

@@ -83,7 +83,7 @@ cdef enum:
 
 
 cdef class Calls:
-    """What a checkpoint calls, and what that raised."""
+    """The function that a checkpoint calls, and the error that it raised."""
 
     cdef object function
     cdef object error

@@ -2,8 +2,8 @@
 
 ggml's scheduler keeps every input in the CPU's memory, and before a computation it waits for the device and copies one
 after the other. Here an input that one other device alone reads lies on that device. All of them lie side by side at
-the beginning of the memory for the graph, so that their values can be collected in host memory, pinned where the
-device has such memory, and sent by one call that does not wait. Between them there is nothing that a step must keep.
+the beginning of the memory for the graph. Their values are collected in host memory, pinned where the device has such
+memory, and sent by one call that does not wait. Between them there is nothing that a step must keep.
 """
 
 from libc.stddef cimport size_t

@@ -77,7 +77,7 @@ cdef Window window_over(Memory memory, const void *data, size_t size):
 
 
 cdef class Mapping:
-    """What `Tensor.mapped` returns: a context manager that yields the array."""
+    """The context manager of `Tensor.mapped`, which yields the array."""
 
     def __enter__(self):
         if self.array is None:

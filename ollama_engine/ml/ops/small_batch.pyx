@@ -138,7 +138,7 @@ cdef const oe_sb_kernel *kernel_of(str op, tuple types, Tensor weight, str instr
 
 @final
 cdef class _Rounding:
-    """What a conversion is told. The graph keeps it alive, since ggml holds only a pointer."""
+    """Arguments of a conversion. The graph keeps it alive, since ggml holds only a pointer."""
 
     cdef oe_sb_rounding values
 

@@ -215,7 +215,7 @@ cdef class ThreadPools:
         return self._use(threads)
 
     cdef object _spare(self):
-        """What share of the time the threads of a probe that has ended waited for a CPU; None where none has."""
+        """The share of its time that an ended probe waited for a CPU; None where no probe has ended."""
         if self.probe == NULL:
             return None
         share = oe_cpu_probe_result(self.probe)

@@ -179,7 +179,7 @@ cdef class Worker:
         return found
 
     def counts(self):
-        """What went over the connection since it was made: {"messages", "round_trips", "bytes_sent", ...}."""
+        """Counts of the connection since it was made: {"messages", "round_trips", "bytes_sent", ...}."""
         cdef oe_relay_counts found
         if self.relay == NULL:
             return {}

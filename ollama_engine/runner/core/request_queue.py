@@ -163,9 +163,9 @@ class RequestQueue:
     def gap_turns(self) -> ScheduledRequest | list[BatchedRequest]:
         """Whose turn the gap between two steps is: a sequence that waits for an image, or requests for a batch.
 
-        Requests for a batch come in order of turn, and have the same batcher. Often the list is empty. Where all who
-        wait have a lower priority than a running sequence that needs no gap, only one in `FAIR_EVERY` gaps is theirs.
-        Among those of the same priority, images and batches take turns.
+        Requests for a batch come in order of turn, and have the same batcher. Often the list is empty. If
+        every waiting request has a lower priority than a running sequence that needs no gap, waiting requests get one
+        gap in `FAIR_EVERY`. At one priority, images and batches take turns.
         """
         if not self.waiting and not self._wanting:
             return []

@@ -74,7 +74,7 @@ class EngineCall(ABC, Generic[Value]):
 
     @abstractmethod
     def value(self) -> Value:
-        """What the caller gets, when all requests have ended well."""
+        """The result for the caller, once all requests have ended well."""
 
     def channel(self) -> RequestChannel:
         """The channel of one more request."""

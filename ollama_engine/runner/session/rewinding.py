@@ -1,4 +1,4 @@
-"""What a session holds after its last tokens were dropped."""
+"""The inputs of a session without its last tokens."""
 
 from __future__ import annotations
 

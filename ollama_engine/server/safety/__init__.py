@@ -1,3 +1,3 @@
-"""Who may ask, and how much: hosts and origins, API keys, sizes and times of what clients send."""
+"""Limits on clients: hosts and origins, API keys, sizes and times of what clients send."""
 
 from __future__ import annotations
