@@ -80,7 +80,7 @@ cdef Tensor _im2col(str op, Tensor kernel, Tensor image, Windows w):
 
 
 def im2col(Tensor kernel not None, Tensor image not None, *, stride=1, padding=0, dilation=1):
-    """im2col: the pixels of image [w, h, c, n] under each place of a kernel [kw, kh, c, any] -> [kw * kh * c, ow, oh, n].
+    """im2col: the pixels of image [w, h, c, n] under each place of kernel [kw, kh, c, any] -> [kw * kh * c, ow, oh, n].
 
     Only the shape of `kernel` matters. Beyond the edges are zeros. Numbers are for both directions, or (horizontal,
     vertical). ow = (w + 2 padding - dilation (kw - 1) - 1) // stride + 1, and likewise oh.
