@@ -15,6 +15,7 @@
     ├── SamplingError           ValueError    logits that no token can be drawn from (NaN, or all -inf)
     ├── ContextOverflowError    ValueError    more tokens than the context holds
     ├── NoMemoryError           MemoryError   an allocation failed; carries the memory report
+    ├── TargetExistsError       FileExistsError  a file to be written exists already
     ├── DeviceError             OSError       a device that does not exist or cannot be started
     ├── ComputeError            RuntimeError  ggml reported a failure while computing
     ├── EngineBusyError         RuntimeError  the queue is full, or a session in use; try again later
@@ -60,6 +61,7 @@ __all__ = [
     "SamplingError",
     "SessionFormatError",
     "ShapeError",
+    "TargetExistsError",
     "TokenizerError",
     "UnknownOptionError",
     "UnsupportedInputError",
@@ -246,6 +248,10 @@ _NO_MEMORY = (
     "without setting an exception",
 )
 """Out-of-memory texts of glibc's and musl's dynamic linkers, of errno, and of CPython out of memory for exceptions."""
+
+
+class TargetExistsError(EngineError, FileExistsError):
+    """A file to be written exists already, and is not replaced unless the caller says so."""
 
 
 class DeviceError(EngineError, OSError):

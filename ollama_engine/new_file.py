@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from ollama_engine.errors import Option, Phrase, TargetExistsError
+
 __all__ = ["FileSizes", "check_target", "flush_folder", "write_new_file"]
 
 MARGIN = 1 << 20
@@ -39,15 +41,15 @@ class FileSizes:
 def check_target(path: str | os.PathLike[str], size: int, *, overwrite: bool = False) -> None:
     """Refuse a path that cannot be written, and a disk with less than `size` bytes left.
 
-    Raises FileExistsError for what exists, unless `overwrite`; then PermissionError for a file that is read-only,
+    Raises TargetExistsError for what exists, unless `overwrite`; then PermissionError for a file that is read-only,
     IsADirectoryError, and OSError (EINVAL) for what else is no regular file. Raises FileNotFoundError and
     NotADirectoryError for a folder that does not exist, and OSError (ENOSPC).
     """
     target = Path(path)
     if os.path.lexists(target):
         if not overwrite:
-            what = "exists already; remove it first, choose another name, or set overwrite"
-            raise FileExistsError(errno.EEXIST, what, str(target))
+            ways: list[Phrase] = ["remove it first", "choose another name", ("set ", Option("overwrite"))]
+            raise TargetExistsError(f"{target}: exists already", advice=ways)
         if target.exists():  # not so a link to a file that is still to be made
             _check_replaceable(target)
     try:

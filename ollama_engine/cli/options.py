@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -118,10 +118,14 @@ def _switch(text: str) -> bool:
 # -- options and argparse ----------------------------------------------------------------------------------------------
 
 
-def add_options(parser: argparse.ArgumentParser, title: str, cls: type, *, skip: Collection[str] = ()) -> None:
-    """Add the fields of a dataclass as a group of options."""
+def add_options(
+    parser: argparse.ArgumentParser, title: str, cls: type, *, skip: Collection[str] = (),
+    defaults: Mapping[str, Any] | None = None,
+) -> None:  # fmt: skip
+    """Add the fields of a dataclass as a group of options. `defaults`: those of this command, where they differ."""
     group = parser.add_argument_group(title)
-    for option in options_of(cls, skip):
+    for given in options_of(cls, skip):
+        option = replace(given, default=(defaults or {}).get(given.name, given.default))
         names = [option.flag] if option.name not in SHORT else [SHORT[option.name], option.flag]
         settings: dict[str, Any] = {
             "dest": option.name,

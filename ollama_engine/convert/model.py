@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import BinaryIO
 
 from ollama_engine.convert.gguf_writing import OutTensor, Progress, data_size, write_model
+from ollama_engine.convert.late_warnings import warnings_last
 from ollama_engine.convert.metadata import add_model, encode, model_keys, new_writer
 from ollama_engine.convert.outtype import FILE_TYPES, element_type
 from ollama_engine.convert.plan import PlannedTensor, plan_tensors
@@ -52,23 +53,26 @@ def convert_model(
     workers = Workers(threads)
     folder = ModelFolder(source)
     check_target(target, 0, overwrite=overwrite)
-    config = read_config(folder)
-    architecture = find_architecture(config).part(vision=vision)
-    config = config.completed(architecture.defaults)
-    writer = new_writer(architecture.name)
-    sizes = architecture.sizes(config)
-    images = architecture.image_keys(read_processor(folder))
-    keys = {**model_keys(architecture, config, sizes), **images, **pooling_keys(folder)}
-    check_quantization(config)
-    stored = with_scales(with_packed(open_checkpoint(folder)), config)
-    planned = plan_tensors(architecture, config, sizes, stored)
-    add_model(writer, folder.path, architecture, keys, outtype, planned)
-    if architecture.reads_text:
-        add_tokenizer(writer, folder, config, sizes["n_vocab"], architecture.pre_names)
-    else:
-        writer.add_tokenizer_model("no_vocab")
-    metadata = encode(writer)
-    tensors = [_announced(tensor, outtype, architecture.always_f32) for tensor in planned]
+    with warnings_last():
+        config = read_config(folder)
+        architecture = find_architecture(config).part(vision=vision)
+        config = config.completed(architecture.defaults)
+        writer = new_writer(architecture.name)
+        sizes = architecture.sizes(config)
+        images = architecture.image_keys(read_processor(folder))
+        keys = {**model_keys(architecture, config, sizes), **images, **pooling_keys(folder)}
+        check_quantization(config)
+        stored = with_scales(with_packed(open_checkpoint(folder)), config)
+        planned = plan_tensors(architecture, config, sizes, stored)
+        add_model(writer, folder.path, architecture, keys, outtype, planned)
+        if architecture.reads_text:
+            add_tokenizer(writer, folder, config, sizes["n_vocab"], architecture.pre_names)
+        else:
+            writer.add_tokenizer_model("no_vocab")
+        metadata = encode(writer)
+        tensors = [_announced(tensor, outtype, architecture.always_f32) for tensor in planned]
+        size = len(metadata.data) + data_size(tensors)
+        check_target(target, size, overwrite=overwrite)
 
     def write(file: BinaryIO) -> None:
         types = (tensor.dtype for tensor in tensors)
@@ -76,7 +80,7 @@ def convert_model(
             pieces = file_bytes(zip(planned, types, strict=True), sizes, workers)
             write_model(file, metadata, tensors, pieces, progress)
 
-    write_new_file(target, len(metadata.data) + data_size(tensors), write, overwrite=overwrite)
+    write_new_file(target, size, write, overwrite=overwrite)
     return FileSizes.of((tensor.home for tensor in stored.values()), target)
 
 

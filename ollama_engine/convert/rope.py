@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ollama_engine.convert.late_warnings import warn
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.errors import ModelFormatError, UnsupportedModelError
 
@@ -61,7 +62,7 @@ def rope_keys(config: Config) -> dict[str, Any]:
     if kind in ("longrope", "su"):
         keys["rope.scaling.type"] = "longrope"
     if kind == "dynamic":
-        logger.warning("%s: rope_type dynamic depends on the length of the text; it is written as none", config.home)
+        warn(logger, "%s: rope_type dynamic depends on the length of the text; it is written as none", config.home)
     return keys
 
 

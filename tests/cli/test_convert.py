@@ -43,10 +43,23 @@ def test_what_is_there_already_stays(cli, source: str, tmp_path: Path) -> None:
     out.write_bytes(b"precious")
     result = cli("convert", source, "-o", str(out))
     assert (result.code, result.out) == (1, "")
-    assert result.err == f"error: {out}: exists already; remove it first, choose another name, or set overwrite\n"
+    assert result.err == f"error: {out}: exists already; remove it first, choose another name, or set --overwrite\n"
     assert out.read_bytes() == b"precious"
     assert cli("convert", source, "-o", str(out), "--overwrite").code == 0
     assert out.read_bytes()[:4] == b"GGUF"
+
+
+def test_a_refusal_stands_alone(cli, tmp_path: Path) -> None:
+    """A config's odd token is worth a warning, but not above the reason why there is no file."""
+    folder = HfFolder()
+    folder.config["rope_parameters"] = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
+    source = folder.write(tmp_path / "source")
+    out = tmp_path / "out.gguf"
+    assert "warning: " in cli("convert", str(source), "-o", str(out)).err
+    (source / "tokenizer.json").unlink()
+    refused = cli("convert", str(source), "-o", str(out), "--overwrite")
+    assert (refused.code, refused.err.count("\n")) == (1, 1), refused.err
+    assert "tokenizer" in refused.err
 
 
 def test_a_folder_that_is_none(cli, tmp_path: Path) -> None:

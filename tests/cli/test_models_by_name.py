@@ -56,6 +56,16 @@ def test_a_modelfile_stands_below_the_command_line(cli: Cli, root: Path) -> None
     assert "num_ctx 128" in other.err
 
 
+def test_a_plan_is_that_of_run(cli: Cli, root: Path) -> None:
+    """One request at a time, with the Modelfile's num_ctx. A GPU of one byte is not one of unknown size."""
+    layers = [("model", demo.path().read_bytes()), ("params", b'{"num_ctx": 128}')]
+    put_model(root, f"{LIBRARY}/story/latest", layers)
+    known = json.loads(cli("show", "story", "--fit", "--gpu-memory", "1B", "--json").out)
+    assert (known["num_ctx"], known["parallel"], known["devices"][0]["layers"]) == (128, 1, [])
+    typed = json.loads(cli("show", "story", "--fit", "--num-ctx", "48", "--parallel", "2", "--json").out)
+    assert (typed["num_ctx"], typed["parallel"]) == (48, 2)
+
+
 def test_show(cli: Cli, root: Path) -> None:
     layers = [("model", demo.path().read_bytes()), ("template", b"{{ .Prompt }}"), ("params", b'{"seed": 1}'),
               ("system", b"Be\nbrief.")]  # fmt: skip

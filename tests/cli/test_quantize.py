@@ -74,7 +74,7 @@ def test_what_is_wrong_is_said_in_one_line(cli, tiny: str, tmp_path: Path) -> No
     assert result.err.startswith("error: TYPE is one of F32, F16, ")
     result = cli("quantize", tiny, tiny, "Q8_0")
     assert (result.code, result.err) == (
-        1, f"error: {tiny}: exists already; remove it first, choose another name, or set overwrite\n",
+        1, f"error: {tiny}: exists already; remove it first, choose another name, or set --overwrite\n",
     )  # fmt: skip
     (tmp_path / "broken.dat").write_bytes(b"nothing")
     result = cli("quantize", tiny, out, "Q8_0", "--imatrix", str(tmp_path / "broken.dat"))
@@ -82,3 +82,15 @@ def test_what_is_wrong_is_said_in_one_line(cli, tiny: str, tmp_path: Path) -> No
         f"error: {tmp_path / 'broken.dat'}: neither a GGUF nor an older importance matrix, or cut off\n"
     )
     assert not Path(out).exists()
+
+
+def test_a_refusal_stands_alone(cli, tmp_path: Path) -> None:
+    """The warning of rows that K-quants do not divide comes with a file only."""
+    source = write_tiny_llama(tmp_path / "in.gguf").path
+    small = str(tmp_path / "small.gguf")
+    assert cli("quantize", source, small, "Q8_0").code == 0
+    refused = cli("quantize", small, str(tmp_path / "out.gguf"), "Q4_K_M")
+    assert (refused.code, refused.err.count("\n")) == (1, 1)
+    assert "is q8_0 already" in refused.err
+    written = cli("quantize", source, str(tmp_path / "out.gguf"), "Q4_K_M")
+    assert (written.code, written.err.startswith("warning: ")) == (0, True)

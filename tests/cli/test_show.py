@@ -165,6 +165,9 @@ def test_nothing_is_imported_that_could_load_weights(tiny: str) -> None:
     assert not modules & {"ollama_engine.ml.graph.backend", "ollama_engine.ml.weights.weights", "ollama_engine.models"}
 
 
+SIZES = "expected sizes above 0 with their unit, such as 8GiB,24GiB"
+
+
 def test_what_fits_where(cli, tmp_path: Path) -> None:
     model = write_tiny_llama(tmp_path / "tiny.gguf", n_expert=4, n_expert_used=2)
     options = ("--fit", "--num-ctx", "64", "--parallel", "1", "--batch-size", "16", "--kv-cache-type", "f32")
@@ -190,9 +193,11 @@ def test_what_fits_where_for_people(cli, tmp_path: Path) -> None:
     assert result.out.splitlines()[1].split()[:3] == ["GPU0", "1.0", "TiB"]
     assert result.out.splitlines()[1].endswith("0-1, output")
     assert result.out.splitlines()[2].endswith("input, experts of 0-1")
-    assert result.out.splitlines()[-1] == "3 of 3 layers on GPUs, experts of 2 of them on the CPU"
+    assert result.out.splitlines()[-2] == "3 of 3 layers on GPUs, experts of 2 of them on the CPU"
     here = cli("show", "demo", "--fit")
     assert (here.code, here.err) == (0, "")
+    last = here.out.splitlines()[-1]
+    assert last == "planned for one request at a time (--parallel) with 1024 tokens each (--num-ctx)"
     lacking = cli("show", "demo", "--fit", "--gpu-memory", "1MiB", "--gpu-layers", "9")
     assert "\nGPU0 lacks " in lacking.out
 
@@ -202,8 +207,9 @@ def test_what_fits_where_for_people(cli, tmp_path: Path) -> None:
     [
         (("--num-ctx", "9"), "--num-ctx has no effect without --fit"),
         (("--gpu-memory", "8G"), "--gpu-memory has no effect without --fit"),
-        (("--fit", "--gpu-memory", "8 pounds"), "expected sizes above 0 such as 8GiB,24GiB, got '8 pounds'"),
-        (("--fit", "--gpu-memory", "8G,0"), "expected sizes above 0 such as 8GiB,24GiB, got '8G,0'"),
+        (("--fit", "--gpu-memory", "8 pounds"), f"{SIZES}, got '8 pounds'"),
+        (("--fit", "--gpu-memory", "8G,0"), f"{SIZES}, got '8G,0'"),
+        (("--fit", "--gpu-memory", "8"), f"{SIZES}, got '8'"),
         (
             ("--fit", "--gpu-memory", "8G", "--device", "CUDA0"),
             "--gpu-memory is for GPUs that are not here, and --device",

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 from ollama_engine.cli.errors import UsageError
 from ollama_engine.cli.options import add_options, build, options_of
 from ollama_engine.cli.sizes import read_sizes
+from ollama_engine.cli.stored import own_parameters
 from ollama_engine.cli.tables import size, table
 from ollama_engine.config import EngineConfig
+from ollama_engine.ml.gguf.gguf_file import GGUFFile
 
 if TYPE_CHECKING:
     from ollama_engine.ml.device.memory import MemoryReport
@@ -22,6 +24,8 @@ __all__ = ["add_arguments", "main", "refuse_without_fit"]
 
 NOT_PLANNED = ("threads", "max_queue", "verify", "image_cache_bytes")
 """Engine options that change no plan."""
+PARALLEL = 1
+"""As many answers at a time as `run` gives; an Engine and the server have other defaults."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,19 +34,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         "free there now, and nothing else")  # fmt: skip
     parser.add_argument("--gpu-memory", type=read_sizes, metavar="SIZES", help="with --fit: plan for GPUs with this "
                         "much free memory instead, such as 8GiB,24GiB")  # fmt: skip
-    add_options(parser, "engine, for --fit", EngineConfig, skip=NOT_PLANNED)
+    add_options(parser, "engine, for --fit", EngineConfig, skip=NOT_PLANNED, defaults={"parallel": PARALLEL})
 
 
 def main(args: argparse.Namespace, path: str, stored: StoredModel | None) -> None:
-    """Print the plan."""
+    """Print the plan: that of `run` with the same options, a Modelfile's num_ctx among them."""
     from ollama_engine.engine import Engine  # noqa: PLC0415 (60 ms; the other reports need none)
+    from ollama_engine.runner.load.sizes import declared  # noqa: PLC0415 (as above)
 
-    config = build(EngineConfig, args, skip=NOT_PLANNED)
+    fixed = {"parallel": PARALLEL, **own_parameters(stored, ("num_ctx",))}
+    config = build(EngineConfig, args, skip=NOT_PLANNED, **fixed)
+    with GGUFFile(path) as file, declared(file) as model:
+        config = config if model is None else config.for_model(model.context_length)
     options = {option.name: getattr(config, option.name) for option in options_of(EngineConfig, NOT_PLANNED)}
     projector = None if stored is None else stored.projector_path
     report = Engine.plan_memory(path, projector=projector, gpu_memory=args.gpu_memory, **options)
     assert report.placement is not None, "a plan of memory has one"
-    print(json.dumps(facts(report, report.placement), indent=2) if args.json else _text(report.placement))
+    plan = report.placement
+    print(json.dumps(facts(report, plan, config), indent=2) if args.json else f"{_text(plan)}\n{_context(config)}")
 
 
 def refuse_without_fit(args: argparse.Namespace) -> None:
@@ -54,7 +63,7 @@ def refuse_without_fit(args: argparse.Namespace) -> None:
         raise UsageError(f"{given[0]} has no effect without --fit")
 
 
-def facts(report: MemoryReport, plan: PlacementPlan) -> dict[str, Any]:
+def facts(report: MemoryReport, plan: PlacementPlan, config: EngineConfig) -> dict[str, Any]:
     """The plan for JSON; sizes in bytes."""
     mapped = {device.device: device.mapped for device in report.devices}
     return {
@@ -62,6 +71,8 @@ def facts(report: MemoryReport, plan: PlacementPlan) -> dict[str, Any]:
         "layers": len(plan.layers) + 1,
         "cpu_experts": plan.cpu_experts,
         "fits": not plan.overfull,
+        "num_ctx": config.num_ctx,
+        "parallel": config.parallel,
         "devices": [
             {
                 "name": device.name,
@@ -94,6 +105,11 @@ def _text(plan: PlacementPlan) -> str:
         lines[-1] += f", experts of {plan.cpu_experts} of them on the CPU"
     lines += [f"{device.name} lacks {size(device.overfull)}" for device in plan.overfull]
     return "\n".join(lines)
+
+
+def _context(config: EngineConfig) -> str:
+    requests = "one request" if config.parallel == 1 else f"{config.parallel} requests"
+    return f"planned for {requests} at a time (--parallel) with {config.num_ctx} tokens each (--num-ctx)"
 
 
 def _parts(plan: PlacementPlan, device: PlannedDevice) -> Iterable[str]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ollama_engine.convert.late_warnings import warn
 from ollama_engine.convert.quant.presets import (
     FALLBACK,
     Place,
@@ -127,7 +128,8 @@ def target_types(
         fallbacks += [(tensor, dtype)] if types[tensor.name] != dtype else []
     if fallbacks:
         tensor, dtype = fallbacks[0]
-        logger.warning(
+        warn(
+            logger,
             "%d of %d tensors have rows that do not divide into blocks, and take the next larger type; %s with rows of "
             "%d becomes %s instead of %s", len(fallbacks), len(tensors), tensor.name, tensor.shape[0],
             types[tensor.name], dtype,

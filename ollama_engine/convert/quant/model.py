@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ollama_engine.convert.gguf_writing import OutTensor, Progress, data_size, write_model
+from ollama_engine.convert.late_warnings import warnings_last
 from ollama_engine.convert.quant.imatrix import ImportanceMatrix, read_imatrix
 from ollama_engine.convert.quant.layout import FLOATS, in_file_order, read_facts, target_types
 from ollama_engine.convert.quant.presets import ALIASES, PRESETS, Preset
@@ -69,20 +70,22 @@ def quantize_model(
     check_target(target, 0, overwrite=overwrite)
     workers = Workers(threads)
     matrix = None if imatrix is None else read_imatrix(imatrix)
-    with GGUFFile(source) as file:
+    with warnings_last(), GGUFFile(source) as file:
         tensors = in_file_order(file.tensors.values())
         facts = read_facts(Metadata(file.metadata))
         types = target_types(tensors, chosen, facts, has_imatrix=matrix is not None)
         changes = [_change(tensor, types[tensor.name], file.files[tensor.file], chosen, matrix) for tensor in tensors]
         metadata = copy_metadata(file.files[0], _new_keys(chosen, matrix), SPLIT_KEYS)
         sources = file.files
-    out = [OutTensor(change.tensor.name, _significant(change.tensor.shape), change.dtype) for change in changes]
+        out = [OutTensor(change.tensor.name, _significant(change.tensor.shape), change.dtype) for change in changes]
+        size = len(metadata.data) + data_size(out)
+        check_target(target, size, overwrite=overwrite)
 
     def write(file: BinaryIO) -> None:
         with workers:
             write_model(file, metadata, out, workers.results(_pieces(changes)), progress)
 
-    write_new_file(target, len(metadata.data) + data_size(out), write, overwrite=overwrite)
+    write_new_file(target, size, write, overwrite=overwrite)
     return FileSizes.of(sources, target)
 
 

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ollama_engine.convert.late_warnings import warn
 from ollama_engine.convert.source.folder import Config, ModelFolder
 from ollama_engine.convert.vocab.tokens import TokenTable
 
@@ -71,7 +72,7 @@ def _by_text(folder: ModelFolder, ids: Mapping[str, int]) -> dict[str, list[int]
             if isinstance(text, str) and text in ids:
                 ids_by_name.setdefault(name, []).append(ids[text])
             elif isinstance(text, str):
-                logger.warning("%s: %s_token is %r, which is no token", folder.path / file, name, text)
+                warn(logger, "%s: %s_token is %r, which is no token", folder.path / file, name, text)
     return ids_by_name
 
 
@@ -87,7 +88,7 @@ def _inside(ids: Iterable[int], name: str, n_vocab: int) -> list[int]:
         if 0 <= id_ < n_vocab:
             inside.append(id_)
         elif id_ >= n_vocab:
-            logger.warning("%s_token_id %d is outside of the %d tokens; it is left out", name, id_, n_vocab)
+            warn(logger, "%s_token_id %d is outside of the %d tokens; it is left out", name, id_, n_vocab)
     return inside
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ollama_engine.convert.late_warnings import warn
 from ollama_engine.convert.source.folder import ModelFolder
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.tokenizer.vocab import TokenType
@@ -43,7 +44,7 @@ class TokenTable:
     def put(self, id_: int, text: str, kind: int, score: float = 0.0) -> None:
         """Fill a row. A token outside of the embedding cannot be used: it is logged and left out."""
         if not 0 <= id_ < len(self.texts):
-            logger.warning("token %r has id %d, but the model has %d; it is left out", text, id_, len(self.texts))
+            warn(logger, "token %r has id %d, but the model has %d; it is left out", text, id_, len(self.texts))
             return
         self.texts[id_], self.types[id_] = text, int(kind)
         if self.scores is not None:

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ollama_engine.convert.late_warnings import warn
 from ollama_engine.convert.vocab.tokens import AddedToken, TokenTable
 from ollama_engine.tokenizer.vocab import TokenType
 
@@ -61,7 +62,7 @@ def _normalizer_flags(spec: Mapping[str, Any] | None) -> dict[str, bool]:
         elif kind == "BertNormalizer":
             for name in ("clean_text", "handle_chinese_chars"):
                 if part.get(name) is False:
-                    logger.warning("%s is off in this tokenizer, which no GGUF file says: some texts are cut otherwise",
+                    warn(logger, "%s is off in this tokenizer, which no GGUF file says: some texts are cut otherwise",
                                    name)  # fmt: skip
             flags |= {k: part[k] for k in ("lowercase", "strip_accents") if isinstance(part.get(k), bool)}
     return flags

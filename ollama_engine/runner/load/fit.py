@@ -84,7 +84,7 @@ def fit(gguf: GGUFFile, config: EngineConfig, gpus: Sequence[Device], *, tight: 
 
 
 def _room(gpu: Device, tight: int) -> Room:
-    if gpu.memory_total <= UNKNOWN:
+    if gpu.handle and gpu.memory_total <= UNKNOWN:  # a planned GPU has what the caller says
         return Room(gpu.name, UNBOUNDED)
     return Room(gpu.name, gpu.memory_free, gpu.memory_total // RESERVED + gpu.memory_free * tight // 8)
 
