@@ -15,6 +15,7 @@ from urllib.parse import unquote
 
 from ollama_engine.errors import GrammarError
 from ollama_engine.sample.constraints.disjoint import Comparison
+from ollama_engine.sample.constraints.integers import integer_bounds, names_larger
 from ollama_engine.sample.constraints.keywords import (
     ANNOTATIONS,
     ASSERTIONS,
@@ -56,6 +57,7 @@ class _Check:
         self._root = root
         self._comparison = Comparison(self._resolve)
         self._reached: set[tuple[str, bool]] = set()
+        self._names_larger = names_larger(root)
         self._open: set[str] = set()
         """Schemas of objects for which another one holds too."""
 
@@ -135,6 +137,8 @@ class _Check:
         for keyword in COUNTS & set(made):
             if isinstance(made[keyword], float) and made[keyword].is_integer():
                 made[keyword] = int(made[keyword])
+        if pointer not in self._open or not self._names_larger:  # else another schema's numbers might lie outside
+            made |= integer_bounds(made)
         if "propertyNames" in made:
             made |= self._named(made, made.pop("propertyNames"), pointer)
         if pointer not in self._open and _lists_all(schema):

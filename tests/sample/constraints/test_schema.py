@@ -109,6 +109,35 @@ def test_what_is_enforced(schema: Any, good: list[str], bad: list[str]) -> None:
     assert [text for text in good if not accepts(json_text, text)] == []
 
 
+SAFE, HUGE = 2**53 - 1, 10**20
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        ({"type": "integer"}, [SAFE, -SAFE, 0], [SAFE + 1, -SAFE - 1, HUGE]),
+        ({"type": ["integer", "null"]}, [SAFE, None], [HUGE]),
+        ({"type": ["integer", "number"]}, [HUGE, 0.5], []),
+        ({"type": "integer", "minimum": 0}, [0, SAFE], [-1, HUGE]),
+        ({"type": "integer", "exclusiveMaximum": 9}, [8, -SAFE], [9, -HUGE]),
+        ({"type": "integer", "minimum": 0, "maximum": 2**60}, [2**60], [-1, HUGE]),
+        ({"type": "integer", "minimum": 2**54}, [2**54, HUGE], [3]),
+        ({"type": "integer", "multipleOf": 7}, [7, -14], [HUGE * 7, 8]),
+        ({"type": "integer", "enum": [1, 10**17]}, [1, 10**17], [2]),
+        ({"allOf": [{"type": "integer"}, {"minimum": 2**54}]}, [2**54, HUGE], [3]),
+        ({"allOf": [{"type": "integer"}, {"minimum": 2}]}, [2, SAFE], [1, HUGE]),
+        ({"$ref": "#/$defs/n", "$defs": {"n": {"type": "integer"}}}, [SAFE], [HUGE]),
+        ({"type": "number"}, [HUGE, 1e300], []),
+    ],
+    ids=lambda case: json.dumps(case)[:40],
+)
+def test_integers_end(schema: dict[str, Any], good: list[Any], bad: list[Any]) -> None:
+    """Without a bound of its own an integer has the 16 digits that every reader of JSON has exactly."""
+    made = matcher(schema)
+    assert [value for value in good if not accepts(made, json.dumps(value))] == []
+    assert [value for value in bad if accepts(made, json.dumps(value))] == []
+
+
 def test_alternatives_that_a_property_tells_apart() -> None:
     """As pydantic writes a tagged union."""
     tagged = [
