@@ -1,0 +1,21 @@
+"""TokenizedText: one text to embed, or a pair of texts to score, as tokens."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ollama_engine.config import Pooling
+from ollama_engine.input import Int32Array
+
+__all__ = ["TokenizedText"]
+
+
+class TokenizedText(NamedTuple):
+    """The tokens of one text, or of one pair of texts, to compute."""
+
+    tokens: Int32Array
+    pooling: Pooling
+    length: int
+    """Number of tokens before truncation."""
+    second: int | None = None
+    """Index at which the second text of a pair begins."""
