@@ -19,11 +19,16 @@ from ollama_engine.multimodal.orientation import upright
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["FORMATS", "MAX_PIXELS", "check_size", "is_image", "media_type", "on_white", "picture_of",
+__all__ = ["FORMATS", "MAX_DECODED", "MAX_PIXELS", "check_size", "is_image", "media_type", "on_white", "picture_of",
            "read_image", "what_else"]  # fmt: skip
 
 MAX_PIXELS = 1024 * 1024 * 1024 // 4 // 3
 """Most pixels of a picture: 89 million, where Pillow begins to warn. A small file may describe far larger ones."""
+MAX_DECODED = 1 << 25
+"""Most pixels that are decoded, which take 134 MB in Pillow. Qwen2.5-VL can use more than others: 12.8 million."""
+MAX_RATIO = 200
+"""Most times that one side may be as long as the other, as for Qwen's models. CLIP's processors scale the short side to
+336 pixels before they cut: at this ratio they make 23 million of any picture, and without a bound any number."""
 FORMATS = "PNG, JPEG, WebP, GIF, BMP, TIFF, PPM and AVIF"
 HEAD = 16
 """Bytes that tell the format."""
@@ -37,7 +42,8 @@ def read_image(data: bytes) -> Image:
     the model's preprocessing: `load_image` drops it, the published processors put such a picture on white (`on_white`).
 
     Any number of threads may call it; no setting of Pillow is changed. Raises ImageError for anything that is no image,
-    is cut off, or has more than MAX_PIXELS pixels, which is known before they are decoded.
+    is cut off, or has too many pixels, which is known before they are decoded: MAX_DECODED, but of a JPEG MAX_PIXELS,
+    since its reader can leave pixels out: it then decodes half of each side.
     """
     if not data:
         raise ImageError("the image is empty: it has no bytes")
@@ -46,6 +52,9 @@ def read_image(data: bytes) -> Image:
         raise ImageError(f"it is {what_else(data[:HEAD])}; images are {FORMATS} files")
     try:
         with make(io.BytesIO(data)) as file:
+            check_size(*file.size)
+            _halve(file, data)
+            check_size(*file.size, most=MAX_DECODED)
             return picture_of(file)
     except (ImageError, MemoryError):
         raise
@@ -71,6 +80,32 @@ def picture_of(image: Image) -> Image:
     return image.convert("RGB") if opaque else image
 
 
+def _halve(file: Image, data: bytes) -> None:
+    """Have a JPEG of more than MAX_DECODED pixels decoded at half of its size.
+
+    Not one of several scans, whose coefficients stay in memory until all of them have come, two bytes each.
+    """
+    width, height = file.size
+    if file.format == "JPEG" and width * height > MAX_DECODED and _is_one_scan(data):
+        file.draft(None, (width // 2, height // 2))
+
+
+def _is_one_scan(data: bytes) -> bool:
+    """Whether libjpeg keeps no coefficients of a JPEG: it is not progressive, and its first scan has all components.
+
+    jdinput.c, initial_setup: `has_multiple_scans`. A file whose segments do not follow each other is none.
+    """
+    at, components = 2, 0
+    while data[at : at + 1] == b"\xff" and at + 10 <= len(data):
+        marker, length = data[at + 1], int.from_bytes(data[at + 2 : at + 4], "big")
+        if marker in (0xC0, 0xC1):  # SOF0, SOF1: sequential
+            components = data[at + 9]
+        elif marker == 0xDA:  # SOS
+            return 0 < components == data[at + 4]
+        at += 2 + length
+    return False
+
+
 def on_white(image: Image) -> Image:
     """An RGB or RGBA picture on a white ground, in RGB."""
     if image.mode != "RGBA":
@@ -81,14 +116,20 @@ def on_white(image: Image) -> Image:
     return PIL.Image.alpha_composite(white, image).convert("RGB")
 
 
-def check_size(width: int, height: int) -> None:
-    """Raise ImageError for a picture without pixels, or with more than MAX_PIXELS."""
+def check_size(width: int, height: int, *, most: int = MAX_PIXELS) -> None:
+    """Raise ImageError for a picture without pixels, with more than `most`, or one that is far too narrow."""
     if width <= 0 or height <= 0:
         raise ImageError(f"the image has no pixels: it is {width} x {height}")
-    if width * height > MAX_PIXELS:
+    if width * height > most:
+        hint = "" if most == MAX_PIXELS else f", of a JPEG in one scan {MAX_PIXELS / 1e6:.0f} million"
         raise ImageError(
-            f"the image is {width} x {height} pixels, {width * height / 1e6:.0f} million, and {MAX_PIXELS / 1e6:.0f} "
-            "million are read at most; make it smaller"
+            f"the image is {width} x {height} pixels, {width * height / 1e6:.0f} million, and {most / 1e6:.0f} "
+            f"million are read at most{hint}; make it smaller"
+        )
+    if max(width, height) > MAX_RATIO * min(width, height):
+        raise ImageError(
+            f"the image is {width} x {height} pixels, and one side is at most {MAX_RATIO} times as long as the other; "
+            "cut it"
         )
 
 

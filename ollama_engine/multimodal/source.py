@@ -18,7 +18,16 @@ from typing import TYPE_CHECKING, TypeGuard
 import numpy as np
 
 from ollama_engine.errors import ImageError
-from ollama_engine.multimodal.image import FORMATS, HEAD, MAX_PIXELS, check_size, is_image, picture_of, what_else
+from ollama_engine.multimodal.image import (
+    FORMATS,
+    HEAD,
+    MAX_DECODED,
+    MAX_PIXELS,
+    check_size,
+    is_image,
+    picture_of,
+    what_else,
+)
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -158,8 +167,10 @@ def _written(image: Image) -> bytes:
     """An RGB or RGBA picture as a file, without loss and nearly as fast as it can be copied.
 
     Pillow's `save` tries filters even where it does not compress; and it writes into the picture, which may be the
-    caller's own: two threads at once would fail.
+    caller's own: two threads at once would fail. A picture of more than MAX_DECODED pixels is halved.
     """
+    if image.width * image.height > MAX_DECODED:
+        image = image.reduce(2)
     if image.mode == "RGB":
         return b"P6\n%d %d\n255\n" % image.size + image.tobytes()
     width, height = image.size

@@ -9,6 +9,7 @@ import tracemalloc
 import warnings
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import PIL.Image
@@ -19,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ollama_engine.errors import ImageError
-from ollama_engine.multimodal.image import MAX_PIXELS, is_image, on_white, read_image
+from ollama_engine.multimodal.image import MAX_DECODED, is_image, on_white, read_image
 from tests.multimodal.pictures import FILES, as_file, drawn, pixels
 from tests.support.suite import scaled
 from tests.support.waiting import join
@@ -109,13 +110,19 @@ def bomb(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
 
 
-@pytest.mark.parametrize("size", [(9_460, 9_460), (14_000, 14_000), (60_000, 60_000), (2**31 - 1, 2**31 - 1)])
-def test_a_decompression_bomb_is_refused_before_it_is_decoded(size: tuple[int, int]) -> None:
-    assert size[0] * size[1] > MAX_PIXELS
+@pytest.mark.parametrize(("size", "message"), [
+    ((5_800, 5_800), "34 million, and 34 million are read at most, of a JPEG in one scan 89 million; make it smaller"),
+    ((9_400, 9_400), "88 million, and 34 million are read at most, of a JPEG in one scan 89 million; make it smaller"),
+    ((9_460, 9_460), "89 million are read at most; make it smaller"),
+    ((2**31 - 1, 2**31 - 1), "89 million are read at most; make it smaller"),
+    ((1, 80_000_000), "one side is at most 200 times as long as the other; cut it"),
+    ((201, 1), "one side is at most 200 times as long as the other; cut it"),
+])  # fmt: skip
+def test_a_decompression_bomb_is_refused_before_it_is_decoded(size: tuple[int, int], message: str) -> None:
     read_image(FILES["png"])  # imports
     tracemalloc.start()
     try:
-        with pytest.raises(ImageError, match="million are read at most; make it smaller"):
+        with pytest.raises(ImageError, match=message):
             read_image(bomb(*size))
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
@@ -125,7 +132,39 @@ def test_a_decompression_bomb_is_refused_before_it_is_decoded(size: tuple[int, i
 def test_many_pixels_below_the_limit_are_read_without_a_warning() -> None:
     """Warnings are errors here. A picture of 9,000 x 9,000 is cut off, so that nothing that large is decoded."""
     with pytest.raises(ImageError, match="cut off"):
-        read_image(bomb(9_000, 9_000))
+        read_image(bomb(5_790, 5_790))
+
+
+def large_jpeg(**options: Any) -> tuple[bytes, np.ndarray]:
+    """A grey JPEG of 36 million pixels, and what each of its blocks of 10 x 10 pixels shows."""
+    levels = np.random.default_rng(7).integers(0, 255, (600, 600), np.uint8)
+    return as_file(PIL.Image.fromarray(levels.repeat(10, 0).repeat(10, 1)), "JPEG", **options), levels
+
+
+def test_a_large_jpeg_is_decoded_at_half_of_its_size() -> None:
+    data, levels = large_jpeg(quality=90)
+    assert MAX_DECODED < 6_000**2
+    image = read_image(data)
+    assert image.size == (3_000, 3_000)
+    middles = pixels(image)[2::5, 2::5, 0].astype(int)
+    assert np.abs(middles - levels).mean() < 6
+
+
+def test_a_large_jpeg_whose_coefficients_would_stay_is_refused() -> None:
+    """A progressive one, and one whose first scan has a part of the components."""
+    progressive, _ = large_jpeg(progressive=True)
+    two_scans, _ = large_jpeg()
+    start = two_scans.index(b"\xff\xc0")  # SOF0 says three components, where the scan has one
+    two_scans = (
+        two_scans[:start]
+        + b"\xff\xc0\0\x11"
+        + two_scans[start + 4 : start + 9]
+        + b"\x03"
+        + (b"\1\x11\0\2\x11\0\3\x11\0" + two_scans[start + 13 :])
+    )
+    for data in (progressive, two_scans):
+        with pytest.raises(ImageError, match=r"6000 x 6000 pixels, 36 million, and 34 million are read at most"):
+            read_image(data)
 
 
 @pytest.mark.parametrize(("data", "message"), [

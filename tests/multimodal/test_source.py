@@ -55,6 +55,13 @@ def test_an_opened_file_is_its_picture(name: str) -> None:
         np.testing.assert_array_equal(read(image), read(FILES[name]))
 
 
+def test_a_larger_picture_than_is_decoded_is_halved() -> None:
+    """One that is decoded already may be of any size up to MAX_PIXELS; as a file it would be refused."""
+    columns = np.arange(8_000).astype(np.uint8) // 2
+    found = read(np.broadcast_to(columns, (4_200, 8_000)))
+    np.testing.assert_array_equal(found[:, :, 0], np.broadcast_to(columns[::2], (2_100, 4_000)))
+
+
 def test_the_same_picture_is_the_same_bytes() -> None:
     assert image_bytes(drawn()) == image_bytes(drawn()) == image_bytes(pixels(drawn()))
     assert image_bytes(drawn(mode="RGBA")) == image_bytes(pixels(drawn(mode="RGBA")))
