@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 from unittest.mock import patch
 
@@ -18,6 +20,7 @@ from ollama_engine.runner.core import submission
 from ollama_engine.runner.core.new_requests import new_generation
 from ollama_engine.runner.schedule.steering import Constraint, Drafter, TokenMask
 from tests.support.tiny import write_tiny_llama
+from tests.support.waiting import eventually
 
 N_VOCAB = 320
 EOS, EOT = N_VOCAB - 2, N_VOCAB - 1
@@ -77,6 +80,18 @@ class Says:
         guesses = self.text[at : at + min(self.most, most)]
         self.proposed += len(guesses)
         return [(token + 1) % 300 if self.wrong_at(at + i) else token for i, token in enumerate(guesses)]
+
+
+class SaysOnceTold(Says):
+    """A drafter that holds up the engine's thread until it may speak, so that a request can come meanwhile."""
+
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        super().__init__(*args, **keywords)
+        self.may = Event()
+
+    def propose(self, tokens: Sequence[int], most: int) -> Sequence[int]:
+        assert self.may.wait(PATIENCE)
+        return super().propose(tokens, most)
 
 
 @pytest.fixture(scope="module")
@@ -287,12 +302,18 @@ def test_a_stop_text_within_a_draft_that_fills_the_context(engine: Engine) -> No
 
 def test_wrong_guesses_of_others_do_not_hold_up_a_prompt(engine: Engine) -> None:
     expected = engine.generate(PROMPT, greedy(60))
-    guessing = [Says([*PROMPT, *expected.tokens], lambda at: True, most=31) for _ in range(2)]
-    steps = engine.metrics.steps
+    guessing = [SaysOnceTold([*PROMPT, *expected.tokens], lambda at: True, most=31) for _ in range(2)]
     with patch.object(submission, "new_generation", _with_drafters(guessing)):
         requests = [engine.submit(PROMPT, greedy(60)) for _ in guessing]
-    assert engine.logits(list(range(1, 120))).shape == (119, N_VOCAB)
-    assert engine.metrics.steps - steps < 40
+    with ThreadPoolExecutor(1) as caller:
+        logits = caller.submit(lambda: (engine.logits(list(range(1, 120))).shape, engine.metrics.steps))
+        eventually(lambda: engine._engine_thread.coming)
+        steps = engine.metrics.steps
+        for drafter in guessing:
+            drafter.may.set()
+        shape, steps_after = logits.result(PATIENCE)
+    assert shape == (119, N_VOCAB)
+    assert steps_after - steps < 40
     assert {request.result(PATIENCE).tokens for request in requests} == {expected.tokens}
 
 
