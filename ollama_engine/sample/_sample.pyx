@@ -170,7 +170,7 @@ cdef class Sampler:
         return job.token
 
     def candidates(self, logits, mask=None):
-        """Distribution that `sample` draws from: {token: probability}, best first. Raises as it does; changes nothing."""
+        """The distribution of `sample`: {token: probability}, best first. Raises as it does; changes nothing."""
         cdef const float[::1] row = checked_row(logits, self.n_vocab)
         cdef const uint32_t[::1] allowed = checked_mask(mask, self.n_vocab)
         cdef int32_t[::1] ids = array("i", bytes(4 * self.n_vocab))
