@@ -1,17 +1,68 @@
-"""Parent: a process that a program started does not outlive it, and says how it ended."""
+"""Child processes that do not outlive the program that started them, and how they ended."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
+import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from queue import SimpleQueue
 
-__all__ = ["end_with_parent", "how_it_ended"]
+__all__ = ["end_with_parent", "how_it_ended", "start_child"]
 
 PR_SET_PDEATHSIG = 1
-"""prctl(2): the signal that a child gets when its parent ends."""
+"""prctl(2): the signal that a child gets when the *thread* ends that started it."""
+
+
+def start_child(
+    command: Sequence[str], *, descriptors: Sequence[int] = (), env: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a child that calls `end_with_parent`: its standard input is a pipe. Raises OSError.
+
+    Every child is started by one thread, which ends with this process: Linux would kill a child with the thread that
+    started it, and the caller's may end before. `descriptors`: what the child inherits, beside its standard streams.
+    """
+    started: Future[subprocess.Popen[bytes]] = Future()
+
+    def start() -> None:
+        try:
+            started.set_result(subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, close_fds=True, pass_fds=descriptors,
+                env=env,
+            ))  # fmt: skip
+        except BaseException as error:
+            started.set_exception(error)
+
+    _Starter.current().put(start)
+    return started.result()
+
+
+class _Starter:
+    """The thread that starts children."""
+
+    _lock = threading.Lock()
+    _current: _Starter | None = None
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        threading.Thread(target=self._run, name="starts processes", daemon=True).start()
+
+    @classmethod
+    def current(cls) -> SimpleQueue[Callable[[], None]]:
+        """The thread's inbox. A forked process has a thread of its own."""
+        with cls._lock:
+            if cls._current is None or cls._current._pid != os.getpid():
+                cls._current = cls()
+            return cls._current._work
+
+    def _run(self) -> None:
+        while True:
+            self._work.get()()
 
 
 def end_with_parent(stop: Callable[[], None]) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AsyncExitStack, aclosing, suppress
+from contextlib import AsyncExitStack, aclosing
 from typing import TypeVar
 
+from ollama_engine.async_tasks import cancel_and_wait
 from ollama_engine.server.served import AnswerStream
 
 __all__ = ["interleaved"]
@@ -40,7 +41,4 @@ async def interleaved(
                     waiting[asyncio.ensure_future(anext(streams[number]))] = number
                     yield number, chunk
         finally:
-            for task in waiting:
-                task.cancel()
-                with suppress(BaseException):
-                    await task
+            await cancel_and_wait(*waiting)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextlib import suppress
 from typing import Any, TypeVar
 
 from fastapi import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from ollama_engine.async_tasks import cancel_and_wait
 from ollama_engine.server.errors import ClientGoneError, status_of
 
 log = logging.getLogger(__name__)
@@ -95,9 +95,7 @@ async def while_listening(receive: Receive, work: Coroutine[Any, Any, Value]) ->
     finally:
         gone.cancel()
         if not task.done():
-            task.cancel()
-            with suppress(BaseException):
-                await task  # what it holds is free when this returns
+            await cancel_and_wait(task)  # what it holds is free when this returns
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Hashable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+
+from ollama_engine.async_tasks import cancel_and_wait, wait_until_ended
 
 __all__ = ["Meter", "Report", "SharedTransfers", "TransferProgress", "TransferSettings", "in_thread",
            "run_together"]  # fmt: skip
@@ -142,9 +143,7 @@ class SharedTransfers:
             if not job.followers:
                 if self._jobs.get(key) is job:
                     del self._jobs[key]
-                job.task.cancel()
-                with suppress(BaseException):
-                    await job.task
+                await cancel_and_wait(job.task)
 
 
 async def in_thread(work: Callable[..., Value], *arguments: object) -> Value:
@@ -153,7 +152,7 @@ async def in_thread(work: Callable[..., Value], *arguments: object) -> Value:
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        await asyncio.wait({task})
+        await wait_until_ended(task)
         raise
 
 
@@ -163,6 +162,4 @@ async def run_together(work: Iterable[Awaitable[Any]]) -> None:
     try:
         await asyncio.gather(*tasks)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(*tasks)

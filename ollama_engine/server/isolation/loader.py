@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from ollama_engine.async_tasks import cancel_and_wait
 from ollama_engine.server.isolation.codec import decode
 from ollama_engine.server.isolation.hosted_model import FLASH_ATTENTION, Operation, Status
 from ollama_engine.server.isolation.model_process import ModelProcess
@@ -64,8 +65,7 @@ async def _watched(process: ModelProcess, body: dict[str, Any], progress: LoadPr
         await loading
         return await request(process, "/load", {"Operation": Operation.COMMIT})
     finally:
-        loading.cancel()
-        await asyncio.wait((loading,))
+        await cancel_and_wait(loading)
 
 
 async def _health(process: ModelProcess) -> Any:

@@ -7,7 +7,6 @@ import contextlib
 import logging
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import httpx
 
-from ollama_engine.child_process import how_it_ended
+from ollama_engine.child_process import how_it_ended, start_child
 from ollama_engine.errors import ModelProcessError
 
 __all__ = ["ModelProcess"]
@@ -54,8 +53,7 @@ class ModelProcess:
             socket,
             "--child",
         ]
-        # Not asyncio's: its processes depend on the event loop, and on the thread that this runs in.
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, close_fds=True)
+        self._process = start_child(command)
         self._loop = asyncio.get_running_loop()
         self._over = asyncio.Event()
         self.engine_closed = False

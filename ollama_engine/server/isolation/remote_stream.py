@@ -7,6 +7,8 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any, Generic, TypeVar
 
+from ollama_engine.async_tasks import cancel_and_wait
+
 __all__ = ["RemoteStream"]
 
 Item = TypeVar("Item")
@@ -50,10 +52,8 @@ class RemoteStream(Generic[Item]):
     async def aclose(self) -> None:
         """Cancel the request if it has not ended; who waits for a chunk gets none. Safe to call twice."""
         self._ended = True
-        self._reading.cancel()
         self._arrived.put_nowait(_END)
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.wait((self._reading,))
+        await cancel_and_wait(self._reading)
 
     def __del__(self) -> None:
         if not self._reading.done():
