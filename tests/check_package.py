@@ -40,6 +40,8 @@ def check_contents(wheel: Path) -> None:
     """What must and must not be in a wheel."""
     names = zipfile.ZipFile(wheel).namelist()
     missing = [n for n in NEEDED if f"ollama_engine/{n}" not in names]
+    licences = [n.partition(".dist-info/licenses/")[2] for n in names if ".dist-info/licenses/" in n]
+    missing += sorted({"LICENSE", "csrc/ggml/LICENSE", "csrc/ggml/NOTICE"} - set(licences))
     unwanted = [n for n in names if n.endswith((".pyx", ".pxd", ".c", ".h", ".cxx"))]
     if missing or unwanted:
         raise SystemExit(f"wheel: missing {missing}, unwanted {unwanted}")
