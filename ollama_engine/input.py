@@ -91,8 +91,9 @@ class MediaTraits:
 
     largest_group: int = 0
     """Inputs that may have to be computed in one batch: a largest image. Memory for as many is taken at start."""
-    groups_apart: bool = False
-    """Whether no two groups may share a batch: with cross-attention a batch stores one image."""
+    groups_per_batch: int | None = None
+    """Most groups that share a batch; None: as many as fit. With cross-attention, memory is taken at start for storing
+    so many images in one batch."""
     bidirectional: bool = False
     """Whether the inputs of one item attend to each other, whatever their order (Gemma 3)."""
     position_axes: int = 1

@@ -57,6 +57,8 @@ class CacheConfig:
     """Other graphs of at least this many rows gather what they read (CPU, flash attention). None: no graph does."""
     sequences: int = 64
     """Most sequences of one batch."""
+    images: int = 1
+    """Most new images of one batch, for cross-attention."""
 
     def __post_init__(self) -> None:
         if self.dtype not in get_args(CacheType):

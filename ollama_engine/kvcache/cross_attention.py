@@ -147,8 +147,9 @@ class CrossAttentionCache:
             self.slots.remove(sequence, first)
 
     def worst_cases(self, n_tokens: int) -> Iterator[None]:
-        """Prepare for building a worst-case graph: one new image, all slots seen."""
-        self._new, self._n_new_rows = [0], self._rows
+        """Prepare for building a worst-case graph: as many new images as a batch may have, all slots seen."""
+        self._new = list(range(min(n_tokens, self.config.images)))
+        self._n_new_rows = len(self._new) * self._rows
         self._seen, self._span = [(0,)] * n_tokens, CellSpan(0, self._store.n_cells)
         yield
 

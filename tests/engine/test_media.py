@@ -30,12 +30,12 @@ KINDS: dict[str, dict[str, Any]] = {
     "window permuted": {"window": 8, "flash_attention": "off"},
     "bidirectional": {"bidirectional": True},
     "bidirectional window": {"bidirectional": True, "window": 20},
-    "apart": {"groups_apart": True},
+    "apart": {"groups_per_batch": 1},
     "axes": {"position_axes": 3},
     "wide": {"position_axes": 3, "wide": True},
     "loose": {"grouped": False},
-    "cross": {"cls": CrossLlama, "groups_apart": True},
-    "cross permuted": {"cls": CrossLlama, "groups_apart": True, "flash_attention": "off"},
+    "cross": {"cls": CrossLlama, "groups_per_batch": 2},
+    "cross permuted": {"cls": CrossLlama, "groups_per_batch": 1, "flash_attention": "off"},
 }
 ENGINE_OPTIONS = (
     "flash_attention",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from ollama_engine import Engine, SamplingParams
 from ollama_engine.convert import convert_model
 from ollama_engine.errors import ImageError, ModelFormatError
-from ollama_engine.input import FloatArray, Input, MediaItem
+from ollama_engine.input import Batch, FloatArray, Input, MediaItem
 from ollama_engine.ml import ops
 from ollama_engine.ml.gguf.gguf_file import GGUFFile
 from ollama_engine.ml.gguf.metadata import Metadata
@@ -77,6 +78,37 @@ def computed(engine: Engine, build: Callable[[Context], Tensor]) -> FloatArray:
 
 def numbers(*shape: int, seed: int = 1) -> FloatArray:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+# -- batches -----------------------------------------------------------------------------------------------------------
+
+
+def test_two_images_side_by_side_share_a_batch(engine: Engine) -> None:
+    """And a third beside them comes in the next one; the answer is that of one input at a time."""
+    executor, together = engine._core.executor, []
+    prepare = executor.prepare
+
+    def prepared(batch: Batch, needed: Sequence[int] = ()) -> None:
+        prepare(batch, needed)
+        together.extend([len(batch.media)] if batch.media else [])
+
+    given = prompt(CAT, DOG, Picture(30, 90, 3), "what is that?")
+    with patch.object(executor, "prepare", prepared):
+        found = engine.generate(given, FEW, cache=False)
+        assert together == [2, 1]
+        with patch.object(executor, "batch_size", 1):
+            assert engine.generate(given, FEW, cache=False).tokens == found.tokens
+        assert together == [2, 1, 1, 1, 1]
+    assert engine.metrics.encoded_images == 3
+
+
+@pytest.mark.parametrize("n", [3, 4])
+def test_text_that_sees_a_long_run_leaves_few_slots_to_new_images(path: Path, n: int) -> None:
+    """Trap: text and the images behind it in one batch. There are four slots, and the text sees three or four."""
+    run = [Picture(20 + number, 30, number) for number in range(n)]
+    with harness.engine(path, parallel=1, num_ctx=128, batch_size=8) as engine:
+        found = engine.generate(prompt(*run, "and then these:", CAT, DOG, "?"), FEW)
+        assert len(found.tokens) == 4
 
 
 # -- pictures ----------------------------------------------------------------------------------------------------------

@@ -129,7 +129,7 @@ def test_same_batch_is_not_on_a_shared_start_token(case: Case, folder: Path) -> 
             inputs = prompt_inputs(engine._loaded, case.segments(prompt))
             spans = [(span.begin, span.end) for span in inputs.media]
             assert spans
-            assert list(inputs.groups) == (spans if traits.bidirectional or traits.groups_apart else [])
+            assert list(inputs.groups) == (spans if traits.bidirectional or traits.groups_per_batch else [])
         first, second = (case.segments(("same", Picture(30, 30, seed), "?")) for seed in (1, 2))
         alone = engine.generate(second, greedy(case), cache=False)
         engine.generate(first, greedy(case))

@@ -100,7 +100,7 @@ class FakeVision:
                 found.append(given)
                 continue
             n = given.media.n_inputs
-            # With cross-attention END belongs to the group, so that images keep apart: one batch stores one.
+            # With cross-attention END belongs to the group: images keep apart, none sees another.
             following = n if given.media.cross_attention else n - 1
             first = Input(PLACEHOLDER, given.media, following if self.model.grouped else 0)
             found += [Input(BEGIN), first, *[Input(PLACEHOLDER)] * (n - 1), Input(END)]

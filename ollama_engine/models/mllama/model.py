@@ -35,8 +35,8 @@ class MllamaImages:
 
     @property
     def traits(self) -> MediaTraits:
-        """An image is one input. No batch has two new ones: memory is taken at start for one."""
-        return MediaTraits(largest_group=1, groups_apart=True)
+        """An image is one input. A batch has two new ones at most: each more takes its rows of memory at start."""
+        return MediaTraits(largest_group=1, groups_per_batch=2)
 
     def preprocess(self, image: Image) -> PreparedImage:
         """Tiles of patches; see `preprocess`."""

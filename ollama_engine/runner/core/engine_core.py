@@ -20,6 +20,7 @@ import logging
 
 from ollama_engine.errors import ContextOverflowError, DeviceLostError
 from ollama_engine.kvcache import Cache
+from ollama_engine.runner.core.gap_turns import GapTurns
 from ollama_engine.runner.core.request_queue import RequestQueue
 from ollama_engine.runner.core.steered_rows import prepare_masks
 from ollama_engine.runner.core.step_media import NO_STEP_MEDIA, encode_next, step_media
@@ -64,7 +65,8 @@ class EngineCore:
         self._verify = verify
         self._traits = executor.traits
         # -- work --
-        self.queue = RequestQueue(self.cache_manager, parallel, monitor)
+        gaps = GapTurns(executor.batch_size, executor.traits.groups_per_batch)
+        self.queue = RequestQueue(self.cache_manager, parallel, monitor, gaps)
         self._tasks: list[Task[EngineCore]] = []
         # -- steps --
         self._scheduler_state = SchedulerState()
@@ -236,14 +238,20 @@ class EngineCore:
         computing = self._in_flight is not None
         if self._follow():
             return
-        while (planned := self._plan()) is not None:
+        groups = most = self._traits.groups_per_batch
+        while (planned := self._plan(groups)) is not None:
             if planned.short and self.queue.make_room(planned, computing=computing):
                 continue
-            if not planned.scheduled:
+            if not planned.scheduled and groups == most:
                 return
-            if self._place(assemble(self._steps, planned.scheduled, self.queue.running, self._traits)):
+            step = assemble(self._steps, planned.scheduled, self.queue.running, self._traits)
+            if step.entries and self._place(step):
                 self._scheduler_state = planned.state
                 return
+            if groups and step.batch.images is not None:
+                groups -= 1  # images that rows before a new one see keep their places in this batch, not in the next
+                continue
+            groups = most
             # Layers of several kinds fill up at different speeds, which `room` cannot express.
             if not self.queue.make_room(planned._replace(scheduled=()), computing=computing):
                 return
@@ -279,7 +287,7 @@ class EngineCore:
             sequence.awaited += entry.outputs > entry.read
         return True
 
-    def _plan(self) -> StepPlan | None:
+    def _plan(self, groups: int | None) -> StepPlan | None:
         self.queue.propose()
         candidates = self.queue.candidates()
         if not candidates:
@@ -291,7 +299,7 @@ class EngineCore:
             free_cells=self.cache_manager.room,
             prompt_tokens=prompt_tokens_beside(answers, len(candidates) - answers),
             headroom=HEADROOM * answers,
-            groups_apart=self._traits.groups_apart,
+            groups=groups,
         )
         return plan(candidates, limits, self._scheduler_state)
 

@@ -6,19 +6,17 @@ import bisect
 from collections.abc import Iterator
 
 from ollama_engine.errors import ClosedError, ContextOverflowError, DeadlineError, Option, short_of_memory
+from ollama_engine.runner.core.gap_turns import GapTurns, arrival, is_fair
 from ollama_engine.runner.observe.metrics import Outcome
 from ollama_engine.runner.observe.monitor import Monitor, SlotInfo, outcome_of, slot_info
 from ollama_engine.runner.prefix.cache_manager import CacheManager
 from ollama_engine.runner.request.preparing import late
 from ollama_engine.runner.request.results import Result
 from ollama_engine.runner.schedule.queued import BatchedRequest, QueuedRequest
-from ollama_engine.runner.schedule.scheduler import FAIR_EVERY, Candidate, StepPlan, choose_victim
+from ollama_engine.runner.schedule.scheduler import Candidate, StepPlan, choose_victim
 from ollama_engine.runner.schedule.sequence import Generation, ScheduledRequest
 
 __all__ = ["RequestQueue"]
-
-LOWEST = float("-inf")
-"""Priority where nobody waits."""
 
 SWEEP_SECONDS = 0.02
 """Interval at which waiting requests are checked for cancellation and timeout."""
@@ -31,7 +29,7 @@ class RequestQueue:
     no cache sequence: it stays in the list, and when its turn comes, parts of it are in the next batch.
     """
 
-    def __init__(self, cache_manager: CacheManager, parallel: int, monitor: Monitor) -> None:
+    def __init__(self, cache_manager: CacheManager, parallel: int, monitor: Monitor, gaps: GapTurns) -> None:
         self._cache_manager = cache_manager
         self._parallel = parallel
         self._monitor = monitor
@@ -43,13 +41,7 @@ class RequestQueue:
         self._swept_at = float("-inf")
         # -- turns --
         self._admitted = 0
-        self._batches = 0
-        self._images = 0
-        self._gaps = 0
-        """Gaps between two steps for which requests waited."""
-        self._gap_had_image = False
-        self._wanting: list[ScheduledRequest] = []
-        """The sequences that waited for an image when the last step was planned."""
+        self.gaps = gaps
 
     def __iter__(self) -> Iterator[QueuedRequest]:
         """All requests, as a snapshot."""
@@ -77,12 +69,13 @@ class RequestQueue:
     def slots(self) -> list[SlotInfo]:
         """The state of every request, the oldest first. Any thread may ask."""
         now = self._monitor.clock()
-        return [slot_info(request, now) for request in sorted(self, key=_arrival)]
+        return [slot_info(request, now) for request in sorted(self, key=arrival)]
 
     def candidates(self) -> list[Candidate]:
         """The running sequences with pending inputs, for the scheduler. Notes those that wait for an image first."""
-        self._wanting = [sequence for sequence in self.running.values() if sequence.unready_image is not None]
-        return [found for sequence in self.running.values() if (found := sequence.candidate()) is not None]
+        running = self.running.values()
+        lookahead = self.gaps.plan(running)
+        return [candidate for sequence in running if (candidate := sequence.candidate(lookahead)) is not None]
 
     def propose(self) -> None:
         """Let drafters propose tokens for the next step. A drafter that raises ends its request."""
@@ -149,7 +142,7 @@ class RequestQueue:
         """The next sequence to admit, or None."""
         sequences = (request for request in self.waiting if isinstance(request, ScheduledRequest))
         ready = filter(self._admissible, sequences)
-        return min(ready, key=_arrival, default=None) if _is_fair(self._admitted) else next(ready, None)
+        return min(ready, key=arrival, default=None) if is_fair(self._admitted) else next(ready, None)
 
     def _admissible(self, sequence: ScheduledRequest) -> bool:
         """Whether a sequence may start: not while the prompt that it will share is being computed, and not after a
@@ -161,45 +154,8 @@ class RequestQueue:
         return not gave_way or self._cache_manager.room >= sequence.known
 
     def gap_turns(self) -> ScheduledRequest | list[BatchedRequest]:
-        """Whose turn the gap between two steps is: a sequence that waits for an image, or requests for a batch.
-
-        Requests for a batch come in order of turn, and have the same batcher. Often the list is empty. If
-        every waiting request has a lower priority than a running sequence that needs no gap, waiting requests get one
-        gap in `FAIR_EVERY`. At one priority, images and batches take turns.
-        """
-        if not self.waiting and not self._wanting:
-            return []
-        wanting = [sequence for sequence in self._wanting if sequence.key in self.running and _wants(sequence)]
-        ready = [request for request in self.waiting if isinstance(request, BatchedRequest) and not request.idle]
-        if not ready and not wanting:
-            return []
-        self._gaps += 1
-        image_first = max((sequence.options.priority for sequence in wanting), default=LOWEST)
-        batch_first = ready[0].options.priority if ready else LOWEST
-        fair = _is_fair(self._gaps)
-        if not fair and self._outranked(max(image_first, batch_first)):
-            return []
-        alternate = bool(wanting and ready) and (fair or image_first == batch_first)
-        self._gap_had_image = not self._gap_had_image if alternate else image_first > batch_first
-        return self._image_turn(wanting) if self._gap_had_image else self._batch_turns(ready)
-
-    def _image_turn(self, wanting: list[ScheduledRequest]) -> ScheduledRequest:
-        self._images += 1
-        turn = min(wanting, key=_arrival if _is_fair(self._images) else _image_order)
-        turn.encoded_at = self._images
-        return turn
-
-    def _batch_turns(self, ready: list[BatchedRequest]) -> list[BatchedRequest]:
-        ready.sort(key=_batch_turn)
-        if _is_fair(self._batches):
-            oldest = min(ready, key=_arrival)
-            ready.remove(oldest)
-            ready.insert(0, oldest)
-        self._batches += 1
-        return [request for request in ready if request.batcher is ready[0].batcher]
-
-    def _outranked(self, priority: float) -> bool:
-        return any(sequence.options.priority > priority for sequence in self.running.values())
+        """Whose turn the gap between two steps is; see `GapTurns.choose`."""
+        return self.gaps.choose(self.waiting, self.running)
 
     # -- leaving -------------------------------------------------------------------------------------------------------
 
@@ -299,28 +255,5 @@ class RequestQueue:
         self._monitor.preempted(sequence)
 
 
-def _is_fair(turn: int) -> bool:
-    """Whether this turn ignores priorities."""
-    return turn % FAIR_EVERY == FAIR_EVERY - 1
-
-
-def _arrival(request: QueuedRequest) -> int:
-    return request.key
-
-
 def _turn(request: QueuedRequest) -> tuple[int, int]:
     return (-request.options.priority, request.key)
-
-
-def _wants(sequence: ScheduledRequest) -> bool:
-    return not sequence.channel.unwanted and sequence.unready_image is not None
-
-
-def _image_order(sequence: ScheduledRequest) -> tuple[int, int, int]:
-    """Sort key: by priority, then by the turn in which an image was encoded for it last, oldest first."""
-    return (-sequence.options.priority, sequence.encoded_at, sequence.key)
-
-
-def _batch_turn(request: BatchedRequest) -> tuple[int, int, int]:
-    """Sort key: by priority, then by the batch that took the request's latest part, oldest first."""
-    return (-request.options.priority, request.last_batch, request.key)

@@ -36,18 +36,19 @@ def step_media(step: Step, executor: Executor, monitor: Monitor) -> StepMedia:
     read = [(part, _whole(part.item.embeddings())) for part in step.batch.media if part not in failed]
     for part, embeddings in read:
         sequence = step.sequence_at(part.row)
-        if sequence.reading is not embeddings:
+        unread = [held for held in sequence.encoded if held is not embeddings]
+        if len(unread) == len(sequence.encoded) and sequence.reading is not embeddings:
             monitor.image_hit()
-        sequence.reading = None if _is_last(part, sequence) else embeddings
+        sequence.encoded, sequence.reading = unread, None if _is_last(part, sequence) else embeddings
     return StepMedia(rows, tuple(failures))
 
 
 def encode_next(sequence: ScheduledRequest, queue: RequestQueue, number: int, monitor: Monitor) -> None:
-    """Encode the image that a sequence waits for. Where that fails, its request ends."""
-    begin, item = monitor.clock(), sequence.unready_image
+    """Encode the next image that a sequence waits for. Where that fails, its request ends."""
+    begin, item = monitor.clock(), queue.gaps.image_for(sequence)
     assert item is not None, "a sequence that has a turn waits for an image"
     try:
-        sequence.reading = _whole(item.embeddings())
+        sequence.encoded.append(_whole(item.embeddings()))
     except Exception as error:
         queue.end(sequence, error)
     else:

@@ -116,9 +116,10 @@ class Executor:
         n_embedded = n_tokens if self._sizes.embedded else 0
         # All rows but one: picking rows takes more memory than returning all.
         n_outputs = min(n_tokens - 1 or 1, self.max_outputs)
+        n_images = min(n_tokens, self.traits.groups_per_batch or 1)
         for _ in self._cache.worst_cases(n_tokens):
             n_best = LEVELS[-1] if self.best_logits is not None else 0
-            graph = self._build(self._shape(n_tokens, n_outputs, n_embedded, self._sizes.image_rows, n_best))
+            graph = self._build(self._shape(n_tokens, n_outputs, n_embedded, n_images * self._sizes.image_rows, n_best))
             with graph.ctx:
                 graph.ctx.reserve()
 

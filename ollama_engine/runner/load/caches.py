@@ -22,6 +22,7 @@ from ollama_engine.runner.load.memory_plan import (
     cells_of,
     num_ctx_of,
 )
+from ollama_engine.runner.load.vision import images_of_batch
 
 if TYPE_CHECKING:
     pass
@@ -35,7 +36,10 @@ def make_model_cache(backend: Backend, weights: Weights, model: Model, config: E
     layers = model.cache_layers
     devices = [weights.plan.device_of_layer(i) for i in range(len(layers))]
     cache_config = CacheConfig(
-        dtype=config.kv_cache_type, flash_attention=config.flash_attention != "off", sequences=config.parallel
+        dtype=config.kv_cache_type,
+        flash_attention=config.flash_attention != "off",
+        sequences=config.parallel,
+        images=images_of_batch(model),
     )
     for layer in layers:
         cache_config.check(layer)

@@ -12,7 +12,7 @@ from ollama_engine.runner.media.encoder import ImageEncoder
 from ollama_engine.runner.media.encoder_cache import EncoderCache
 from ollama_engine.runner.media.image_reader import ImageReader, PromptImageReader
 
-__all__ = ["ImageVectors", "make_image_reader", "make_image_vectors", "reads_media", "traits_of"]
+__all__ = ["ImageVectors", "images_of_batch", "make_image_reader", "make_image_vectors", "reads_media", "traits_of"]
 
 
 def reads_media(model: Model) -> Multimodal | None:
@@ -24,6 +24,12 @@ def traits_of(model: Model) -> MediaTraits | None:
     """How the model wants images batched; None for one that reads none."""
     multimodal = reads_media(model)
     return None if multimodal is None else multimodal.traits
+
+
+def images_of_batch(model: Model) -> int:
+    """Most new images of one batch in layers with cross-attention."""
+    traits = traits_of(model)
+    return 1 if traits is None else traits.groups_per_batch or 1
 
 
 def make_image_reader(backend: Backend, model: Model, executor: Executor, cache_bytes: int) -> PromptImageReader | None:

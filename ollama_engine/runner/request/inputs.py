@@ -24,6 +24,7 @@ from ollama_engine.input import Input, Int32Array, MediaItem
 __all__ = [
     "Group",
     "Inputs",
+    "Lookahead",
     "MediaIdentity",
     "MediaSpan",
     "ceil_cut",
@@ -38,6 +39,15 @@ SHORT_TEXT = 64
 
 Group = tuple[int, int]
 """Indices [begin, end) of inputs that are computed in one batch, dropped together, and kept together."""
+
+
+class Lookahead(NamedTuple):
+    """How much of a prompt waits for images to be encoded, so that one step computes them together: a batch."""
+
+    inputs: int = SHORT_TEXT
+    """Inputs that fill a batch."""
+    images: int | None = None
+    """Images that fill a batch; None: any number fits."""
 
 
 class MediaSpan(NamedTuple):
@@ -183,16 +193,32 @@ class Inputs:
         """The media spans that end behind input `begin`: those of which something is still to be computed."""
         return islice(self.media, bisect_right(self.media, begin, key=lambda span: span.end), None)
 
-    def ready_until(self, begin: int) -> int:
+    def ready_until(self, begin: int, lookahead: Lookahead) -> int:
         """Up to which input those from `begin` on should be computed: not into an image that is not encoded yet.
 
-        `begin` where the image comes soon: a step for a few tokens takes as long as one with them and the image.
+        `begin` where they should wait for that image: text before a first image where it is short, and images where
+        they do not fill a batch.
         """
-        for number, span in enumerate(self.media_from(begin)):
-            if not span.item.ready():
-                end = max(begin, floor_cut(span.begin, self.groups))
-                return begin if number == 0 and end - begin < SHORT_TEXT else end
-        return len(self)
+        unready = self._first_unready(begin)
+        if unready is None:
+            return len(self)
+        n_ready, end = unready[0], max(begin, floor_cut(unready[1].begin, self.groups))
+        wait = _share_batch(n_ready, end - begin, lookahead) if n_ready else end - begin < SHORT_TEXT
+        return begin if wait else end
+
+    def image_to_encode(self, begin: int, lookahead: Lookahead) -> MediaItem | None:
+        """The image that should be encoded next for computing inputs from `begin` on, if any."""
+        unready = self._first_unready(begin)
+        if unready is None:
+            return None
+        n_ready, span = unready
+        wanted = not n_ready or _share_batch(n_ready, floor_cut(span.begin, self.groups) - begin, lookahead)
+        return span.item if wanted else None
+
+    def _first_unready(self, begin: int) -> tuple[int, MediaSpan] | None:
+        """The first image from `begin` on that is not encoded, behind the number of images before it."""
+        spans = enumerate(self.media_from(begin))
+        return next(((n_ready, span) for n_ready, span in spans if not span.item.ready()), None)
 
     @property
     def largest_group(self) -> int:
@@ -246,6 +272,11 @@ def common_media(mine: Iterable[MediaIdentity], theirs: Iterable[MediaIdentity],
         if a.end != b.end:
             return min(n, a.end, b.end)
     return n
+
+
+def _share_batch(n_images: int, n_inputs: int, lookahead: Lookahead) -> bool:
+    """Whether an image behind so many others and so many inputs can share their batch."""
+    return n_inputs < lookahead.inputs and (lookahead.images is None or n_images < lookahead.images)
 
 
 def groups_of(same_batch: Iterable[int], images: Collection[int] = ()) -> tuple[Group, ...]:

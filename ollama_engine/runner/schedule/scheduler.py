@@ -7,8 +7,8 @@ end, new ones join at the end, and one that did not fit stays in front.
   `prompt_tokens` bounds it further while an answer waits for its next token.
 - When the next group of the prompt at the front did not fit beside the decoding sequences, it is owed: the next step
   reserves room for it before it serves them.
-- A group larger than `batch_size` gets its own batch, the only case of a larger batch. With `groups_apart` no step has
-  two groups.
+- A group larger than `batch_size` gets its own batch, the only case of a larger batch. With `groups` no step
+  has more groups than that.
 - Higher priority is served first, but at least every ninth step follows the line alone. So with N sequences, each is
   served at least once in 10 * (N + 1) steps, whatever the others' priorities, as long as there are enough cells.
 
@@ -78,8 +78,8 @@ class BatchLimits(NamedTuple):
     """Most prompt tokens in a step that also decodes, except for a larger first group; None: no such limit."""
     headroom: int = 0
     """Cells that prompts leave free for decoding sequences, so that these can continue for a while."""
-    groups_apart: bool = False
-    """Whether a step may have only one group."""
+    groups: int | None = None
+    """Most groups; None: as many as fit."""
 
 
 class Scheduled(NamedTuple):
@@ -228,7 +228,7 @@ class _PlanBuilder:
     scheduled: list[Scheduled] = field(default_factory=list)
     starved: list[int] = field(default_factory=list)
     short: int = 0
-    has_group: bool = False
+    n_groups: int = 0
 
     def decode(self, decoding: Sequence[Candidate], aside: _Demand) -> None:
         """Schedule one token each while there is room in the batch. Where cells are fewer, the most senior get them."""
@@ -290,7 +290,7 @@ class _PlanBuilder:
                 continue
             outputs = candidate.outputs(allowed)
             self.scheduled.append(Scheduled(candidate.key, allowed, outputs))
-            self.has_group |= any(candidate.begin <= first < candidate.begin + allowed for first, _ in candidate.groups)
+            self.n_groups += sum(0 <= first - candidate.begin < allowed for first, _ in candidate.groups)
             n_prefilled += allowed
             self.room -= allowed
             self.cells -= allowed
@@ -299,10 +299,10 @@ class _PlanBuilder:
 
     def _before_next_group(self, candidate: Candidate) -> int:
         """Number of inputs before the first group that must wait for another step."""
-        if not self.limits.groups_apart:
+        if self.limits.groups is None:
             return candidate.end - candidate.begin
         ahead = [begin for begin, _ in candidate.groups if begin >= candidate.begin]
-        must_wait = ahead[0 if self.has_group else 1 :]
+        must_wait = ahead[self.limits.groups - self.n_groups :]
         return (must_wait[0] if must_wait else candidate.end) - candidate.begin
 
     def _fitting(self, candidate: Candidate, least: _Demand, usual: int, *, first: bool) -> int:

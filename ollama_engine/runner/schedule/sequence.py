@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from ollama_engine.input import FloatArray, Int32Array, MediaItem
-from ollama_engine.runner.request.inputs import Inputs
+from ollama_engine.runner.request.inputs import Inputs, Lookahead
 from ollama_engine.runner.request.results import Usage
 from ollama_engine.runner.schedule.logits_processors import ProcessorChain
 from ollama_engine.runner.schedule.queued import Kind, Progress, QueuedRequest, State
@@ -74,6 +74,8 @@ class ScheduledRequest(QueuedRequest):
     # -- images --
     encoded_at: int = 0
     """Number of the turn in which an image was encoded for it last."""
+    encoded: list[FloatArray] = field(default_factory=list)
+    """Embeddings that were encoded for it and that no step has read: held, because a step waits for several images."""
     reading: FloatArray | None = None
     """The embeddings that it is reading: held, because an image may take several steps."""
 
@@ -113,13 +115,11 @@ class ScheduledRequest(QueuedRequest):
         """Whether there is more to compute after the step in flight, as far as is known before it ends."""
         return self.submitted < self.n_inputs
 
-    @property
-    def unready_image(self) -> MediaItem | None:
-        """The image that comes next in its prompt, if it is not encoded yet."""
+    def image_to_encode(self, lookahead: Lookahead) -> MediaItem | None:
+        """The image of its prompt that should be encoded next, if any."""
         if not self.inputs.media or self.decoding:
             return None
-        span = next(self.inputs.media_from(self.submitted), None)
-        return None if span is None or span.item.ready() else span.item
+        return self.inputs.image_to_encode(self.submitted, lookahead)
 
     @property
     def full(self) -> bool:
@@ -141,10 +141,10 @@ class ScheduledRequest(QueuedRequest):
         """See `QueuedRequest`. The results of steps in flight are dropped."""
         self.ended = True
         self.epoch += 1
-        self.reading = None
+        self.drop_embeddings()
         self.follows = None  # drop the reference: a chain of forks would never be freed
 
-    def candidate(self) -> Candidate | None:
+    def candidate(self, lookahead: Lookahead) -> Candidate | None:
         """The scheduler's view; None when none of its inputs can be computed next."""
         if self.submitted >= self.num_ctx or not self.goes_on:
             return None
@@ -155,7 +155,7 @@ class ScheduledRequest(QueuedRequest):
             return Candidate(self.key, begin, end, True, None, priority, certain=certain)
         end, rows_from = self.n_inputs, self.rows_from
         if self.inputs.media:
-            end = self.inputs.ready_until(begin)
+            end = self.inputs.ready_until(begin, lookahead)
             if end == begin:
                 return None
             if end < self.n_inputs and rows_from is None:
@@ -191,7 +191,11 @@ class ScheduledRequest(QueuedRequest):
         self.n_inputs = len(self.inputs)
         self.submitted = 0
         self.slot = None
-        self.reading = None
+        self.drop_embeddings()
+
+    def drop_embeddings(self) -> None:
+        """Hold no image any more."""
+        self.encoded, self.reading = [], None
 
     def discard(self, keep: int, n: int) -> None:
         """Remove the inputs [keep, keep + n). It must be decoding, with all but its last token computed."""

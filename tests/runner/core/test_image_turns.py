@@ -162,5 +162,5 @@ def test_a_text_costs_nothing() -> None:
     rig = Rig()
     rig.scoring(64)
     rig.run()
-    assert rig.queue._wanting == []
-    assert rig.queue._gaps == 0
+    assert rig.queue.gaps._wanting == []
+    assert rig.queue.gaps._gaps == 0

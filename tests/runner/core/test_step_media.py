@@ -31,7 +31,7 @@ def test_an_image_that_one_sequence_lets_go_is_there_for_another_of_the_same_ste
     cache.put(1, np.ones((1, N_EMBD), np.float32))
     items = [item(cache, key) for key in (1, 2, 1)]
     inputs = [Inputs.of([Input(0, media)]) for media in items]
-    sequences: list[Any] = [SimpleNamespace(inputs=given, reading=None) for given in inputs]
+    sequences: list[Any] = [SimpleNamespace(inputs=given, encoded=[], reading=None) for given in inputs]
     sequences[0].reading = cache.get(1)
     cache.put(2, np.zeros((1, N_EMBD), np.float32))  # drops image 1, which the first sequence holds
     batch = SimpleNamespace(media=tuple(BatchMedia(row, 1, media) for row, media in enumerate(items)))

@@ -13,7 +13,7 @@ from ollama_engine.kvcache import SavedRows
 from ollama_engine.runner.prefix.cache_manager import CacheManager
 from ollama_engine.runner.prefix.prefix_cache import PrefixCache
 from ollama_engine.runner.request.channel import RequestChannel
-from ollama_engine.runner.request.inputs import Inputs
+from ollama_engine.runner.request.inputs import Inputs, Lookahead
 from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.runner.schedule.batching import assemble
 from ollama_engine.runner.schedule.pinned_prefix import PinnedPrefix, Saved
@@ -180,7 +180,7 @@ def test_a_shift_moves_cells_history_and_sequence_alike(rig: Rig) -> None:
     assert ("shift", 0, 2, 3) in rig.cache.calls
     assert rig.cache_manager.prefix_cache.tokens(0).tolist() == [1, 2, 6, 7, 8]
     assert (sequence.submitted, sequence.shifted, sequence.known, sequence.token(5)) == (5, 3, 6, 9)
-    candidate = sequence.candidate()
+    candidate = sequence.candidate(Lookahead())
     assert candidate is not None
     assert candidate.decoding
     # What a shift left has seen what is gone: nobody else may have it.

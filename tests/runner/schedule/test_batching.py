@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ollama_engine.runner.request.channel import RequestChannel
-from ollama_engine.runner.request.inputs import Inputs
+from ollama_engine.runner.request.inputs import Inputs, Lookahead
 from ollama_engine.runner.request.options import OnOverflow, RequestOptions
 from ollama_engine.runner.schedule.batching import Step, assemble, best_needed, follow
 from ollama_engine.runner.schedule.scheduler import BatchLimits, Scheduled, plan
@@ -117,7 +117,7 @@ def answer(
 
 def planned(number: int, sequences: list[Generation]) -> Step | None:
     """What comes next without any step before."""
-    candidates = [found for generation in sequences if (found := generation.candidate()) is not None]
+    candidates = [found for generation in sequences if (found := generation.candidate(Lookahead())) is not None]
     if len(candidates) < len(sequences):
         return None
     return assemble(

@@ -67,13 +67,19 @@ CASES = [
         "groups apart",
         [prompt(1, 3, groups=((0, 2),)), prompt(2, 4, groups=((1, 3),))],
         [(1, 3, 1), (2, 1, 0)],
-        limits=ROOMY._replace(groups_apart=True),
+        limits=ROOMY._replace(groups=1),
     ),
     Case(
         "two groups of one prompt",
         [prompt(1, 6, groups=((0, 2), (3, 5)))],
         [(1, 3, 0)],
-        limits=ROOMY._replace(groups_apart=True),
+        limits=ROOMY._replace(groups=1),
+    ),
+    Case(
+        "two groups of three",
+        [prompt(1, 6, groups=((0, 2), (3, 5))), prompt(2, 2, groups=((1, 2),))],
+        [(1, 6, 1), (2, 1, 0)],
+        limits=ROOMY._replace(groups=2),
     ),
     Case("newcomers at the end", [prompt(1, 5), prompt(2, 5)], [(2, 5, 1), (1, 3, 0)], state=SchedulerState((2,))),
     Case("priority", [prompt(1, 50), prompt(2, 50, 1)], [(2, 8, 0)]),
@@ -268,7 +274,7 @@ limits_of = st.builds(
     free_cells=st.just(10**6),
     prompt_tokens=st.none() | st.integers(1, 12),
     headroom=st.integers(0, 3),
-    groups_apart=st.booleans(),
+    groups=st.none() | st.integers(1, 3),
 )
 
 
@@ -315,10 +321,10 @@ def check_step(candidates: list[Candidate], limits: BatchLimits, got: StepPlan) 
         first = candidate.end - 1 if candidate.rows_from is None else candidate.rows_from
         rows = [at for at in range(candidate.begin, end) if candidate.decoding or at >= first]
         assert piece.outputs == len(rows)
-    if limits.groups_apart:
+    if limits.groups is not None:
         groups = [begin for piece in got.scheduled for begin, _ in by_key[piece.key].groups
                   if by_key[piece.key].begin <= begin < by_key[piece.key].begin + piece.n]  # fmt: skip
-        assert len(groups) <= 1, "groups keep apart"
+        assert len(groups) <= limits.groups, "no more groups than may share a batch"
     if n_tokens > limits.batch_size:
         assert len(got.scheduled) == 1, "only alone may a group exceed the batch"
         candidate, piece = by_key[keys[0]], got.scheduled[0]
