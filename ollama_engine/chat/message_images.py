@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any, TypeGuard
 
 from ollama_engine.errors import ChatError
-from ollama_engine.multimodal.image import is_image
+from ollama_engine.multimodal.formats import is_image
 from ollama_engine.multimodal.source import is_picture
 from ollama_engine.segments import ImageSource, Media
 

@@ -28,20 +28,17 @@ def pull_model(store: ModelStore, model: str, *, insecure: bool) -> None:
     """Download a model, with a bar on a terminal. Raises UsageError, and what pulls raise."""
     name = registry_name(model, insecure=insecure)
     try:
-        from ollama_engine.store.hugging_face import Repository, pull_from_hub  # noqa: PLC0415 (an extra)
-        from ollama_engine.store.pull import pull  # noqa: PLC0415 (an extra)
-        from ollama_engine.store.registry import Registry  # noqa: PLC0415 (an extra)
+        from ollama_engine.store import hugging_face, pull, registry  # noqa: PLC0415 (an extra)
     except ModuleNotFoundError as error:
         raise UsageError(f"{MISSING} ({error.name} is missing)") from None
 
     async def work(report: Report) -> None:
         if is_hub_name(name):
-            repository = Repository(name, transfer_settings())
-            async with repository:
-                await pull_from_hub(repository, store, report)
+            async with hugging_face.Repository(name, transfer_settings()) as repository:
+                await hugging_face.pull_from_hub(repository, store, report)
         else:
-            async with Registry(name, transfer_settings(), insecure=insecure) as registry:
-                await pull(registry, store, report)
+            async with registry.Registry(name, transfer_settings(), insecure=insecure) as source:
+                await pull.pull(source, store, report)
 
     follow(f"pulling {name.short}", work)
 

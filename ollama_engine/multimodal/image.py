@@ -1,8 +1,4 @@
-"""Reads image files: bytes to a picture in RGB, or in RGBA where some of it is transparent.
-
-Of the formats that Pillow knows, only these are tried, each by its first bytes: PNG, JPEG, WebP, GIF, BMP, TIFF, PPM
-and AVIF. The others are rare, and some of their readers start programs (EPS).
-"""
+"""Reads image files: bytes to a picture in RGB, or in RGBA where some of it is transparent."""
 
 from __future__ import annotations
 
@@ -14,13 +10,13 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from ollama_engine.errors import ImageError
+from ollama_engine.multimodal.formats import FORMATS, HEAD, format_of, what_else
 from ollama_engine.multimodal.orientation import upright
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["FORMATS", "MAX_DECODED", "MAX_PIXELS", "check_size", "is_image", "media_type", "on_white", "picture_of",
-           "read_image", "what_else"]  # fmt: skip
+__all__ = ["MAX_DECODED", "MAX_PIXELS", "check_size", "on_white", "picture_from", "picture_of", "read_image"]
 
 MAX_PIXELS = 1024 * 1024 * 1024 // 4 // 3
 """Most pixels of a picture: 89 million, where Pillow begins to warn. A small file may describe far larger ones."""
@@ -29,9 +25,6 @@ MAX_DECODED = 1 << 25
 MAX_RATIO = 200
 """Most times that one side may be as long as the other, as for Qwen's models. CLIP's processors scale the short side to
 336 pixels before they cut: at this ratio they make 23 million of any picture, and without a bound any number."""
-FORMATS = "PNG, JPEG, WebP, GIF, BMP, TIFF, PPM and AVIF"
-HEAD = 16
-"""Bytes that tell the format."""
 
 
 def read_image(data: bytes) -> Image:
@@ -110,10 +103,17 @@ def on_white(image: Image) -> Image:
     """An RGB or RGBA picture on a white ground, in RGB."""
     if image.mode != "RGBA":
         return image
+    white = image.copy()
+    white.paste((255, 255, 255, 255), (0, 0, *image.size))
+    white.alpha_composite(image)
+    return white.convert("RGB")
+
+
+def picture_from(levels: np.ndarray) -> Image:
+    """A picture from uint8 [height, width] (grey), [height, width, 3] (RGB) or [height, width, 4] (RGBA)."""
     import PIL.Image  # noqa: PLC0415 (only images need it)
 
-    white = PIL.Image.new("RGBA", image.size, (255, 255, 255, 255))
-    return PIL.Image.alpha_composite(white, image).convert("RGB")
+    return PIL.Image.fromarray(levels)
 
 
 def check_size(width: int, height: int, *, most: int = MAX_PIXELS) -> None:
@@ -133,57 +133,13 @@ def check_size(width: int, height: int, *, most: int = MAX_PIXELS) -> None:
         )
 
 
-def is_image(head: bytes) -> bool:
-    """Whether a file that begins so (16 bytes) is of one of the formats."""
-    return bool(_format_of(head))
-
-
-def media_type(head: bytes) -> str:
-    """The media type of a file that begins so, such as "image/png", as data URLs name it."""
-    name = _format_of(head).lower()
-    return "image/x-portable-anymap" if name == "ppm" else f"image/{name}" if name else "application/octet-stream"
-
-
-def what_else(head: bytes) -> str:
-    """Describes a file that begins so, for an error message."""
-    if head[4:8] == b"ftyp" and head[8:12] in (b"heic", b"heix", b"hevc", b"heim", b"heis"):
-        return "a HEIC file, which is not read"
-    return f"no image that can be read, but begins with {head[:8]!r}"
-
-
-# -- formats -----------------------------------------------------------------------------------------------------------
-
-
-def _format_of(head: bytes) -> str:
-    """The name of Pillow's module for it, such as "Png"; "" for another."""
-    beginnings = {
-        b"\x89PNG\r\n\x1a\n": "Png",
-        b"\xff\xd8\xff": "Jpeg",
-        b"GIF87a": "Gif",
-        b"GIF89a": "Gif",
-        b"BM": "Bmp",
-        b"II*\0": "Tiff",
-        b"MM\0*": "Tiff",
-        b"II+\0": "Tiff",
-        b"MM\0+": "Tiff",
-        **{b"P%d" % number: "Ppm" for number in range(1, 7)},
-    }
-    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
-        return "WebP"
-    if head[4:8] == b"ftyp" and head[8:12] in (b"avif", b"avis", b"mif1", b"msf1"):
-        return "Avif"
-    # No generator that is left half used: an interrupt as it is closed would be lost.
-    found = "".join([name for begin, name in beginnings.items() if head.startswith(begin)])
-    return "" if found == "Ppm" and not head[2:3].isspace() else found
-
-
 def _reader_of(head: bytes) -> Callable[[io.BytesIO], Image] | None:
     """Pillow's class for a file that begins so.
 
     `PIL.Image.open` would warn of many pixels before anybody can look, and a warning cannot be kept back in one thread
     without touching the others.
     """
-    name = _format_of(head)
+    name = format_of(head)
     try:
         module = import_module(f"PIL.{name}ImagePlugin") if name else None
     except ImportError:  # older versions of Pillow know no AVIF
@@ -199,9 +155,7 @@ def _reader_of(head: bytes) -> Callable[[io.BytesIO], Image] | None:
 
 def _upper_byte(image: Image) -> Image:
     """16-bit grey as 8-bit grey. Of 16-bit colour, Pillow itself gives the upper byte."""
-    import PIL.Image  # noqa: PLC0415 (only images need it)
-
-    return PIL.Image.fromarray((np.clip(np.asarray(image), 0, 65535).astype(np.uint16) >> 8).astype(np.uint8))
+    return picture_from((np.clip(np.asarray(image), 0, 65535).astype(np.uint16) >> 8).astype(np.uint8))
 
 
 def _text_of(error: Exception) -> str:

@@ -18,16 +18,8 @@ from typing import TYPE_CHECKING, TypeGuard
 import numpy as np
 
 from ollama_engine.errors import ImageError
-from ollama_engine.multimodal.image import (
-    FORMATS,
-    HEAD,
-    MAX_DECODED,
-    MAX_PIXELS,
-    check_size,
-    is_image,
-    picture_of,
-    what_else,
-)
+from ollama_engine.multimodal.formats import FORMATS, HEAD, is_image, what_else
+from ollama_engine.multimodal.image import MAX_DECODED, MAX_PIXELS, check_size, picture_from, picture_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -123,8 +115,6 @@ def _hint(path: str | os.PathLike[str]) -> str:
 
 
 def _from_array(array: np.ndarray) -> Image:
-    import PIL.Image  # noqa: PLC0415 (only images need it)
-
     n_channels = array.shape[2] if array.ndim == 3 else 0
     if array.ndim not in (2, 3) or (array.ndim == 3 and n_channels not in (1, 3, 4)):
         last = "; channels come last" if array.ndim == 3 and array.shape[0] in (1, 3, 4) else ""
@@ -134,7 +124,7 @@ def _from_array(array: np.ndarray) -> Image:
         )
     check_size(array.shape[1], array.shape[0])
     levels = _levels(array)
-    return PIL.Image.fromarray(np.ascontiguousarray(levels[:, :, 0] if n_channels == 1 else levels))
+    return picture_from(np.ascontiguousarray(levels[:, :, 0] if n_channels == 1 else levels))
 
 
 def _levels(array: np.ndarray) -> np.ndarray:

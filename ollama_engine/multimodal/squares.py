@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ollama_engine.multimodal.resampling import FILTERS
+
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["FILTERS", "FITS", "resized", "square"]
+__all__ = ["FITS", "resized", "square"]
 
-FILTERS = ("nearest", "bilinear", "bicubic", "lanczos")
 FITS = ("crop", "pad", "stretch")
 MOST_PIXELS = 128 << 20
 """Most pixels of a picture between two steps of a published processor. A longer one may be far larger than memory then:
@@ -19,9 +20,7 @@ only its square is computed, and pixels at the edges of what is seen differ by a
 
 def resized(image: Image, width: int, height: int, filter_: str) -> Image:
     """An RGB picture in another size. FILTERS names what may be chosen."""
-    from PIL.Image import Resampling  # noqa: PLC0415 (text models work without Pillow)
-
-    return image.resize((width, height), Resampling[filter_.upper()])
+    return image.resize((width, height), FILTERS[filter_])
 
 
 def square(image: Image, side: int, fit: str, filter_: str, ground: Sequence[float]) -> Image:
@@ -63,8 +62,6 @@ def _padded(image: Image, ground: Sequence[float]) -> Image:
 
 def _cropped_first(image: Image, size: tuple[int, int], at: tuple[int, int], side: int, filter_: str) -> Image:
     """The square at `at` of the picture resized to `size`, without the rest."""
-    from PIL.Image import Resampling  # noqa: PLC0415 (text models work without Pillow)
-
     across, down = image.width / size[0], image.height / size[1]
     box = (at[0] * across, at[1] * down, (at[0] + side) * across, (at[1] + side) * down)
-    return image.resize((side, side), Resampling[filter_.upper()], box=box)
+    return image.resize((side, side), FILTERS[filter_], box=box)

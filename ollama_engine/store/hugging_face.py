@@ -7,7 +7,9 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
+
+import huggingface_hub  # which imports its own modules when they are used
 
 from ollama_engine.errors import EngineError, ModelNotFoundError, RegistryError
 from ollama_engine.store.create import weights_config
@@ -18,9 +20,6 @@ from ollama_engine.store.pull import fetch
 from ollama_engine.store.registry import Registry
 from ollama_engine.store.sources import SourceFile, is_part, joined_layer
 from ollama_engine.store.transfers import Report, TransferProgress, TransferSettings, in_thread
-
-if TYPE_CHECKING:
-    from huggingface_hub import HfApi
 
 __all__ = ["HubFile", "Repository", "choose_model", "choose_projector", "pull_from_hub"]
 
@@ -104,28 +103,24 @@ class Repository(Registry):
 
     def __init__(self, name: ModelName, settings: TransferSettings, *, endpoint: str | None = None) -> None:
         super().__init__(name, settings)
-        self._api = _api(endpoint)
+        self._api = huggingface_hub.HfApi(endpoint=endpoint)
         self._base = f"{self._api.endpoint}/v2/"  # tokens go to addresses that begin with what is before /v2/
         self._paths: dict[str, str] = {}
-        token = self._api.token or _known_token()
+        token = self._api.token or huggingface_hub.get_token()
         if isinstance(token, str):
             self._authorization = f"Bearer {token}"
 
     def blob_url(self, layer: Layer) -> str:
         """Where a chosen file is read."""
-        from huggingface_hub import hf_hub_url  # noqa: PLC0415 (an extra)
-
         repository = f"{self.name.namespace}/{self.name.model}"
-        return hf_hub_url(repository, self._paths[layer.digest], endpoint=self._api.endpoint)
+        return huggingface_hub.hf_hub_url(repository, self._paths[layer.digest], endpoint=self._api.endpoint)
 
     def files(self) -> list[HubFile]:
         """All files that are stored by their digests, as GGUF files are. Raises ModelNotFoundError, RegistryError."""
-        from huggingface_hub.errors import RepositoryNotFoundError  # noqa: PLC0415 (an extra)
-
         repository = f"{self.name.namespace}/{self.name.model}"
         try:
             info = self._api.model_info(repository, files_metadata=True)
-        except RepositoryNotFoundError:
+        except huggingface_hub.errors.RepositoryNotFoundError:  # a module that came with HfApi
             raise ModelNotFoundError(
                 f"model '{self.name.short}' not found: no such repository, or it is private"
             ) from None
@@ -142,20 +137,6 @@ class Repository(Registry):
         layer = Layer.of(kind, f"sha256:{file.sha256}", file.size)
         self._paths[layer.digest] = file.path
         return layer
-
-
-def _api(endpoint: str | None) -> HfApi:
-    try:
-        from huggingface_hub import HfApi  # noqa: PLC0415 (an extra)
-    except ModuleNotFoundError:
-        raise RegistryError("names of Hugging Face need huggingface_hub: pip install 'ollama_engine[server]'") from None
-    return HfApi(endpoint=endpoint)
-
-
-def _known_token() -> Any:
-    from huggingface_hub import get_token  # noqa: PLC0415 (an extra)
-
-    return get_token()
 
 
 async def pull_from_hub(repository: Repository, store: ModelStore, report: Report) -> None:

@@ -20,7 +20,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ollama_engine.errors import ImageError
-from ollama_engine.multimodal.image import MAX_DECODED, is_image, on_white, read_image
+from ollama_engine.multimodal.formats import is_image
+from ollama_engine.multimodal.image import MAX_DECODED, on_white, read_image
+from ollama_engine.multimodal.resampling import FILTERS
 from tests.multimodal.pictures import FILES, as_file, drawn, pixels
 from tests.support.suite import scaled
 from tests.support.waiting import join
@@ -254,3 +256,7 @@ def test_a_file_is_told_by_its_first_bytes(tmp_path: Path) -> None:
     assert not is_image(b"")
     assert not is_image(b"P7\n")
     assert not is_image(b"P1x")
+
+
+def test_filters_have_the_numbers_of_pillow() -> None:
+    assert {name: PIL.Image.Resampling[name.upper()] for name in FILTERS} == FILTERS

@@ -16,14 +16,13 @@ from urllib.parse import unquote, urlsplit
 from ollama_engine.cli.errors import UsageError, describe
 from ollama_engine.cli.paths import existing
 from ollama_engine.errors import ImageError
+from ollama_engine.multimodal.formats import HEAD, is_image, media_type
 
 __all__ = ["NamedImage", "dropped_images", "image_of_flag", "image_part", "named_path", "read_named"]
 
 WORD = re.compile(r"""'([^']+)'(?!\S)|"([^"]+)"(?!\S)|((?:\\.|[^\s\\])+)""")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".avif")
 PUNCTUATION = ".,;:!?)"
-HEAD = 16
-"""Bytes that tell whether a file is an image."""
 
 
 class NamedImage(NamedTuple):
@@ -35,12 +34,11 @@ class NamedImage(NamedTuple):
 
 def read_named(path: str) -> NamedImage:
     """An image file that was decoded once. Raises ImageError, which names the path."""
-    from ollama_engine.multimodal.image import read_image  # noqa: PLC0415 (numpy: a command's help is there before)
-    from ollama_engine.multimodal.source import image_bytes  # noqa: PLC0415 (see above)
+    from ollama_engine.multimodal import image, source  # noqa: PLC0415 (numpy: a command's help is there before)
 
-    data = image_bytes(os.path.expanduser(path))
+    data = source.image_bytes(os.path.expanduser(path))
     try:
-        read_image(data)
+        image.read_image(data)
     except ImageError as error:
         raise error.behind(f"{path}: ") from error.__cause__
     return NamedImage(os.path.basename(path), data)
@@ -56,8 +54,6 @@ def image_of_flag(path: str) -> NamedImage:
 
 def image_part(image: NamedImage) -> dict[str, Any]:
     """The part of a message, as OpenAI's API writes it: JSON can hold it."""
-    from ollama_engine.multimodal.image import media_type  # noqa: PLC0415 (see above)
-
     text = base64.b64encode(image.data).decode()
     return {"type": "image_url", "image_url": {"url": f"data:{media_type(image.data[:HEAD])};base64,{text}"}}
 
@@ -119,8 +115,6 @@ def _is_dropped(path: str) -> bool:
     """Whether a word looks like a path, and is that of an image file."""
     if "/" not in path and os.sep not in path and not path.lower().endswith(SUFFIXES):
         return False
-    from ollama_engine.multimodal.image import is_image  # noqa: PLC0415 (see above)
-
     path = os.path.expanduser(path)
     try:
         if not os.path.isfile(path):

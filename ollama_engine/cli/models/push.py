@@ -25,14 +25,13 @@ def main(args: argparse.Namespace) -> None:
     if is_hub_name(name):
         raise UsageError(f"{name.host} takes no models by this protocol; its own tools upload files")
     try:
-        from ollama_engine.store.pull import push  # noqa: PLC0415 (an extra)
-        from ollama_engine.store.registry import Registry  # noqa: PLC0415 (an extra)
+        from ollama_engine.store import pull, registry  # noqa: PLC0415 (an extra)
     except ModuleNotFoundError as error:
         raise UsageError(f"{MISSING} ({error.name} is missing)") from None
 
     async def work(report: Report) -> None:
-        async with Registry(name, transfer_settings(), insecure=args.insecure) as registry:
-            await push(registry, model_store(), report)
+        async with registry.Registry(name, transfer_settings(), insecure=args.insecure) as target:
+            await pull.push(target, model_store(), report)
 
     follow(f"pushing {name.short}", work)
     print(f"pushed {name.short}")

@@ -9,7 +9,8 @@ from ollama_engine.input import PreparedImage
 from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.multimodal.image import on_white
 from ollama_engine.multimodal.pixels import CLIP_MEAN, CLIP_STD, normalized, unfold
-from ollama_engine.multimodal.squares import FILTERS, FITS, square
+from ollama_engine.multimodal.resampling import FILTERS
+from ollama_engine.multimodal.squares import FITS, square
 from ollama_engine.nn.clip import ClipOptions
 from ollama_engine.nn.vision import read_normalization
 

@@ -14,6 +14,7 @@ from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.models.gemma3.vision import VisionOptions
 from ollama_engine.multimodal.image import on_white
 from ollama_engine.multimodal.pixels import normalized, unfold
+from ollama_engine.multimodal.resampling import BILINEAR
 from ollama_engine.nn.vision import read_normalization
 
 if TYPE_CHECKING:
@@ -29,10 +30,8 @@ class Preprocessor:
 
     def prepare(self, image: Image) -> PreparedImage:
         """A picture of any size, RGB or RGBA; transparent pixels become white."""
-        from PIL.Image import Resampling  # noqa: PLC0415 (text models work without Pillow)
-
         side = self.options.image_size
-        resized = on_white(image).resize((side, side), Resampling.BILINEAR)
+        resized = on_white(image).resize((side, side), BILINEAR)
         return self._prepared(unfold(normalized(resized, self.mean, self.std), self.options.patch_size))
 
     def largest(self) -> PreparedImage:

@@ -17,6 +17,7 @@ from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.models.llama4.vision import VisionOptions
 from ollama_engine.multimodal.image import on_white
 from ollama_engine.multimodal.pixels import unfold
+from ollama_engine.multimodal.resampling import BILINEAR
 from ollama_engine.nn.vision import read_normalization
 
 if TYPE_CHECKING:
@@ -38,14 +39,12 @@ class Preprocessor:
 
     def prepare(self, image: Image) -> PreparedImage:
         """A picture of any size, RGB or RGBA; transparent pixels become white."""
-        from PIL.Image import Resampling  # noqa: PLC0415 (text models work without Pillow)
-
         image, side = on_white(image), self.options.image_size
         rows, columns = best_canvas(image.height, image.width, side)
         height, width = fitted_size(image.height, image.width, (rows * side, columns * side), side)
-        pictures = _tiles(image.resize((width, height), Resampling.BILINEAR), rows, columns, side)
+        pictures = _tiles(image.resize((width, height), BILINEAR), rows, columns, side)
         if rows * columns > 1:
-            pictures.append(image.resize((side, side), Resampling.BILINEAR))
+            pictures.append(image.resize((side, side), BILINEAR))
         return self._prepared(np.stack([self._patches(picture) for picture in pictures]), rows, columns)
 
     def largest(self) -> PreparedImage:

@@ -17,7 +17,8 @@ from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.models.llava.vision import VisionOptions
 from ollama_engine.multimodal.image import on_white
 from ollama_engine.multimodal.pixels import CLIP_MEAN, CLIP_STD, normalized, unfold
-from ollama_engine.multimodal.squares import FILTERS, FITS, resized, square
+from ollama_engine.multimodal.resampling import FILTERS
+from ollama_engine.multimodal.squares import FITS, resized, square
 from ollama_engine.nn.vision import read_normalization
 
 if TYPE_CHECKING:
@@ -82,13 +83,9 @@ class Preprocessor:
 
     def _on_ground(self, image: Image, best: Size) -> Image:
         """The picture in the middle of a black one of the size `best`."""
-        import PIL.Image  # noqa: PLC0415 (text models work without Pillow)
-
         height, width = fitted_size((image.height, image.width), best)
-        ground = PIL.Image.new("RGB", best[::-1])
         left, top = (best[1] - width) // 2, (best[0] - height) // 2
-        ground.paste(resized(image, width, height, self.filter), (left, top))
-        return ground
+        return resized(image, width, height, self.filter).crop((-left, -top, best[1] - left, best[0] - top))
 
     def _tiled(self, patches: FloatArray, size: Size, best: Size) -> PreparedImage:
         o = self.options

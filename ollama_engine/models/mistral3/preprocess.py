@@ -13,6 +13,7 @@ from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.models.mistral3.vision import VisionOptions
 from ollama_engine.multimodal.image import on_white
 from ollama_engine.multimodal.pixels import CLIP_MEAN, CLIP_STD, normalized, patches_of_blocks, unfold
+from ollama_engine.multimodal.resampling import BICUBIC
 from ollama_engine.nn.vision import read_normalization
 
 if TYPE_CHECKING:
@@ -39,10 +40,8 @@ class Preprocessor:
 
     def prepare(self, image: Image) -> PreparedImage:
         """A picture of any size, RGB or RGBA; transparent pixels become white."""
-        from PIL.Image import Resampling  # noqa: PLC0415 (text models work without Pillow)
-
         rows, columns = self.grid(image.height, image.width)
-        resized = on_white(image).resize((columns * self.side, rows * self.side), Resampling.BICUBIC)
+        resized = on_white(image).resize((columns * self.side, rows * self.side), BICUBIC)
         return self._prepared(unfold(normalized(resized, self.mean, self.std), self.options.patch_size), rows, columns)
 
     def largest(self) -> PreparedImage:

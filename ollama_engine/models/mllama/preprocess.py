@@ -15,6 +15,7 @@ from ollama_engine.input import FloatArray, Int32Array, PreparedImage
 from ollama_engine.models.mllama.options import VisionOptions, tile_grids
 from ollama_engine.multimodal.image import on_white
 from ollama_engine.multimodal.pixels import normalized, unfold
+from ollama_engine.multimodal.resampling import BILINEAR
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -64,12 +65,8 @@ def fitted_size(width: int, height: int, grid: tuple[int, int], tile: int) -> tu
 
 def on_canvas(image: Image, grid: tuple[int, int], tile: int) -> Image:
     """The picture in the upper left corner of a black canvas."""
-    import PIL.Image  # noqa: PLC0415 (only images need it)
-
-    canvas = PIL.Image.new("RGB", (grid[1] * tile, grid[0] * tile))
-    resized = image.resize(fitted_size(image.width, image.height, grid, tile), PIL.Image.Resampling.BILINEAR)
-    canvas.paste(resized, (0, 0))
-    return canvas
+    resized = image.resize(fitted_size(image.width, image.height, grid, tile), BILINEAR)
+    return resized.crop((0, 0, grid[1] * tile, grid[0] * tile))  # black where there is no picture
 
 
 def patches_of(pixels: FloatArray, grid: tuple[int, int], patch: int) -> FloatArray:

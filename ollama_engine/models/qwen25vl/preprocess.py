@@ -15,6 +15,7 @@ from ollama_engine.models.qwen25vl.vision import VisionOptions
 from ollama_engine.models.qwen25vl.windows import Windows
 from ollama_engine.multimodal.image import on_white
 from ollama_engine.multimodal.pixels import CLIP_MEAN, CLIP_STD, normalized, patches_of_blocks, unfold
+from ollama_engine.multimodal.resampling import BICUBIC
 from ollama_engine.nn.vision import read_normalization
 
 if TYPE_CHECKING:
@@ -50,15 +51,13 @@ class Preprocessor:
 
         Raises ImageError where it is more than 200 times as long as wide. One that the context shrinks is logged.
         """
-        from PIL.Image import Resampling  # noqa: PLC0415 (text models work without Pillow)
-
         height, width = self.size(image.height, image.width)
         if (height, width) != (full := self.size(image.height, image.width, self._published)):
             log.warning(
                 "a picture of %dx%d pixels is shrunk to %dx%d, since it may take half of num_ctx; the model would take "
                 "it as %dx%d", image.width, image.height, width, height, full[1], full[0],
             )  # fmt: skip
-        resized = on_white(image).resize((width, height), Resampling.BICUBIC)
+        resized = on_white(image).resize((width, height), BICUBIC)
         patches = unfold(normalized(resized, self.mean, self.std), self.options.patch_size)
         return self._prepared(patches, height // self.side, width // self.side)
 

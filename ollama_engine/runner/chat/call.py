@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from ollama_engine.runner.chat.answer_reader import AnswerReader
 from ollama_engine.runner.chat.forced_call import ForcedCall, naming_tools
-from ollama_engine.runner.chat.options import ChatOptions
+from ollama_engine.runner.chat.options import ChatKeywords, split_keywords
 from ollama_engine.runner.chat.preparation import ChatPreparation
+from ollama_engine.runner.chat.streams import AsyncChatStream, ChatStream
 from ollama_engine.runner.core.generation_call import GenerationCall
 from ollama_engine.runner.core.submission import Submission
-from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.sample import SamplingParams
 
 if TYPE_CHECKING:
@@ -36,12 +36,13 @@ class ChunkReader:
 
 
 class ChatCall(GenerationCall):
-    """Messages are read, and copied, as it is made. Raises ChatError for what cannot be read."""
+    """Messages are read, and copied, as it is made. Raises ChatError for what cannot be read, and ConfigError."""
 
     def __init__(
         self, submission: Submission, preparation: ChatPreparation, messages: Sequence[object], params: SamplingParams,
-        chat: ChatOptions, options: RequestOptions,
+        keywords: ChatKeywords,
     ) -> None:  # fmt: skip
+        chat, options = split_keywords(keywords)
         super().__init__(submission, "", params, options)
         self.read = ChunkReader()
         self._preparation = preparation
@@ -61,6 +62,14 @@ class ChatCall(GenerationCall):
         self.show_special, self._forced = prepared.show_special, prepared.forced
         self.read.answer = prepared.reader()
         self._preparing.check()
+
+    def chat_stream(self, engine: object) -> ChatStream:
+        """Start it; its chunks, read as the dialect has it. See `GenerationCall.stream`."""
+        return ChatStream(self.stream(engine), self.read)
+
+    def achat_stream(self, engine: object) -> AsyncChatStream:
+        """`chat_stream` for asyncio."""
+        return AsyncChatStream(self.astream(engine), self.read)
 
     def _make(
         self, inputs: Inputs, params: SamplingParams, channel: RequestChannel, *, follows: Generation | None = None

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from ollama_engine.chat.dialects import ToolDefinition
 from ollama_engine.errors import ConfigError, GrammarError
-from ollama_engine.sample.constraints.compiler import compile_source
 from ollama_engine.sample.constraints.formats import Lark
 from ollama_engine.sample.constraints.source import read_format
 
@@ -44,10 +43,10 @@ def naming_tools(forced: ForcedCall | None) -> Iterator[None]:
 
 def _check(where: str, tool: ToolDefinition) -> None:
     """Raises GrammarError for parameters that cannot be compiled by themselves, in any vocabulary."""
-    from llguidance import LLTokenizer  # noqa: PLC0415 (most requests ask for no format)
+    from ollama_engine.sample.constraints.compiler import check_alone  # noqa: PLC0415 (few ask for a format)
 
     try:
-        compile_source(read_format(dict(tool.parameters)), LLTokenizer("byte"))
+        check_alone(read_format(dict(tool.parameters)))
     except (ConfigError, GrammarError) as error:
         pointer, keyword = getattr(error, "pointer", None), getattr(error, "keyword", None)
         raise GrammarError(f"{where}: {error}", pointer=pointer, keyword=keyword) from None

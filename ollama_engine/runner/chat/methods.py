@@ -86,10 +86,7 @@ class ChatMethods:
 
         The request starts with this call, not with the first `next`. Raises as `chat` does.
         """
-        from ollama_engine.runner.chat.streams import ChatStream  # noqa: PLC0415 (see above)
-
-        call = self._chat_call(messages, params, options)
-        return ChatStream(call.stream(self), call.read)
+        return self._chat_call(messages, params, options).chat_stream(self)
 
     async def achat(
         self, messages: Sequence[object], params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[ChatKeywords]
@@ -105,17 +102,12 @@ class ChatMethods:
         A `format` that is new is compiled, and a long conversation or images are read, in a thread; errors in them
         raise with the first chunk then.
         """
-        from ollama_engine.runner.chat.streams import AsyncChatStream  # noqa: PLC0415 (see above)
-
-        call = self._chat_call(messages, params, options)
-        return AsyncChatStream(call.astream(self), call.read)
+        return self._chat_call(messages, params, options).achat_stream(self)
 
     def _chat_call(self, messages: Sequence[object], params: SamplingParams, keywords: ChatKeywords) -> ChatCall:
         from ollama_engine.runner.chat.call import ChatCall  # noqa: PLC0415 (see above)
-        from ollama_engine.runner.chat.options import split_keywords  # noqa: PLC0415
 
-        submission, (chat, options) = self._ready(), split_keywords(keywords)
-        return ChatCall(submission, self._preparation(), messages, params, chat, options)
+        return ChatCall(self._ready(), self._preparation(), messages, params, keywords)
 
     def apply_template(
         self, messages: Sequence[object], *, add_generation_prompt: bool = True, **options: Unpack[TemplateKeywords]
@@ -126,8 +118,4 @@ class ChatMethods:
         transformers' `apply_chat_template`. `add_generation_prompt` ends it with the beginning of an answer; not where
         `continue_final_message` is given. Raises as `chat` does.
         """
-        from ollama_engine.runner.chat.options import ChatOptions  # noqa: PLC0415
-
-        chat = ChatOptions.of(options)
-        add = add_generation_prompt and not chat.continue_final_message
-        return self._preparation().segments(messages, chat, add_generation_prompt=add)
+        return self._preparation().segments(messages, options, add_generation_prompt=add_generation_prompt)

@@ -20,7 +20,7 @@ from ollama_engine.errors import ConfigError, Option
 from ollama_engine.runner.chat.conversation import Conversation, read_conversation
 from ollama_engine.runner.chat.fitting import RenderedChat, fitted
 from ollama_engine.runner.chat.forced_call import ForcedCall
-from ollama_engine.runner.chat.options import ChatOptions
+from ollama_engine.runner.chat.options import ChatOptions, TemplateKeywords
 from ollama_engine.runner.chat.prepared import PreparedChat
 from ollama_engine.runner.chat.template_sources import is_steering, template_sources
 from ollama_engine.runner.core.input_processor import refuse_media
@@ -59,11 +59,13 @@ class ChatPreparation:
         return ModelTemplates(sources, _special_tokens(self._loaded))
 
     def segments(
-        self, messages: Sequence[object], options: ChatOptions, *, add_generation_prompt: bool
+        self, messages: Sequence[object], keywords: TemplateKeywords, *, add_generation_prompt: bool
     ) -> list[Segment]:
         """See `Engine.apply_template`."""
+        options = ChatOptions.of(keywords)
         conversation = read_conversation(messages, options)
-        return self._fitted(conversation, options, add_generation_prompt=add_generation_prompt).segments
+        add = add_generation_prompt and not options.continue_final_message
+        return self._fitted(conversation, options, add_generation_prompt=add).segments
 
     def read(self, messages: Sequence[object], options: ChatOptions) -> Conversation:
         """Raises ChatError for messages, tools and documents that cannot be read.

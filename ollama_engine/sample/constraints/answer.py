@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ollama_engine.errors import IncompleteError, Option
-from ollama_engine.sample.constraints.vocabulary import TextTokenizer
+
+if TYPE_CHECKING:
+    from ollama_engine.sample.constraints.vocabulary import TextTokenizer
 
 __all__ = ["Reading"]
 

@@ -1,4 +1,7 @@
-"""GrammarCompiler: from a format to a constraint; compiled grammars are kept for requests that ask for the same."""
+"""GrammarCompiler: from a format to a constraint; compiled grammars are kept for requests that ask for the same.
+
+Imported with the first format that is asked for: llguidance takes 50 ms.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,9 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from llguidance import LLExecutor, LLMatcher, LLTokenizer
 
 from ollama_engine.errors import GrammarError
 from ollama_engine.sample.constraints.answer import Reading
@@ -17,10 +22,7 @@ from ollama_engine.sample.constraints.source import Source, format_key, read_for
 from ollama_engine.sample.constraints.vocabulary import ConstraintVocabulary, TextTokenizer, make_vocabulary
 from ollama_engine.sample.constraints.writable import check_writable
 
-if TYPE_CHECKING:
-    from llguidance import LLMatcher, LLTokenizer
-
-__all__ = ["GrammarCompiler", "compile_source"]
+__all__ = ["GrammarCompiler", "check_alone", "compile_source"]
 
 MOST_ENTRIES = 256
 """Grammars that are kept compiled."""
@@ -97,8 +99,6 @@ class GrammarCompiler:
         return made
 
     def _shared(self) -> _Tools:
-        from llguidance import LLExecutor  # noqa: PLC0415 (most requests ask for no format)
-
         with self._making_tools:
             if self._tools is None:
                 vocabulary = make_vocabulary(self._text_tokenizer, self._n_vocab)
@@ -109,8 +109,6 @@ class GrammarCompiler:
 
 def compile_source(source: Source, tokenizer: LLTokenizer) -> LLMatcher:
     """A matcher at the beginning of the grammar. Raises GrammarError, with the place where it is in a JSON schema."""
-    from llguidance import LLMatcher, LLTokenizer  # noqa: PLC0415
-
     matcher = LLMatcher(tokenizer, source.text, log_level=0)
     if matcher.is_error():
         if source.schema is not None:
@@ -119,9 +117,12 @@ def compile_source(source: Source, tokenizer: LLTokenizer) -> LLMatcher:
     return matcher
 
 
+def check_alone(source: Source) -> None:
+    """Raises GrammarError for a format that cannot be compiled by itself, in any vocabulary."""
+    compile_source(source, LLTokenizer("byte"))
+
+
 def _refusal(tokenizer: LLTokenizer, schema: Mapping[str, Any]) -> str:
     """The compiler's error message about a schema; "" for none."""
-    from llguidance import LLMatcher  # noqa: PLC0415
-
     matcher = LLMatcher(tokenizer, schema_grammar(schema), log_level=0)
     return short_message(matcher.get_error()) if matcher.is_error() else ""

@@ -16,8 +16,7 @@ def schema_of(given: Any) -> tuple[Mapping[str, Any], Callable[[str], object]]:
     Raises ConfigError where pydantic is not installed, or makes no schema of the type.
     """
     try:
-        from pydantic import TypeAdapter  # noqa: PLC0415 (not every caller has it)
-        from pydantic.errors import PydanticUserError  # noqa: PLC0415
+        from pydantic import PydanticUserError, TypeAdapter  # noqa: PLC0415 (not every caller has it)
     except ImportError:
         raise ConfigError(
             Option("format"), f": pydantic makes the schema of {_name(given)}, and is not installed",

@@ -7,10 +7,9 @@ Made once for each engine, when the first request with a format comes, in the th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
-if TYPE_CHECKING:
-    from llguidance import LLTokenizer
+from llguidance import LLTokenizer
 
 __all__ = ["ConstraintVocabulary", "TextTokenizer", "make_vocabulary"]
 
@@ -115,8 +114,6 @@ def make_vocabulary(tokenizer: TextTokenizer, n_vocab: int) -> ConstraintVocabul
 
     A vocabulary without a token that ends an answer gets one that cannot come: the answer ends where its grammar does.
     """
-    from llguidance import LLTokenizer  # noqa: PLC0415 (a program starts sooner)
-
     ends = sorted(i for i in tokenizer.eog_ids if i < n_vocab) or [n_vocab]
     wrapper = _Wrapper(tokenizer, n_vocab, ends)
     made = LLTokenizer(cast(Any, wrapper), n_vocab=len(wrapper.tokens), eos_token=ends)
