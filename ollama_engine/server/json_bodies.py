@@ -1,13 +1,24 @@
 """JsonBodies: middleware for which the bodies of the APIs are JSON, whatever their header calls them.
 
 Ollama reads them so, and `curl -d` calls every body a form. What a browser sends across sites is refused by its origin.
+JsonRoute reads them, large ones in a thread.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from fastapi import HTTPException, Request
+from fastapi.routing import APIRoute
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-__all__ = ["JsonBodies"]
+from ollama_engine.errors import ConfigError
+from ollama_engine.server.json_reading import AT_ONCE, read_json
+
+__all__ = ["JsonBodies", "JsonRoute"]
 
 APIS = ("/api/", "/v1/", "/tokenize", "/detokenize", "/apply-template", "/rerank")
 JSON = (b"content-type", b"application/json")
@@ -31,3 +42,30 @@ def is_json(scope: Scope) -> bool:
     path: str = scope["path"]
     uploads = path.startswith(("/api/blobs/", "/v1/audio/"))
     return scope["method"] in ("POST", "PUT", "DELETE") and path.startswith(APIS) and not uploads
+
+
+class JsonRequest(Request):
+    """A request whose body may be large, and anything."""
+
+    async def json(self) -> Any:
+        """The body. Raises JSONDecodeError, and HTTPException for what `read_json` refuses, as FastAPI expects it."""
+        if not hasattr(self, "_json"):
+            data = await self.body()
+            try:
+                self._json = read_json(data) if len(data) <= AT_ONCE else await asyncio.to_thread(read_json, data)
+            except ConfigError as error:
+                raise HTTPException(400, str(error)) from None
+        return self._json
+
+
+class JsonRoute(APIRoute):
+    """A route whose body is read by `JsonRequest`; routers name it as their `route_class`."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """FastAPI: what answers a request."""
+        handler = super().get_route_handler()
+
+        async def answered(request: Request) -> Response:
+            return await handler(JsonRequest(request.scope, request.receive))
+
+        return answered

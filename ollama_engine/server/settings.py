@@ -114,7 +114,8 @@ class ServerSettings:
         devices: names of the devices that models use beside the CPU, `Engine`'s `devices`; none: this machine's GPUs.
         isolation: "none": engines in this process; "process": each in a process of its own.
         api_keys: if there are any, a request needs one of them ("Authorization: Bearer KEY" or "x-api-key: KEY").
-        max_body: bytes of a request's body; uploads of model files have no limit.
+        max_body: bytes of a request's body; uploads of model files have no limit. The default holds the text of
+            the longest contexts, a million tokens of 4 to 8 bytes, and 16 MB of pictures in base64.
         read_timeout: seconds that the head of a request may take, and any pause within its body.
         shutdown_timeout: seconds that running answers have when the server is told to stop.
         files: name -> path of GGUF files that are served beside the store, and of the packaged models.
@@ -139,7 +140,7 @@ class ServerSettings:
     devices: tuple[str, ...] = ()
     isolation: str = "none"
     api_keys: tuple[str, ...] = ()
-    max_body: int = 256 << 20
+    max_body: int = 32 << 20
     read_timeout: float = 60.0
     shutdown_timeout: float = 10.0
     files: tuple[tuple[str, Path], ...] = ()

@@ -6,6 +6,8 @@ import json
 import math
 from typing import Any
 
+import numpy as np
+
 __all__ = ["DONE", "MEDIA_TYPE", "event", "json_bytes"]
 
 MEDIA_TYPE = "text/event-stream"
@@ -23,7 +25,7 @@ def json_bytes(data: Any) -> bytes:
     """JSON in UTF-8, of which a client can read everything.
 
     A lone surrogate, which UTF-8 cannot hold, becomes the escape that JSON has for it. NaN and infinities, which Python
-    reads in requests but JSON does not have, become null where they are repeated.
+    reads in requests but JSON does not have, become null where they are repeated. Arrays are written as lists.
     """
     try:
         text = _json(data)
@@ -33,7 +35,15 @@ def json_bytes(data: Any) -> bytes:
 
 
 def _json(data: Any) -> str:
-    return json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_listed)
+
+
+def _listed(data: object) -> list[Any]:
+    """The numbers of an array, which JSON writes as a list."""
+    if isinstance(data, np.ndarray):
+        numbers: list[Any] = data.tolist()
+        return numbers
+    raise TypeError(f"{type(data).__name__} is no value of JSON")
 
 
 def _finite(data: Any) -> Any:
@@ -41,4 +51,6 @@ def _finite(data: Any) -> Any:
         return {key: _finite(value) for key, value in data.items()}
     if isinstance(data, (list, tuple)):
         return [_finite(value) for value in data]
+    if isinstance(data, np.ndarray):
+        return _finite(data.tolist())
     return None if isinstance(data, float) and not math.isfinite(data) else data

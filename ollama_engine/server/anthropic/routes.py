@@ -12,13 +12,14 @@ from ollama_engine.server.anthropic.answering import count_tokens, message, mess
 from ollama_engine.server.anthropic.errors import error_body
 from ollama_engine.server.anthropic.schemas import CountRequest, MessagesRequest
 from ollama_engine.server.errors import status_of
+from ollama_engine.server.json_bodies import JsonRoute
 from ollama_engine.server.requests.unused_fields import note_body
 from ollama_engine.server.service import Service, service_of
 from ollama_engine.server.streaming import streamed, while_connected
 
 __all__ = ["router"]
 
-router = APIRouter(prefix="/v1/messages", tags=["Anthropic"])
+router = APIRouter(prefix="/v1/messages", tags=["Anthropic"], route_class=JsonRoute)
 
 TheService = Annotated[Service, Depends(service_of)]
 

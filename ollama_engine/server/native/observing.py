@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse, Response
 
 from ollama_engine.errors import ClosedError, ModelProcessError
 from ollama_engine.server.errors import ApiError
+from ollama_engine.server.json_bodies import JsonRoute
 from ollama_engine.server.local_model import plain
 from ollama_engine.server.native.metrics import ModelsCollector
 from ollama_engine.server.served import ServedModel
@@ -18,7 +19,7 @@ from ollama_engine.server.service import Service, service_of
 
 __all__ = ["router"]
 
-router = APIRouter()
+router = APIRouter(route_class=JsonRoute)
 
 TheService = Annotated[Service, Depends(service_of)]
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ollama_engine.server.errors import ApiError
+from ollama_engine.server.large_answers import check_texts
 from ollama_engine.server.model_access import leased, named_or_only
 from ollama_engine.server.native.schemas import RankRequest
 from ollama_engine.server.service import Service
@@ -18,6 +19,7 @@ async def ranking(service: Service, request: RankRequest) -> dict[str, Any]:
 
     "usage" counts the tokens of the query and of each document, without those that stand between them.
     """
+    check_texts(len(request.documents), "documents")
     texts = [_text(number, document) for number, document in enumerate(request.documents)]
     name = named_or_only(service, request.model)
     async with leased(service, name) as model:

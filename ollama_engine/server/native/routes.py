@@ -12,6 +12,8 @@ from starlette.responses import Response
 from ollama_engine.segments import Media, Text
 from ollama_engine.server import sse
 from ollama_engine.server.errors import ApiError
+from ollama_engine.server.json_bodies import JsonRoute
+from ollama_engine.server.large_answers import large_response
 from ollama_engine.server.model_access import leased, named_or_only
 from ollama_engine.server.native.observing import router as observing
 from ollama_engine.server.native.ranking import ranking
@@ -23,7 +25,7 @@ from ollama_engine.server.streaming import while_connected
 
 __all__ = ["router"]
 
-router = APIRouter(tags=["native"])
+router = APIRouter(tags=["native"], route_class=JsonRoute)
 router.include_router(observing)
 
 TheService = Annotated[Service, Depends(service_of)]
@@ -35,7 +37,7 @@ async def tokenize(body: TokenizeRequest, service: TheService) -> Response:
     async with leased(service, named_or_only(service, body.model)) as model:
         ids = await model.tokenize(body.content, add_special=body.add_special, parse_special=body.parse_special)
         if not body.with_pieces:
-            return _json({"tokens": ids})
+            return await large_response({"tokens": ids})
         texts = await model.token_bytes(ids)
     return await asyncio.to_thread(_pieces, ids, texts)
 

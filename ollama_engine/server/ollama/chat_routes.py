@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
 from ollama_engine.chat.events import ToolCallEnd
+from ollama_engine.server.json_bodies import JsonRoute
 from ollama_engine.server.ollama.answer_lines import answer_lines, joined_field, joined_list
 from ollama_engine.server.ollama.answers import (
     OllamaCall,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["router"]
 
-router = APIRouter(tags=["ollama"])
+router = APIRouter(tags=["ollama"], route_class=JsonRoute)
 
 EMPTY: Line = {"message": {"role": "assistant", "content": ""}}
 """The fields of a line without text."""

@@ -11,6 +11,8 @@ from starlette.responses import JSONResponse, Response
 
 from ollama_engine.server.durations import nanoseconds
 from ollama_engine.server.errors import ApiError
+from ollama_engine.server.json_bodies import JsonRoute
+from ollama_engine.server.large_answers import check_texts, large_response
 from ollama_engine.server.ollama.answers import OllamaCall, read_call
 from ollama_engine.server.ollama.schemas import EmbeddingsRequest, EmbedRequest
 from ollama_engine.server.request_log import note
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["router"]
 
-router = APIRouter(tags=["ollama"])
+router = APIRouter(tags=["ollama"], route_class=JsonRoute)
 
 
 @router.post("/api/embed")
@@ -32,9 +34,10 @@ async def embed(body: EmbedRequest, request: Request, service: Annotated[Service
     texts = [body.input] if isinstance(body.input, str) and body.input else list(body.input or ())
     if body.dimensions is not None and body.dimensions < 0:
         raise ApiError(400, f"dimensions must not be negative, got {body.dimensions}")
+    check_texts(len(texts), "input")
     answer = await while_connected(request, embedded(service, call, body, texts))
     note(request, texts=len(texts), prompt_tokens=answer["prompt_eval_count"])
-    return JSONResponse(answer)
+    return await large_response(answer)
 
 
 async def embedded(service: Service, call: OllamaCall, body: EmbedRequest, texts: list[str]) -> dict[str, Any]:
@@ -48,7 +51,7 @@ async def embedded(service: Service, call: OllamaCall, body: EmbedRequest, texts
         note_dropped(call, results)
         return {
             "model": call.name,
-            "embeddings": [embedding.vector.tolist() for embedding in results],
+            "embeddings": [embedding.vector for embedding in results],
             "total_duration": nanoseconds(time.perf_counter() - call.started),
             "load_duration": nanoseconds(lease.load_seconds),
             "prompt_eval_count": sum(embedding.prompt_tokens - embedding.dropped_tokens for embedding in results),

@@ -13,6 +13,7 @@ from ollama_engine.chat.go_template import GoTemplate
 from ollama_engine.runner.chat.results import ChatChunk
 from ollama_engine.segments import Text
 from ollama_engine.server.errors import ApiError
+from ollama_engine.server.json_bodies import JsonRoute
 from ollama_engine.server.ollama.answer_lines import answer_lines, joined_field, joined_list
 from ollama_engine.server.ollama.answers import (
     OllamaCall,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["router"]
 
-router = APIRouter(tags=["ollama"])
+router = APIRouter(tags=["ollama"], route_class=JsonRoute)
 
 EMPTY: Line = {"response": ""}
 """The fields of a line without text."""

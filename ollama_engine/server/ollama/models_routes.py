@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from ollama_engine.errors import ConfigError, EngineError
 from ollama_engine.server.errors import ApiError
+from ollama_engine.server.json_bodies import JsonRoute
 from ollama_engine.server.library import Library
 from ollama_engine.server.ollama.models_schemas import CopyRequest, DeleteRequest, ShowRequest
 from ollama_engine.server.service import Service, service_of
@@ -31,7 +32,7 @@ from ollama_engine.store.stored_model import StoredModel
 
 __all__ = ["model_name", "router", "store_of"]
 
-router = APIRouter()
+router = APIRouter(route_class=JsonRoute)
 
 HIDDEN_KEYS = ("general.name", "tokenizer.chat_template")
 """Keys of a file that `model_info` leaves out: the first is another name for it, the second is `template`."""

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends
 
 import ollama_engine
 from ollama_engine.server.durations import FOREVER, timestamp
+from ollama_engine.server.json_bodies import JsonRoute
 from ollama_engine.server.managing import LoadedModel
 from ollama_engine.server.service import Service, service_of
 from ollama_engine.store.showing import details, short_facts
@@ -18,7 +19,7 @@ __all__ = ["API_VERSION", "router"]
 API_VERSION = "0.13.0"
 """The release of Ollama whose API this is: clients ask for it, and refuse what is too old."""
 
-router = APIRouter(tags=["ollama"])
+router = APIRouter(tags=["ollama"], route_class=JsonRoute)
 
 
 @router.head("/api/version", include_in_schema=False)

@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from ollama_engine.errors import ConfigError, ModelFormatError, ModelNotFoundError
 from ollama_engine.server.errors import ApiError, ClientGoneError
+from ollama_engine.server.json_bodies import JsonRoute
 from ollama_engine.server.library import Library
 from ollama_engine.server.ollama.models_routes import Served, Store, model_name
 from ollama_engine.server.ollama.models_schemas import CreateRequest, TransferRequest
@@ -34,7 +35,7 @@ from ollama_engine.store.transfers import Report, TransferSettings, in_thread
 
 __all__ = ["router"]
 
-router = APIRouter()
+router = APIRouter(route_class=JsonRoute)
 
 Work = Callable[[Report], Coroutine[Any, Any, None]]
 

@@ -11,6 +11,8 @@ from starlette.responses import Response
 
 from ollama_engine.server import sse
 from ollama_engine.server.errors import status_of
+from ollama_engine.server.json_bodies import JsonRoute
+from ollama_engine.server.large_answers import large_response
 from ollama_engine.server.openai.chat import chat_completion, chat_events
 from ollama_engine.server.openai.completions import completion_events, text_completion
 from ollama_engine.server.openai.embeddings import embeddings
@@ -25,7 +27,7 @@ from ollama_engine.store.stored_model import StoredModel
 
 __all__ = ["router"]
 
-router = APIRouter(prefix="/v1", tags=["OpenAI"])
+router = APIRouter(prefix="/v1", tags=["OpenAI"], route_class=JsonRoute)
 
 TheService = Annotated[Service, Depends(service_of)]
 Body = TypeVar("Body", ChatRequest, CompletionRequest, ResponseRequest)
@@ -62,7 +64,7 @@ async def create_completion(body: CompletionRequest, request: Request, service: 
 async def create_embeddings(body: EmbeddingsRequest, request: Request, service: TheService) -> Response:
     """Vectors of texts."""
     note_body(request, body, body.model)
-    return answered(await while_connected(request, embeddings(service, body)))
+    return await large_response(await while_connected(request, embeddings(service, body)))
 
 
 @router.post("/responses")

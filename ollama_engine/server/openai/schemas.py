@@ -12,6 +12,8 @@ from ollama_engine.server.requests.schemas import ChatMessage, Schema
 __all__ = ["ChatRequest", "CompletionRequest", "EmbeddingsRequest", "ResponseFormat", "SamplingFields", "StreamOptions"]
 
 TokenIds = list[Annotated[int, Field(ge=0, le=2**31 - 1)]]
+MOST_BIASES = 1 << 14
+"""Tokens of a `logit_bias`. Each takes a microsecond or two of the event loop's time."""
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
@@ -113,12 +115,16 @@ class EmbeddingsRequest(Schema):
 
 
 def token_biases(given: dict[str, float] | None) -> dict[int, float] | None:
-    """logit_bias with whole numbers as keys, which JSON does not have. Raises ApiError for other keys.
+    """logit_bias with whole numbers as keys, which JSON lacks. Raises ApiError for other keys, and for too many.
 
     -100, the least that OpenAI's API knows, bans a token there; so it does here.
     """
     if given is None:
         return None
+    if len(given) > MOST_BIASES:
+        raise ApiError(
+            400, f"logit_bias: it has {MOST_BIASES} tokens at most, got {len(given)}", param="logit_bias"
+        )  # fmt: skip
     biases: dict[int, float] = {}
     for token, bias in given.items():
         if not (token.isascii() and token.isdigit()):

@@ -82,6 +82,12 @@ def test_a_large_body_is_refused(strict: str) -> None:
         assert "more than 10000 bytes" in refused.json()["error"]
 
 
+def test_a_body_may_be_as_large_as_a_context_needs(demo_server: str) -> None:
+    """The default limit. Nothing of a larger body is awaited."""
+    head = GENERATE + b"Content-Length: %d\r\n\r\n"
+    assert answer_to(demo_server, head % ((32 << 20) + 1)).startswith(b"HTTP/1.1 413 ")
+
+
 def test_a_body_that_does_not_come(strict: str) -> None:
     head = GENERATE + b"X-Api-Key: first\r\nContent-Length: 100\r\n\r\n"
     received = answer_to(strict, head, b'{"model"')

@@ -1,0 +1,114 @@
+"""Bodies of any JSON are read as json.loads reads them, in bounds, while other threads run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ollama_engine.errors import ConfigError
+from ollama_engine.server import json_bodies, json_reading
+from ollama_engine.server.json_reading import AT_ONCE, DEEPEST, MOST_VALUES, read_json
+from ollama_engine.server.large_answers import MOST_TEXTS, large_response
+from ollama_engine.server.openai.schemas import MOST_BIASES
+from tests.server.ollama.asking import post
+from tests.support.waiting import join
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
+VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner))
+
+
+@pytest.fixture
+def walks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is left to json.loads for being small."""
+    monkeypatch.setattr(json_reading, "AT_ONCE", 0)
+
+
+def read(reader: Any, text: str) -> Any:
+    """What a reader makes of a text, or where it sees a fault."""
+    try:
+        return repr(reader(text if reader is json.loads else text.encode()))
+    except json.JSONDecodeError as error:
+        return error.pos
+
+
+@pytest.mark.usefixtures("walks")
+@given(
+    VALUES, st.sampled_from([None, 1]), st.integers(0, 200), st.sampled_from(["", "]", "}", ",", ":", '"', "1", " "])
+)
+def test_any_text_is_read_as_the_standard_library_reads_it(value: Any, indent: int | None, cut: int, new: str) -> None:
+    text = json.dumps(value, indent=indent)
+    assert repr(read_json(text.encode())) == repr(json.loads(text))
+    at = cut % (len(text) + 1)
+    for damaged in (text[:at], text[:at] + new + text[at:], text[:at] + new + text[at + 1 :]):
+        # From 3.13 on, the standard library points at the comma before an end, this reader at the end.
+        ours, theirs = read(read_json, damaged), read(json.loads, damaged)
+        assert ours == theirs or (isinstance(theirs, int) and damaged[theirs] == ",")
+
+
+@pytest.mark.parametrize(("body", "message"), [
+    (b"[" * 100_000, rf"nested more than {DEEPEST} times at character {DEEPEST + 1}; make it flatter"),
+    (b'{"a":' * 500 + b"1" + b"}" * 500, rf"nested more than {DEEPEST} times at character {DEEPEST * 5 + 1}"),
+    (b"[" + b"[]," * MOST_VALUES + b"1]", rf"more than {MOST_VALUES} values; send less at a time"),
+    (b'{"a": "\xff"}', "byte 7 is 0xff, which is not UTF-8 there"),
+])  # fmt: skip
+def test_what_is_refused_says_where(body: bytes, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_json(body)
+
+
+def test_other_threads_run_while_a_large_text_is_read() -> None:
+    """They get no turn while json.loads reads it, in whatever thread."""
+    body = json.dumps([{"a": [number, "text"]} for number in range(50_000)]).encode()
+    turns = {}
+    for reader in (json.loads, read_json):
+        thread = threading.Thread(target=reader, args=(body,))
+        turns[reader] = 0
+        thread.start()
+        while thread.is_alive():
+            time.sleep(0.001)
+            turns[reader] += 1
+        join(thread)
+    assert turns[json.loads] < 10 < turns[read_json]
+
+
+def test_a_large_body_is_read_beside_the_event_loop(demo_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[str] = []
+
+    def noted(data: bytes) -> Any:
+        threads.append(threading.current_thread().name)
+        return read_json(data)
+
+    monkeypatch.setattr(json_bodies, "read_json", noted)
+    for text in ("x", "x" * AT_ONCE):
+        assert post(demo_server, "show", {"model": "demo", "unknown": text}).status_code == 200
+    assert threads[0] == "server"
+    assert threads[1].startswith("server_")
+
+
+@pytest.mark.parametrize(("path", "body", "message"), [
+    ("/api/embed", {"input": ["x"] * (MOST_TEXTS + 1)}, f"input: one request has {MOST_TEXTS} texts at most"),
+    ("/v1/embeddings", {"input": ["x"] * (MOST_TEXTS + 1)}, f"input: one request has {MOST_TEXTS} texts at most"),
+    ("/rerank", {"query": "x", "documents": ["x"] * (MOST_TEXTS + 1)}, f"documents: one request has {MOST_TEXTS} "),
+    ("/v1/completions", {"prompt": "x", "logit_bias": {str(token): 1 for token in range(MOST_BIASES + 1)}},
+     f"logit_bias: it has {MOST_BIASES} tokens at most, got {MOST_BIASES + 1}"),
+    ("/api/show", {"a": [[]] * MOST_VALUES}, f"the JSON has more than {MOST_VALUES} values"),
+])  # fmt: skip
+def test_how_much_one_request_may_have(demo_server: str, path: str, body: dict[str, Any], message: str) -> None:
+    refused = httpx.post(f"{demo_server}{path}", json={"model": "demo"} | body, timeout=50)
+    assert refused.status_code == 400
+    assert message in refused.text
+
+
+def test_long_lists_are_written_as_json_writes_them() -> None:
+    body = {"model": "a", "rows": [np.arange(3, dtype=np.float32)] * 50, "ids": list(range(9_000)), "empty": [], "n": 1}
+    answer = asyncio.run(large_response(body))
+    assert json.loads(bytes(answer.body)) == body | {"rows": [[0.0, 1.0, 2.0]] * 50}
