@@ -188,7 +188,7 @@ class Engine(
         Raises OSError; SessionFormatError for a file that is damaged, or of another model or version;
         ContextOverflowError when its tokens are more than num_ctx, or sessions and requests hold the cells.
         """
-        from ollama_engine.runner.session.opening import load_session  # noqa: PLC0415
+        from ollama_engine.runner.session.opening import load_session  # noqa: PLC0415 (few programs load one)
 
         return load_session(self, self._ready(), self._identity, path)
 

@@ -30,11 +30,7 @@ def new_writer(architecture: str) -> Any:
 
     Raises ConfigError when the gguf package is not installed.
     """
-    try:
-        import gguf  # noqa: PLC0415 (an extra)
-    except ImportError:
-        raise ConfigError("conversion needs the gguf package: pip install gguf") from None
-    return gguf.GGUFWriter(None, architecture)
+    return _gguf().GGUFWriter(None, architecture)
 
 
 def encode(writer: Any) -> EncodedMetadata:
@@ -61,8 +57,7 @@ def add_model(
 
     Those that begin with "tokenizer." stay as they are.
     """
-    import gguf  # noqa: PLC0415
-
+    gguf = _gguf()
     for tensor in planned:  # for the number of parameters
         writer.add_tensor_info(tensor.name, tensor.shape, np.dtype(np.float32), 0)
     total, *counts = writer.get_total_parameter_count()
@@ -76,6 +71,14 @@ def add_model(
         add_value(writer, name if name.startswith("tokenizer.") else f"{architecture.name}.{name}", value)
     writer.add_file_type(FILE_TYPES[outtype])
     writer.add_quantization_version(QUANTIZATION_VERSION)
+
+
+def _gguf() -> Any:
+    try:
+        import gguf  # noqa: PLC0415 (an extra)
+    except ImportError:
+        raise ConfigError("conversion needs the gguf package: pip install gguf") from None
+    return gguf
 
 
 def model_keys(architecture: Architecture, config: Config, sizes: Sizes) -> dict[str, Any]:

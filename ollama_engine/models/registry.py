@@ -55,6 +55,6 @@ def ties_output(model: type[Model]) -> bool:
 
 def _of_others() -> EntryPoints:
     """Models of other packages. Slow to import and to search, so only called for names that are not built in."""
-    from importlib.metadata import entry_points  # noqa: PLC0415
+    from importlib.metadata import entry_points  # noqa: PLC0415 (see above)
 
     return entry_points(group=ENTRY_POINTS)

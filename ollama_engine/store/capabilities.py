@@ -29,17 +29,16 @@ def file_abilities(metadata: Mapping[str, Any], template: str | None) -> frozens
 
 @lru_cache(maxsize=128)  # lists of models ask for all of them, and parsing takes milliseconds
 def _jinja_abilities(source: str) -> frozenset[str]:
-    from ollama_engine.chat.dialects import detect  # noqa: PLC0415 (jinja2: 0.1 s of the start of `create`)
-    from ollama_engine.chat.template import ChatTemplate  # noqa: PLC0415
+    from ollama_engine.chat import dialects, template  # noqa: PLC0415 (jinja2: 0.1 s of the start of `create`)
 
     if not source:
         return frozenset()
     try:
-        template = ChatTemplate(source)
+        reads = template.ChatTemplate(source).reads
     except ChatError:
         return frozenset()
-    thinks = any(map(template.reads, _THINK_VARIABLES)) or detect(source).thinks
-    return frozenset(({"tools"} if template.reads("tools") else set()) | ({"thinking"} if thinks else set()))
+    thinks = any(map(reads, _THINK_VARIABLES)) or dialects.detect(source).thinks
+    return frozenset(({"tools"} if reads("tools") else set()) | ({"thinking"} if thinks else set()))
 
 
 @lru_cache(maxsize=128)

@@ -42,8 +42,7 @@ def from_metadata(metadata: Mapping[str, Any]) -> Tokenizer:
     if vocab.model == "llama":
         return Tokenizer(vocab, SpmModel(vocab))
     if vocab.model == "bert":
-        # It imports the regex library, which takes longer than reading a header.
-        from ollama_engine.tokenizer.wordpiece import WordPieceModel  # noqa: PLC0415
+        from ollama_engine.tokenizer.wordpiece import WordPieceModel  # noqa: PLC0415 (regex takes longer than a header)
 
         return Tokenizer(vocab, WordPieceModel(vocab))
     fields = Fields(metadata)

@@ -38,7 +38,7 @@ class BpeModel:
     def _pretokenizer(self) -> PreTokenizer:
         """Compiled for the first text, not on load: importing the regex library takes longer than reading a header."""
         with naming_no_memory():
-            from ollama_engine.tokenizer.pretokenizer import PreTokenizer  # noqa: PLC0415
+            from ollama_engine.tokenizer.pretokenizer import PreTokenizer  # noqa: PLC0415 (see above)
 
             return PreTokenizer(self._spec)
 

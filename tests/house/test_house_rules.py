@@ -23,6 +23,7 @@ MAX_CYTHON_LINES = 400
 MAX_C_LINES = 420
 MAX_FUNCTION_LINES = 70
 MAX_COLUMNS = 120
+MAX_LATE_IMPORTS = 60
 # One row for each name: a table is read, not understood.
 TABLES = {"pretokenizer_table.py", "libggml.pxd"}
 # The public constructor lists its options once in its signature, once for readers, once for EngineConfig.
@@ -72,6 +73,32 @@ def test_all_is_sorted_and_true(path: Path) -> None:
 def natural(name: str) -> tuple[int, str]:
     """The order that the linter keeps: CONSTANTS, Classes, then the rest."""
     return (0 if name.isupper() else 1 if name[0].isupper() else 2, name)
+
+
+def late_imports(path: Path) -> list[ast.stmt]:
+    """Imports inside functions."""
+    functions = [n for n in ast.walk(tree_of(path)) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    inner = {n for function in functions for n in ast.walk(function) if isinstance(n, (ast.Import, ast.ImportFrom))}
+    return sorted(inner, key=lambda node: node.lineno)
+
+
+def test_few_imports_are_late() -> None:
+    """Each costs a reader the map at a module's head: only what a start would wait for, or an extra has, is late."""
+    homes = {path.relative_to(ROOT).as_posix(): len(late_imports(path)) for path in MODULES}
+    most = sorted(((n, home) for home, n in homes.items() if n), reverse=True)
+    n_late = sum(homes.values())
+    assert n_late <= MAX_LATE_IMPORTS, (
+        f"{n_late} imports inside functions, at most {MAX_LATE_IMPORTS}; move one to the head of a module "
+        f"that is itself imported late, or make two in a file one: {most[:9]}"
+    )
+
+
+@for_each(MODULES)
+def test_late_imports_say_why(path: Path) -> None:
+    source = text_of(path).splitlines()
+    for node in late_imports(path):
+        line = source[node.lineno - 1]
+        assert re.search(r"# noqa:.* PLC0415 \(.+\)$", line), f"line {node.lineno}: write # noqa: PLC0415 (its reason)"
 
 
 def test_no_attic() -> None:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+import ollama_engine
 from ollama_engine.cli.errors import UsageError
 from ollama_engine.cli.options import add_options, build, options_of
 from ollama_engine.cli.sizes import read_sizes
@@ -39,8 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace, path: str, stored: StoredModel | None) -> None:
     """Print the plan: that of `run` with the same options, a Modelfile's num_ctx among them."""
-    from ollama_engine.engine import Engine  # noqa: PLC0415 (60 ms; the other reports need none)
-    from ollama_engine.runner.load.sizes import declared  # noqa: PLC0415 (as above)
+    from ollama_engine.runner.load.sizes import declared  # noqa: PLC0415 (60 ms; the other reports need none)
 
     fixed = {"parallel": PARALLEL, **own_parameters(stored, ("num_ctx",))}
     config = build(EngineConfig, args, skip=NOT_PLANNED, **fixed)
@@ -48,7 +48,7 @@ def main(args: argparse.Namespace, path: str, stored: StoredModel | None) -> Non
         config = config if model is None else config.for_model(model.context_length)
     options = {option.name: getattr(config, option.name) for option in options_of(EngineConfig, NOT_PLANNED)}
     projector = None if stored is None else stored.projector_path
-    report = Engine.plan_memory(path, projector=projector, gpu_memory=args.gpu_memory, **options)
+    report = ollama_engine.Engine.plan_memory(path, projector=projector, gpu_memory=args.gpu_memory, **options)
     assert report.placement is not None, "a plan of memory has one"
     plan = report.placement
     print(json.dumps(facts(report, plan, config), indent=2) if args.json else f"{_text(plan)}\n{_context(config)}")

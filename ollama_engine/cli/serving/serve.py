@@ -136,13 +136,13 @@ def serve_with_ray(args: argparse.Namespace, settings: ServerSettings, announce:
     for name, value in RAY_SETTINGS.items():
         os.environ.setdefault(name, value)
     try:
-        from ollama_engine.ray.application import ReplicaOptions  # noqa: PLC0415 (an extra has what it needs)
-        from ollama_engine.ray.program import serve_replicas  # noqa: PLC0415
+        from ollama_engine.ray import ReplicaOptions, program  # noqa: PLC0415 (an extra has what they need)
     except ModuleNotFoundError as error:
         raise UsageError(f"{NO_RAY} ({error.name} is missing)") from None
     low, high = args.replicas
     cpus = args.replica_cpus or (1 if args.ray_address else max(1, (os.cpu_count() or 1) // high))
-    serve_replicas(settings, ReplicaOptions(low, high, cpus, args.replica_gpus), args.ray_address, announce)
+    replicas = ReplicaOptions(low, high, cpus, args.replica_gpus)
+    program.serve_replicas(settings, replicas, args.ray_address, announce)
 
 
 def log_requests(debug: int) -> None:

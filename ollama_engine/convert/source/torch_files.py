@@ -36,10 +36,8 @@ class TorchTensor:
 
     def read(self, start: int = 0, stop: int | None = None) -> NDArray[np.generic]:
         """Entries of the first dimension."""
-        import torch  # noqa: PLC0415 (an extra)
-
         part = (self.values[start:stop] if self.shape else self.values).contiguous()
-        raw: NDArray[np.generic] = part.reshape(-1).view(torch.uint8).numpy().view(STORAGE[self.dtype])
+        raw: NDArray[np.generic] = part.reshape(-1).view(_torch(self.home).uint8).numpy().view(STORAGE[self.dtype])
         return raw.reshape(tuple(part.shape))
 
 
@@ -49,12 +47,7 @@ def read_torch_file(path: str) -> dict[str, TorchTensor]:
     Raises ConfigError when torch is not installed, OSError when the file cannot be opened, ModelFormatError when it is
     no checkpoint or holds more than tensors.
     """
-    try:
-        import torch  # noqa: PLC0415
-    except ImportError:
-        raise ConfigError(
-            f"{path}: this older format needs torch: pip install torch, or take the model's safetensors files"
-        ) from None
+    torch = _torch(path)
     try:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=_is_archive(path))
     except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
@@ -62,6 +55,16 @@ def read_torch_file(path: str) -> dict[str, TorchTensor]:
     if not isinstance(state, dict) or not all(isinstance(values, torch.Tensor) for values in state.values()):
         raise ModelFormatError(f"{path}: expected names and tensors, got a {type(state).__name__} of other things")
     return {name: _tensor(path, name, values) for name, values in state.items()}
+
+
+def _torch(path: str) -> Any:
+    try:
+        import torch  # noqa: PLC0415 (an extra)
+    except ImportError:
+        raise ConfigError(
+            f"{path}: this older format needs torch: pip install torch, or take the model's safetensors files"
+        ) from None
+    return torch
 
 
 def _is_archive(path: str) -> bool:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ollama_engine.errors import ConfigError, EngineBusyError, EngineError, Option
 from ollama_engine.runner.bulk.answer import BatchAnswer, prompt_digest
+from ollama_engine.runner.bulk.checkpoint import Checkpoint
 from ollama_engine.sample import SamplingParams
 
 if TYPE_CHECKING:
-    from ollama_engine.runner.bulk.checkpoint import Checkpoint
     from ollama_engine.runner.request.request import Request
 
-__all__ = ["Answering", "OnError", "answered", "check_prompts", "is_chat", "job_of", "resumed"]
+__all__ = ["Answering", "Checkpoint", "OnError", "answered", "check_prompts", "is_chat", "job_of", "resumed"]
 
 OnError = Literal["raise", "keep"]
 
@@ -144,8 +145,13 @@ def is_chat(prompt: Any) -> bool:
 def resumed(how: Answering, prompts: Iterable[Any], checkpoint: Checkpoint) -> Iterator[BatchAnswer]:
     """The answers to prompts: first those of the checkpoint, then new ones, which it keeps before they are returned.
 
-    Raises ConfigError where the checkpoint is of other prompts.
+    Closes the checkpoint at the end. Raises ConfigError where it is of other prompts.
     """
+    with checkpoint, closing(_resumed(how, prompts, checkpoint)) as answers:  # type: ignore[type-var]
+        yield from answers
+
+
+def _resumed(how: Answering, prompts: Iterable[Any], checkpoint: Checkpoint) -> Iterator[BatchAnswer]:
     coming = iter(enumerate(prompts))
     for answer, digest in checkpoint.answers():
         number, prompt = next(coming, (None, None))

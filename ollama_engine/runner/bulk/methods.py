@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from ollama_engine.sample import SamplingParams
@@ -56,19 +55,11 @@ class BatchMethods:
         one prompt instead of several, and where the checkpoint is a folder, or of another model, of other parameters or
         prompts; EngineBusyError where another process writes it.
         """
-        from ollama_engine.runner.bulk import answering  # noqa: PLC0415
+        from ollama_engine.runner.bulk import answering  # noqa: PLC0415 (json and OpenSSL: few programs call this)
 
         answering.check_prompts(prompts)
         model = os.path.basename(self._open().path)
         how: Any = answering.Answering(self, self.config.parallel, params, options, on_error)  # type: ignore[arg-type]
         if checkpoint is None:
             return answering.answered(how, enumerate(prompts))
-        from ollama_engine.runner.bulk.checkpoint import Checkpoint  # noqa: PLC0415
-
-        kept = Checkpoint(checkpoint, answering.job_of(model, how))
-
-        def all_of_them() -> Iterator[BatchAnswer]:
-            with kept, closing(answering.resumed(how, prompts, kept)) as answers:  # type: ignore[type-var]
-                yield from answers
-
-        return all_of_them()
+        return answering.resumed(how, prompts, answering.Checkpoint(checkpoint, answering.job_of(model, how)))

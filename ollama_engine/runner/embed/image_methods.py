@@ -54,8 +54,8 @@ class ImageMethods:
         many calls wait, DeadlineError when `timeout` is over, and ClosedError when the Engine is closed.
         """
         vectors = self._image_vectors()
-        call, listed = self._image_call(vectors, images, RequestOptions(priority=priority, timeout=timeout), normalize)
-        return _finished(call.wait(), vectors.n_embd, listed=listed, normalize=normalize)
+        call = self._image_call(vectors, images, RequestOptions(priority=priority, timeout=timeout), normalize)
+        return call.finished(call.wait(), vectors.n_embd, normalize=normalize)
 
     async def aembed_image(
         self, images: ImageSource | Sequence[ImageSource], *, normalize: bool = True, priority: int = 0,
@@ -63,8 +63,8 @@ class ImageMethods:
     ) -> FloatArray:  # fmt: skip
         """`embed_image` for asyncio: the same arguments, result and errors. Cancelling the task cancels the request."""
         vectors = self._image_vectors()
-        call, listed = self._image_call(vectors, images, RequestOptions(priority=priority, timeout=timeout), normalize)
-        return _finished(await call.coming(), vectors.n_embd, listed=listed, normalize=normalize)
+        call = self._image_call(vectors, images, RequestOptions(priority=priority, timeout=timeout), normalize)
+        return call.finished(await call.coming(), vectors.n_embd, normalize=normalize)
 
     def _image_vectors(self) -> ImageVectors:
         loaded = self._open()
@@ -80,10 +80,9 @@ class ImageMethods:
         images: ImageSource | Sequence[ImageSource],
         options: RequestOptions,
         normalize: object,
-    ) -> tuple[ImageCall, bool]:
-        """A call for the rows of images, and whether they are a list."""
-        # A program that embeds no images starts sooner without it.
-        from ollama_engine.runner.embed.images import ImageBatcher, ImageCall  # noqa: PLC0415
+    ) -> ImageCall:
+        """A call for the rows of images."""
+        from ollama_engine.runner.embed.images import ImageBatcher, ImageCall  # noqa: PLC0415 (few embed images)
 
         if not isinstance(normalize, bool):
             raise ConfigError(Option("normalize"), f" is True or False, got {normalize!r}")
@@ -93,16 +92,4 @@ class ImageMethods:
         listed = isinstance(images, (list, tuple))
         files: Sequence[ImageSource] = images if listed else [images]  # type: ignore[assignment,list-item]
         name = "images" if listed else None
-        return ImageCall(files, vectors.reader, options, self._engine_thread, self._image_batcher, name), listed
-
-
-def _finished(rows: Sequence[FloatArray], dim: int, *, listed: bool, normalize: bool) -> FloatArray:
-    """One row of each image, [n, dim]; for a single image [dim]."""
-    import numpy as np  # noqa: PLC0415 (see `_image_call`)
-
-    from ollama_engine.runner.embed.pooling import finish  # noqa: PLC0415
-
-    if not rows:
-        return np.empty((0, dim), np.float32)
-    found = finish(np.concatenate(rows), dim, normalize=normalize)
-    return found if listed else found[0]
+        return ImageCall(files, vectors.reader, options, self._engine_thread, self._image_batcher, name)

@@ -13,11 +13,14 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import ClassVar
 
+import numpy as np
+
 from ollama_engine.errors import EngineError
 from ollama_engine.input import FloatArray, MediaItem
 from ollama_engine.multimodal.source import image_bytes
 from ollama_engine.runner.core.engine_thread import EngineThread
 from ollama_engine.runner.core.tasks import Update
+from ollama_engine.runner.embed.pooling import finish
 from ollama_engine.runner.media.image_reader import ImageReader
 from ollama_engine.runner.observe.monitor import Monitor
 from ollama_engine.runner.request.call import EngineCall
@@ -137,6 +140,13 @@ class ImageCall(EngineCall[list[FloatArray]]):
 
     def value(self) -> list[FloatArray]:
         return [] if self._request is None else self._request.encoded
+
+    def finished(self, rows: Sequence[FloatArray], dim: int, *, normalize: bool) -> FloatArray:
+        """Vectors of images that have one row each: float32 [n, dim]; [dim] of a single image."""
+        if not rows:
+            return np.empty((0, dim), np.float32)
+        vectors = finish(np.concatenate(rows), dim, normalize=normalize)
+        return vectors if self.name else vectors[0]
 
     def _add(self, request: ImageRequest, items: Iterable[MediaItem]) -> None:
         self.thread.post(Update(lambda core: request.pending.extend(items)))

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from ollama_engine.config import EngineConfig
 from ollama_engine.errors import NoMemoryError, Option
 from ollama_engine.ml.device.device_info import Device
+from ollama_engine.ml.device.memory import DeviceMemory, MemoryReport
 from ollama_engine.ml.device.placement_plan import Placement, PlacementOptions, PlacementPlan, PlannedDevice, Room
 from ollama_engine.ml.device.placement_planner import plan_placement
 from ollama_engine.ml.gguf.gguf_file import GGUFFile
 from ollama_engine.ml.graph.backend import supports_flash_attention
 from ollama_engine.models import Model
 from ollama_engine.runner.load.sizes import declared, model_sizes
-
-if TYPE_CHECKING:
-    from ollama_engine.ml.device.memory import MemoryReport
 
 __all__ = ["DeviceChoice", "fit", "refuse_overfull"]
 
@@ -112,8 +109,6 @@ def refuse_overfull(plan: PlacementPlan, *, mmap: bool) -> None:
 
 def _planned(plan: PlacementPlan, mmap: bool) -> MemoryReport:
     """The planned memory of each device; the CPU comes last, and reads its weights from the file with `mmap`."""
-    from ollama_engine.ml.device.memory import DeviceMemory, MemoryReport  # noqa: PLC0415 (not needed where all fits)
-
     devices = [
         DeviceMemory(device=device.name, cache=device.cache, graph=device.graph,
                      **{"mapped" if mmap and device.free is None else "weights": device.weights})

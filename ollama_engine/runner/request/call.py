@@ -105,7 +105,7 @@ class EngineCall(ABC, Generic[Value]):
         """`wait` for asyncio; cancelling the task that awaits it cancels the call. The event loop never waits."""
         import asyncio  # noqa: PLC0415 (a program without it starts sooner)
 
-        from ollama_engine.runner.request.astream import AsyncMailbox  # noqa: PLC0415
+        from ollama_engine.runner.request.astream import AsyncMailbox  # noqa: PLC0415 (asyncio)
 
         events: AsyncMailbox[NumberedEvent] = AsyncMailbox()
         self._begin(events.put)

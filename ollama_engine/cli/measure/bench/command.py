@@ -15,6 +15,7 @@ from collections.abc import Collection
 from contextlib import closing
 from typing import Any
 
+import ollama_engine
 from ollama_engine.cli.measure.bench.parts import Samples, measure_depths, measure_parts
 from ollama_engine.cli.measure.bench.plan import BenchPlan
 from ollama_engine.cli.measure.bench.plot import check, draw
@@ -134,10 +135,9 @@ def _measure(path: str, plan: BenchPlan, single: EngineConfig, shared: EngineCon
 def _measure_callers(
     path: str, plan: BenchPlan, config: EngineConfig, n_vocab: int, banned: Collection[int], line: StatusLine
 ) -> list[Samples]:
-    # Imported here: one prompt and one answer need no Engine, and its import takes a tenth of a short run.
-    from ollama_engine.cli.measure.bench.streams import measure_streams  # noqa: PLC0415
-    from ollama_engine.engine import Engine  # noqa: PLC0415
+    # One prompt and one answer need no Engine, and its import takes a tenth of a short run.
+    from ollama_engine.cli.measure.bench.streams import measure_streams  # noqa: PLC0415 (see above)
 
     options = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    with Engine(path, **options, progress=LoadingBar(line, "loading")) as engine:
+    with ollama_engine.Engine(path, **options, progress=LoadingBar(line, "loading")) as engine:
         return measure_streams(engine, plan, n_vocab, banned, line.show)
