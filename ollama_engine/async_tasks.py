@@ -1,11 +1,16 @@
-"""Ends of asyncio's tasks: who waits for one keeps waiting when it is cancelled itself, and is cancelled afterwards."""
+"""Asyncio's tasks and threads: waiting for their end though one is cancelled oneself, and not waiting for it at all."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
 
-__all__ = ["cancel_and_wait", "wait_until_ended"]
+__all__ = ["cancel_and_wait", "in_thread_of_its_own", "wait_until_ended"]
+
+Value = TypeVar("Value")
 
 
 async def cancel_and_wait(*tasks: asyncio.Future[Any]) -> None:
@@ -32,3 +37,29 @@ async def wait_until_ended(*tasks: asyncio.Future[Any]) -> None:
             task.exception()  # or asyncio logs that nobody has seen it
     if cancelled is not None:
         raise cancelled
+
+
+async def in_thread_of_its_own(work: Callable[[], Value], name: str) -> Value:
+    """The result of work in a thread for whose end neither the event loop nor the process waits, as it may never come.
+
+    asyncio and Python wait for the threads of executors when they end.
+    """
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[Value] = loop.create_future()
+
+    def finish(set_result: Callable[[Any], None], value: object) -> None:
+        if not result.done():
+            set_result(value)
+
+    def run() -> None:
+        set_result: Callable[[Any], None] = result.set_result
+        value: object
+        try:
+            value = work()
+        except BaseException as error:
+            set_result, value = result.set_exception, error
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+            loop.call_soon_threadsafe(finish, set_result, value)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return await result

@@ -258,7 +258,8 @@ class Engine(
     def close(self) -> None:
         """End the running request, fail the waiting ones with ClosedError, and free all memory. Safe to call twice.
 
-        Waits for the step in flight, and for a logits processor that runs, however long it takes.
+        Waits for the step in flight, however long it takes. Where a logits processor or a log handler keeps the
+        engine's thread for 10 seconds, the log says where, and memory is freed when it returns.
         """
         self._closed = True
         self._engine_thread.close()

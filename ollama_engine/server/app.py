@@ -50,7 +50,7 @@ def create_app(
     settings: ServerSettings, *, library: Library | None = None, manager: ManagesModels | None = None
 ) -> FastAPI:
     """The server as an ASGI app. What is not given is made from `settings`; at shutdown all models are unloaded."""
-    library = library or Library(settings.files, ModelStore(settings.models))
+    library = library or Library(settings.files, ModelStore(settings.models), max_transfers=settings.max_transfers)
     service = Service(settings, library, manager or make_manager(settings))
 
     @asynccontextmanager

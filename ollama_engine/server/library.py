@@ -12,7 +12,7 @@ from ollama_engine.errors import ModelNotFoundError
 from ollama_engine.store.model_store import ModelStore
 from ollama_engine.store.names import ModelName
 from ollama_engine.store.stored_model import StoredModel
-from ollama_engine.store.transfers import SharedTransfers
+from ollama_engine.store.transfers import Places, SharedTransfers
 
 log = logging.getLogger(__name__)
 
@@ -28,17 +28,22 @@ class Library:
 
     Attributes:
         store: the models on disk, if any.
-        transfers: pulls and pushes that are under way, shared by those who ask for the same.
+        places: for pulls, pushes, creates and uploads at once.
+        transfers: those of them that are under way, but for uploads, shared by those who ask for the same.
 
     Args:
         files: (name, path) of GGUF files.
         store: the models on disk; None for none.
+        max_transfers: pulls, pushes, creates and uploads at once.
     """
 
-    def __init__(self, files: tuple[tuple[str, Path], ...] = (), store: ModelStore | None = None) -> None:
+    def __init__(
+        self, files: tuple[tuple[str, Path], ...] = (), store: ModelStore | None = None, *, max_transfers: int = 16
+    ) -> None:
         self._files = {ModelName.parse(name).key: (name, path) for name, path in files}
         self.store = store
-        self.transfers = SharedTransfers()
+        self.places = Places(max_transfers)
+        self.transfers = SharedTransfers(self.places)
 
     def find(self, name: str) -> StoredModel:
         """The model of that name. Raises ModelNotFoundError; ConfigError for what is no name; ModelFormatError for a

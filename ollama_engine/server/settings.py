@@ -75,6 +75,12 @@ SETTINGS: Mapping[str, Setting] = {
     "max_transfer_streams": Setting(
         "OLLAMA_MAX_TRANSFER_STREAMS", readers.number(1), "N", "connections that a pull or push has at once"
     ),
+    "max_transfers": Setting(
+        "OLLAMA_ENGINE_MAX_TRANSFERS",
+        readers.number(1),
+        "N",
+        "pulls, pushes, creates and uploads that go on at once",
+    ),
     "noprune": Setting("OLLAMA_NOPRUNE", readers.switch, "", "keep blobs that no model uses when the server starts"),
     "api_keys": Setting("OLLAMA_ENGINE_API_KEYS", readers.texts, "KEY,...", "requests need one of these keys"),
     "max_body": Setting(
@@ -110,6 +116,7 @@ class ServerSettings:
         load_timeout: seconds without progress after which loading is given up; math.inf for never.
         debug: 0 info, 1 debug, 2 trace.
         max_transfer_streams: connections that one pull or push has at a time.
+        max_transfers: pulls, pushes, creates and uploads that go on at once; others get status 503.
         noprune: whether blobs that no model uses stay in the store when the server starts.
         devices: names of the devices that models use beside the CPU, `Engine`'s `devices`; none: this machine's GPUs.
         isolation: "none": engines in this process; "process": each in a process of its own.
@@ -136,6 +143,7 @@ class ServerSettings:
     load_timeout: float = 300.0
     debug: int = 0
     max_transfer_streams: int = 4
+    max_transfers: int = 16
     noprune: bool = False
     devices: tuple[str, ...] = ()
     isolation: str = "none"

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ollama_engine.async_tasks import cancel_and_wait, wait_until_ended
+from ollama_engine.errors import EngineBusyError, Option
 
-__all__ = ["Meter", "Report", "SharedTransfers", "TransferProgress", "TransferSettings", "in_thread",
+__all__ = ["Meter", "Places", "Report", "SharedTransfers", "TransferProgress", "TransferSettings", "in_thread",
            "run_together"]  # fmt: skip
 
 
@@ -109,23 +110,47 @@ class _Job:
             follower.tell(progress)
 
 
-class SharedTransfers:
-    """Work by key: who asks for what is under way follows it. When the last follower leaves, the work is cancelled."""
+class Places:
+    """Places for work that goes on at once; each has connections, threads and unfinished files of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._taken = 0
+
+    def take(self) -> None:
+        """Take a place. Raises EngineBusyError where there is none; nobody waits, as the client may ask again."""
+        if self._taken >= self._number:
+            raise EngineBusyError(
+                Option("max_transfers"), f" is {self._number}, and as many pulls, pushes, creates and uploads go on"
+            )
+        self._taken += 1
+
+    def give_back(self) -> None:
+        """Let somebody else have it."""
+        self._taken -= 1
+
+
+class SharedTransfers:
+    """Work by key: who asks for what is under way follows it. When the last follower leaves, the work is cancelled.
+
+    Each takes one of `places`, where there are any.
+    """
+
+    def __init__(self, places: Places | None = None) -> None:
         self._jobs: dict[Hashable, _Job] = {}
+        self._places = places
 
     async def follow(
         self, key: Hashable, start: Callable[[Report], Coroutine[Any, Any, None]]
     ) -> AsyncGenerator[TransferProgress, None]:
         """Progress of the work `key`, from its beginning; `start` begins it where it is not under way.
 
-        Raises what the work raises.
+        Raises what the work raises, and EngineBusyError where there is no place for it.
         """
         job = self._jobs.get(key)
         if job is None or job.task is None or job.task.done():
-            job = self._jobs[key] = _Job()
-            job.task = asyncio.create_task(start(job.report))
+            job = self._begun(start)
+            self._jobs[key] = job
         assert job.task is not None, "set above, without a moment between"
         follower = _Follower(dict(job.seen.pending))
         follower.news.set()
@@ -144,6 +169,15 @@ class SharedTransfers:
                 if self._jobs.get(key) is job:
                     del self._jobs[key]
                 await cancel_and_wait(job.task)
+
+    def _begun(self, start: Callable[[Report], Coroutine[Any, Any, None]]) -> _Job:
+        places, job = self._places, _Job()
+        if places is not None:
+            places.take()
+        job.task = asyncio.create_task(start(job.report))
+        if places is not None:
+            job.task.add_done_callback(lambda _: places.give_back())
+        return job
 
 
 async def in_thread(work: Callable[..., Value], *arguments: object) -> Value:

@@ -11,7 +11,9 @@ import numpy.typing as npt
 import pytest
 
 from ollama_engine import Engine, SamplingParams, demo
-from ollama_engine.errors import ConfigError, SamplingError
+from ollama_engine.errors import ClosedError, ConfigError, SamplingError
+from ollama_engine.runner.core import engine_thread
+from tests.support.waiting import WAIT_SECONDS, ended, eventually, join
 
 PROMPT = "Once upon a time there was a little girl called Lily. She"
 Row = npt.NDArray[np.float32]
@@ -206,3 +208,41 @@ def test_a_slow_one_can_be_cancelled(engine: Engine) -> None:
 def test_what_is_refused(engine: Engine, given: Any) -> None:
     with pytest.raises(ConfigError, match="logits_processors is a list of functions"):
         engine.generate(PROMPT, GREEDY, logits_processors=given)
+
+
+def test_close_does_not_wait_for_ever_for_a_processor(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log says where it is; the engine's thread frees the model once it returns."""
+    monkeypatch.setattr(engine_thread, "STUCK_SECONDS", 0.2)
+    monkeypatch.setattr(engine_thread, "LOOK_SECONDS", 0.05)
+    began, may_end = threading.Event(), threading.Lock()
+
+    def blocks(ids: Ids, logits: Row) -> None:
+        began.set()
+        with may_end:
+            pass
+
+    engine = Engine(demo.path(), num_ctx=96, threads=1)
+    thread = engine._engine_thread._thread
+    with may_end:
+        request = engine.submit(PROMPT, GREEDY, logits_processors=[blocks])
+        assert began.wait(WAIT_SECONDS)
+        assert ended(engine.close) is None
+        assert thread.is_alive()
+        assert "close() waits no longer" in caplog.text
+        assert "test_logits_processors.py" in caplog.text
+    join(thread)
+    with pytest.raises((ClosedError, SamplingError)):
+        request.result()
+
+
+def test_close_waits_for_a_step_however_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine's own code always ends, and what it computes with cannot be freed before."""
+    monkeypatch.setattr(engine_thread, "STUCK_SECONDS", 0.01)
+    monkeypatch.setattr(engine_thread, "LOOK_SECONDS", 0.01)
+    engine = Engine(demo.path(), num_ctx=2048, threads=1)
+    engine.submit(PROMPT * 50, GREEDY)
+    eventually(engine.slots)
+    engine.close()
+    assert not engine._engine_thread._thread.is_alive()

@@ -6,6 +6,7 @@ import atexit
 import logging
 import os
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from ollama_engine.errors import ClosedError, ComputeError, DeviceLostError, Eng
 from ollama_engine.ml.gguf.mapped_files import MappedFiles
 from ollama_engine.runner.core.engine_core import EngineCore
 from ollama_engine.runner.core.request_queue import SWEEP_SECONDS
+from ollama_engine.runner.core.stuck_thread import outside_stack
 from ollama_engine.runner.core.task import Task
 from ollama_engine.runner.observe.monitor import Monitor, report
 from ollama_engine.runner.schedule.queued import QueuedRequest
@@ -27,6 +29,8 @@ log = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 5.0
 """How long closing waits for the current step, where that waits for a worker."""
+STUCK_SECONDS = 10.0
+"""How long closing waits for code outside of the engine that its thread runs, such as a logits processor."""
 LOOK_SECONDS = 1.0
 """How often an idle engine looks whether its devices are still there."""
 
@@ -167,7 +171,8 @@ class EngineThread:
     def close(self, *, wait: bool = True) -> None:
         """End all requests after the current step, and join the thread. Safe to call twice.
 
-        From the engine's own thread, or without `wait`, this happens as soon as the current step has ended.
+        From the engine's own thread, or without `wait`, this happens as soon as the current step has ended. So it does
+        where code outside of the engine keeps the thread for STUCK_SECONDS; the log has its stack then.
         """
         if self._pid != os.getpid():
             return  # a fork has no such thread
@@ -180,9 +185,21 @@ class EngineThread:
                 else:
                     self._give_up_devices()
             # Last, because an interrupted Thread.join treats a running thread as ended (bpo-45274).
-            with self._serving:
-                pass
-            self._thread.join()
+            if self._has_ended():
+                self._thread.join()
+
+    def _has_ended(self) -> bool:
+        """Wait until the thread serves nothing any more; False where it is stuck outside of the engine."""
+        outside_since = None
+        while not self._serving.acquire(timeout=min(LOOK_SECONDS, STUCK_SECONDS)):
+            stack, now = outside_stack(self._thread), time.monotonic()
+            outside_since = (outside_since or now) if stack else None
+            if outside_since is not None and now - outside_since >= STUCK_SECONDS:
+                report(log, logging.WARNING, "close() waits no longer for the engine's thread, which frees the model "
+                       "once it returns from here:\n%s", stack)  # fmt: skip
+                return False
+        self._serving.release()
+        return True
 
     def _put(self, work: Work) -> None:
         late = self._ended

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ollama_engine.async_tasks import cancel_and_wait
+from ollama_engine.async_tasks import cancel_and_wait, in_thread_of_its_own
 from ollama_engine.server.isolation.codec import decode
 from ollama_engine.server.isolation.hosted_model import FLASH_ATTENTION, Operation, Status
 from ollama_engine.server.isolation.model_process import ModelProcess
@@ -31,7 +32,8 @@ class ProcessLoader(PlanningLoader):
     """Loads models in child processes."""
 
     async def load(self, stored: StoredModel, options: RunnerOptions, progress: LoadProgress) -> LoadedEngine:
-        body = load_request(stored, await asyncio.to_thread(self.load_options, stored, options))
+        work = partial(self.load_options, stored, options)
+        body = load_request(stored, await in_thread_of_its_own(work, f"reads {stored.name}"))
         process = ModelProcess(stored.model_path, stored.name)
         try:
             await process.started()

@@ -6,8 +6,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ollama_engine.async_tasks import in_thread_of_its_own
 from ollama_engine.engine import Engine
 from ollama_engine.errors import UnsupportedModelError
 from ollama_engine.ml.gguf.gguf_file import GGUFFile
@@ -74,7 +76,8 @@ class PlanningLoader:
         self._settings = settings
 
     async def measure(self, stored: StoredModel, options: RunnerOptions, taken: Bytes) -> Need:
-        return await asyncio.to_thread(measure, stored, options, self._settings, taken)
+        work = partial(measure, stored, options, self._settings, taken)
+        return await in_thread_of_its_own(work, f"measures {stored.name}")
 
     def load_options(self, stored: StoredModel, options: RunnerOptions) -> dict[str, Any]:
         """Keyword arguments of the Engine to load; the log says which options of a request are not among them.
@@ -91,20 +94,23 @@ class LocalLoader(PlanningLoader):
     """Loads models in this process."""
 
     async def load(self, stored: StoredModel, options: RunnerOptions, progress: LoadProgress) -> LoadedEngine:
-        def load() -> tuple[Engine, LoadedEngine]:
+        def load() -> LoadedEngine:
             chosen = self.load_options(stored, options)
             engine = Engine(stored.model_path, projector=stored.projector_path, progress=progress, **chosen)
             try:
                 model = LocalModel(engine, stored, with_template(facts_of(engine), stored.template))
-                return engine, LoadedEngine(
-                    model, engine.memory, lambda: asyncio.to_thread(engine.close), lambda: engine.closed,
+                return LoadedEngine(
+                    model,
+                    engine.memory,
+                    partial(in_thread_of_its_own, engine.close, f"unloads {stored.name}"),
+                    lambda: engine.closed,
                     (lambda: _over(engine)) if self._settings.devices else None,
-                )  # fmt: skip
+                )
             except BaseException:
                 engine.close()
                 raise
 
-        return (await asyncio.to_thread(load))[1]
+        return await in_thread_of_its_own(load, f"loads {stored.name}")
 
 
 async def _over(engine: Engine) -> None:

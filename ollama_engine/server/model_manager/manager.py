@@ -27,6 +27,7 @@ from ollama_engine.server.model_manager.waiting import (
     LoadProgressMeter,
     WaitingQueue,
     WaitingRequest,
+    end_effects,
 )
 
 if TYPE_CHECKING:
@@ -113,8 +114,7 @@ class ModelManager:
             entry.meter.cancelled = True
             if entry.state == "ready":
                 self._unload(entry)
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        await end_effects(self._tasks, self._entries.values())
 
     # -- requests ------------------------------------------------------------------------------------------------------
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from ollama_engine.async_tasks import cancel_and_wait
 from ollama_engine.server.model_manager.memory import mapped_bytes, taken_bytes
 from ollama_engine.server.model_manager.planner import Bytes, Need, Resident, Waiter
 from ollama_engine.server.model_manager.runner_options import RunnerOptions
@@ -16,7 +18,13 @@ if TYPE_CHECKING:
     from ollama_engine.server.model_manager.loader import LoadedEngine
     from ollama_engine.store.stored_model import StoredModel
 
-__all__ = ["LoadCancelledError", "LoadProgressMeter", "LoadedModelEntry", "WaitingQueue", "WaitingRequest"]
+__all__ = ["LoadCancelledError", "LoadProgressMeter", "LoadedModelEntry", "WaitingQueue", "WaitingRequest",
+           "end_effects"]  # fmt: skip
+
+log = logging.getLogger(__name__)
+
+CLOSE_SECONDS = 20.0
+"""How long a shutdown waits for loads and unloads: a model's process has 10 seconds to end, and is killed then."""
 
 
 class LoadCancelledError(Exception):
@@ -132,3 +140,15 @@ class WaitingQueue:
             self.take(waiting.number)
             if not waiting.granted.done():
                 waiting.granted.set_exception(error_of(waiting.stored))
+
+
+async def end_effects(tasks: Collection[asyncio.Task[None]], entries: Iterable[LoadedModelEntry]) -> None:
+    """Wait for loads and unloads, but not for ever for one that a dead disk, device or logits processor holds up."""
+    end = asyncio.get_running_loop().time() + CLOSE_SECONDS
+    while tasks and (left := end - asyncio.get_running_loop().time()) > 0:
+        await asyncio.wait(tasks, timeout=left)
+    for entry in entries:
+        state = "loaded" if entry.loaded is None else "unloaded"
+        log.error("%s is still being %s after %g s; nobody waits for that any more", entry.stored.name, state,
+                  CLOSE_SECONDS)  # fmt: skip
+    await cancel_and_wait(*tasks)

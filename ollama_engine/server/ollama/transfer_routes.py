@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncGenerator, Callable, Coroutine, Hashable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Coroutine, Hashable, Iterator
+from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from ollama_engine.errors import ConfigError, ModelFormatError, ModelNotFoundError
+from ollama_engine.errors import ConfigError, EngineBusyError, ModelFormatError, ModelNotFoundError
 from ollama_engine.server.errors import ApiError, ClientGoneError
 from ollama_engine.server.json_bodies import JsonRoute
 from ollama_engine.server.library import Library
@@ -167,10 +167,21 @@ async def has_blob(digest: str, store: Store) -> Response:
 
 
 @router.post("/api/blobs/{digest}")
-async def upload_blob(digest: str, request: Request, store: Store) -> Response:
+async def upload_blob(digest: str, request: Request, service: Served, store: Store) -> Response:
     """Store the request's body, whose digest must be this one."""
     if await asyncio.to_thread(store.blobs.claim, checked_digest(digest)) is not None:
         return Response(status_code=200)
+    with busy_as_said():
+        service.library.places.take()
+    try:
+        await stored_body(request, store, digest)
+    finally:
+        service.library.places.give_back()
+    return Response(status_code=201)
+
+
+async def stored_body(request: Request, store: ModelStore, digest: str) -> None:
+    """Write the request's body into the store. Raises ApiError, and ClientGoneError."""
     with await in_thread(store.blobs.writer) as writer:
         try:
             async for data in request.stream():
@@ -183,7 +194,15 @@ async def upload_blob(digest: str, request: Request, store: Store) -> Response:
             await in_thread(writer.commit, digest)
         except ModelFormatError as error:
             raise ApiError(400, str(error)) from None
-    return Response(status_code=201)
+
+
+@contextmanager
+def busy_as_said() -> Iterator[None]:
+    """Have a client read which limit is reached: by itself, EngineBusyError says Ollama's words for a full queue."""
+    try:
+        yield
+    except EngineBusyError as error:
+        raise ApiError(503, str(error)) from None
 
 
 def disk_error(error: OSError) -> Exception:
@@ -211,8 +230,9 @@ async def progress_response(
     async def lines() -> AsyncGenerator[Line, None]:
         async with aclosing(library.transfers.follow(key, work)) as followed:
             try:
-                async for progress in followed:
-                    yield progress.as_json()
+                with busy_as_said():
+                    async for progress in followed:
+                        yield progress.as_json()
             except ConfigError as error:
                 raise ApiError(400, str(error)) from error
             except OSError as error:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
 import math
 import random
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -15,9 +18,12 @@ import pytest
 
 from ollama_engine.errors import ClosedError, ConfigError, EngineBusyError, LoadError, ModelFormatError, NoMemoryError
 from ollama_engine.server.app import create_app
+from ollama_engine.server.model_manager import loader as loading
+from ollama_engine.server.model_manager import waiting
 from ollama_engine.server.model_manager.manager import ModelManager
 from ollama_engine.server.settings import ServerSettings
 from tests.server.model_manager.fakes import FakeLoader, manager, stored, until
+from tests.support.waiting import WAIT_SECONDS, ended
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
@@ -337,3 +343,57 @@ def test_callers_that_come_and_go_leave_no_trace() -> None:
         await until(lambda: not pool._tasks)
 
     run(test)
+
+
+@pytest.mark.parametrize("stuck", ["load", "close"])
+def test_a_shutdown_does_not_wait_for_what_is_stuck(
+    stuck: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A load from a dead disk, an unload whose logits processor blocks: neither notices that it should end."""
+    monkeypatch.setattr(waiting, "CLOSE_SECONDS", 0.1)
+
+    async def test() -> None:
+        loader = FakeLoader()
+        pool = manager(loader)
+        if stuck == "load":
+            monkeypatch.setattr(loader, "load", lambda *_: asyncio.Event().wait())
+            task = asyncio.create_task(use(pool, "a"))
+            await until(pool.loading)
+        else:
+            await use(pool, "a")
+            entry = next(iter(pool._entries.values()))
+            assert entry.loaded is not None
+            entry.loaded = dataclasses.replace(entry.loaded, close=asyncio.Event().wait)
+            task = asyncio.create_task(asyncio.sleep(0))
+        await pool.close()
+        assert not pool._tasks
+        with contextlib.suppress(ClosedError):
+            await task
+
+    run(test)
+    assert f"a is still being {'loaded' if stuck == 'load' else 'unloaded'} after 0.1 s" in caplog.text
+
+
+def test_the_process_does_not_wait_for_a_load_that_is_stuck(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """asyncio waits for the threads of its executor when it ends: a load has a thread of its own."""
+    monkeypatch.setattr(waiting, "CLOSE_SECONDS", 0.1)
+    begun, may_end = threading.Event(), threading.Event()
+
+    def measure(*_: object) -> None:
+        begun.set()
+        may_end.wait(WAIT_SECONDS * 2)
+
+    monkeypatch.setattr(loading, "measure", measure)
+
+    async def main() -> None:
+        pool = ModelManager(ServerSettings(models=tmp_path), loading.LocalLoader(ServerSettings()))
+        task = asyncio.create_task(use(pool, "a"))
+        await asyncio.to_thread(begun.wait)
+        await pool.close()
+        with contextlib.suppress(ClosedError):
+            await task
+
+    try:
+        assert ended(lambda: asyncio.run(main())) is None
+    finally:
+        may_end.set()

@@ -27,7 +27,7 @@ from tests.server.running import running
 from tests.store.fake_registry import FakeRegistry, serving
 from tests.store.layout import files
 from tests.support.tiny import TinyLlama, write_tiny_llama
-from tests.support.waiting import join
+from tests.support.waiting import eventually, join
 
 Events = list[dict[str, Any]]
 
@@ -257,15 +257,18 @@ def test_many_creates_leave_threads_to_others(
     monkeypatch.setattr("ollama_engine.store.create.quantize_model", slow)
     body = {"files": {"t.gguf": upload(client, gguf)}, "quantize": "q8_0"}
 
+    statuses: list[int] = []
+
     def create(number: int) -> None:
-        httpx.post(f"{server}/api/create", json=body | {"model": f"m{number}"}, timeout=60)
+        statuses.append(httpx.post(f"{server}/api/create", json=body | {"model": f"m{number}"}, timeout=60).status_code)
 
     threads = [threading.Thread(target=create, args=(number,)) for number in range(70)]
     for thread in threads:
         thread.start()
     try:
-        assert all(waiting.acquire(timeout=60) for _ in threads)
+        assert all(waiting.acquire(timeout=60) for _ in range(16))
         assert client.get("/api/tags", timeout=30).status_code == 200
+        eventually(lambda: statuses.count(503) == len(threads) - 16)
     finally:
         released.set()
         join(*threads)
@@ -354,3 +357,37 @@ def test_a_full_disk(client: httpx.Client, root: Path, fake: FakeRegistry, monke
     assert answer.status_code == 507
     assert "no room: the model takes 0.00 GB more" in answer.json()["error"]
     assert not [name for name in files(root) if "partial" in name]
+
+
+def test_uploads_and_creates_at_once_are_limited(root: Path, gguf: bytes) -> None:
+    """Each has a file, a thread and memory of its own; who comes too late is told which limit it is."""
+    sent = threading.Event()
+
+    def slowly() -> Iterator[bytes]:
+        yield gguf[:1000]
+        sent.wait(60)
+        yield gguf[1000:]
+
+    app = create_app(ServerSettings(models=root, max_transfers=1, shutdown_timeout=5))
+    places = app.state.service.library.places
+    with running(app) as address, httpx.Client(base_url=address, timeout=60) as client:
+        answers: list[httpx.Response] = []
+        path = f"/api/blobs/{digest_of(gguf)}"
+        first = threading.Thread(
+            target=lambda: answers.append(httpx.post(address + path, content=slowly(), timeout=60))
+        )
+        first.start()
+        eventually(lambda: places._taken == 1)
+        files = {"t.gguf": digest_of(gguf)}
+        for refused in (
+            client.post(f"/api/blobs/{digest_of(b'other')}", content=b"other"),
+            client.post("/api/create", json={"model": "t", "files": files}),
+            client.post("/api/pull", json={"model": "registry.invalid/a/b", "stream": False}),
+        ):
+            assert refused.status_code == 503
+            assert "max_transfers is 1" in refused.json()["error"]
+        sent.set()
+        join(first)
+        assert answers[0].status_code == 201
+        assert client.post("/api/create", json={"model": "t", "files": files}).status_code == 200
+        eventually(lambda: places._taken == 0)
