@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 
 from ollama_engine import Engine
-from tests.engine.test_image_cache import image
+from tests.engine.test_image_cache import EMBEDDING_BYTES, image
 from tests.engine.test_media import AFTER, PATIENCE, greedy, lone, open_engine, prompt
 from tests.support.media_model import MediaLlama
 from tests.support.tiny import write_tiny_llama
@@ -80,13 +80,15 @@ def test_as_many_as_a_batch_holds(path: str) -> None:
 
         def stepped() -> None:
             step()
-            held.append(len(alive))
+            held.append(sum(rows.nbytes for rows in alive.values()))
 
         stack.enter_context(patch.object(engine._core, "step", stepped))
         with images_of_steps(engine) as together:
             engine.generate(prompt(*[image(n) for n in range(8)], AFTER), greedy(1))
         assert (len(MediaLlama.encoded), together) == (8, [2, 2, 2, 2])
-        assert max(held) <= 3 + 1
+        bound = engine.memory.serving["embeddings of images"]
+        assert 2 * EMBEDDING_BYTES <= max(held) <= bound
+        assert bound < 16 * EMBEDDING_BYTES, "what three requests hold, and no more"
 
 
 def test_beside_an_answer_fewer_wait(path: str) -> None:

@@ -16,6 +16,7 @@ from ollama_engine.errors import NoMemoryError
 from ollama_engine.kvcache.null import NullCache
 from ollama_engine.runner.execute.executor import Executor
 from ollama_engine.runner.execute.graph import GraphShape
+from ollama_engine.runner.load.serving_memory import LONG_TEXTS
 from ollama_engine.runner.observe.trace import Trace
 from tests.support.suite import scaled
 from tests.support.tiny import write_tiny_llama
@@ -61,7 +62,7 @@ def test_the_largest_graphs_are_reserved_before_the_first_request(path: str) -> 
         engine = Engine(path, num_ctx=128, parallel=PARALLEL, batch_size=BATCH, threads=1)
     with engine:
         assert reserved == list(dict.fromkeys([(BATCH, 32), (min(BATCH, 64), 32), (PARALLEL, PARALLEL - 1), (1, 1)]))
-        assert texts == [(BATCH, BATCH - 1)]
+        assert texts == [(BATCH, BATCH - 1), (128, 127)], "a full batch, and the longest text, whose need is reported"
         assert graph_bytes(engine) > 0
 
 
@@ -95,7 +96,11 @@ def test_a_text_longer_than_a_batch_takes_more_or_is_refused_alone(
         assert graph_bytes(engine) == before
         assert engine.generate([1, 2], GREEDY, cache=False).tokens == answer
         engine.embed([5] * 1000)
-        assert graph_bytes(engine) > before
+        bound, masks = engine.memory.serving[LONG_TEXTS], 2 * 1024 * 1024
+        assert before < graph_bytes(engine) < before + bound - masks
+        engine.embed([5] * 1024)
+        rows = 4 * 1024  # row numbers of the outputs, which the text does not need
+        assert before + bound - masks - rows <= graph_bytes(engine) <= before + bound - masks
         assert engine.metrics.device_bytes == {d.device: d.by_kind for d in engine.memory.devices}
         assert engine.generate([1, 2], GREEDY, cache=False).tokens == answer
 

@@ -44,7 +44,7 @@ def main(args: argparse.Namespace, path: str, stored: StoredModel | None) -> Non
 
     fixed = {"parallel": PARALLEL, **own_parameters(stored, ("num_ctx",))}
     config = build(EngineConfig, args, skip=NOT_PLANNED, **fixed)
-    with GGUFFile(path) as file, declared(file) as model:
+    with GGUFFile(path) as file, declared(file) as (model, _):
         config = config if model is None else config.for_model(model.context_length)
     options = {option.name: getattr(config, option.name) for option in options_of(EngineConfig, NOT_PLANNED)}
     projector = None if stored is None else stored.projector_path

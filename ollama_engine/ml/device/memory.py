@@ -49,6 +49,8 @@ class MemoryReport:
     """Bytes of weights for each block ("blk.0" ...), and for "vision", "input" and "output"."""
     placement: PlacementPlan | None = None
     """The plan of which layer goes on which device; None in the report of a machine without a GPU that has loaded."""
+    serving: Mapping[str, int] = field(default_factory=dict)
+    """Most bytes that serving takes on top, by purpose, in host memory but for the graphs of long texts to embed."""
 
     @property
     def total(self) -> int:
@@ -63,4 +65,8 @@ class MemoryReport:
             numbers = (d.weights, d.mapped, d.repacked, d.cache, d.graph, d.work, d.allocated + d.mapped)
             rows.append((d.device, *(f"{n / 2**20:.1f}" for n in numbers)))
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-        return "\n".join("  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows)
+        lines = ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
+        if self.serving:
+            parts = ", ".join(f"{purpose} {nbytes / 2**20:.1f}" for purpose, nbytes in self.serving.items())
+            lines.append(f"while serving, MiB at most: {parts}")
+        return "\n".join(lines)

@@ -122,6 +122,15 @@ cdef class Context(Computation):
         t.set(array)
         return t
 
+    @property
+    def constant_bytes(self):
+        """Host memory that this graph's constants take, in bytes."""
+        cdef Buffer chunk
+        cdef size_t nbytes = 0
+        for chunk in self.chunks:
+            nbytes += lib.ggml_backend_buffer_get_size(chunk.buffer)
+        return nbytes
+
     cdef int place(self, Tensor t, bint zeroed) except -1:
         """Give a constant memory: from the current chunk, or from a new one."""
         cdef lib.ggml_backend_buffer_type_t kind = self.backend.cpu_buffer_type()

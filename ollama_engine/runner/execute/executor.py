@@ -21,15 +21,16 @@ from ollama_engine.kvcache.config import PIECE_ROWS
 from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.tensor import Tensor
-from ollama_engine.models import Embeds, Model, ModelInputs, TextEncoder
+from ollama_engine.models import Model, ModelInputs, TextEncoder
 from ollama_engine.runner.execute.best_logits import LEVELS, BestLogits, best_rows, level_of
 from ollama_engine.runner.execute.graph import (
     Failed,
     GraphShape,
-    InputSizes,
     MediaRows,
     StepGraph,
+    check_range,
     image_rows,
+    input_sizes,
     make_inputs,
     media_rows,
     write_inputs,
@@ -113,15 +114,26 @@ class Executor:
 
     def reserve_batch(self, n_tokens: int) -> None:
         """Take the memory for the graphs of a batch of as many tokens, over the whole history. Raises NoMemoryError."""
+        for ctx in self._worst_graphs(n_tokens):
+            ctx.reserve()
+
+    def measure_batch(self, n_tokens: int) -> dict[str, int]:
+        """Bytes that the graphs of a batch of as many tokens need, {device name: bytes}. Takes no memory."""
+        most: dict[str, int] = {}
+        for ctx in self._worst_graphs(n_tokens):
+            most = {device: max(nbytes, most.get(device, 0)) for device, nbytes in ctx.measure().items()}
+        return most
+
+    def _worst_graphs(self, n_tokens: int) -> Iterator[Context]:
         n_embedded = n_tokens if self._sizes.embedded else 0
         # All rows but one: picking rows takes more memory than returning all.
         n_outputs = min(n_tokens - 1 or 1, self.max_outputs)
         n_images = min(n_tokens, self.traits.groups_per_batch or 1)
         for _ in self._cache.worst_cases(n_tokens):
             n_best = LEVELS[-1] if self.best_logits is not None else 0
-            graph = self._build(self._shape(n_tokens, n_outputs, n_embedded, n_images * self._sizes.image_rows, n_best))
-            with graph.ctx:
-                graph.ctx.reserve()
+            shape = self._shape(n_tokens, n_outputs, n_embedded, n_images * self._sizes.image_rows, n_best)
+            with self._build(shape).ctx as ctx:
+                yield ctx
 
     def run(self, batch: Batch) -> FloatArray:
         """Logits float32 [len(batch.outputs), n_vocab].
@@ -264,13 +276,13 @@ class Executor:
             raise ConfigError(f"a batch has 1 to {largest} tokens, got {len(batch)}")
         if len(batch.outputs) > self.max_outputs:
             raise ConfigError(f"a batch asks for at most {self.max_outputs} rows of logits, got {len(batch.outputs)}")
-        _check_range("tokens", batch.tokens, self._model.n_input_ids)
-        _check_range("positions", batch.positions, 1 << 31)
-        _check_range("sequences", batch.sequences, MAX_SEQUENCES)
+        check_range("tokens", batch.tokens, self._model.n_input_ids)
+        check_range("positions", batch.positions, 1 << 31)
+        check_range("sequences", batch.sequences, MAX_SEQUENCES)
         if len(batch.outputs):
-            _check_range("outputs", batch.outputs, len(batch))
+            check_range("outputs", batch.outputs, len(batch))
         if batch.types is not None:
-            _check_range("types", batch.types, self._n_types)
+            check_range("types", batch.types, self._n_types)
 
     def _shape(self, n_tokens: int, n_outputs: int, n_embedded: int, n_image_rows: int, n_best: int) -> GraphShape:
         return GraphShape(n_tokens, n_outputs, n_embedded, n_image_rows, n_best, self._cache.shape_key)
@@ -313,18 +325,3 @@ class Executor:
 
 def _raise(part: BatchMedia, error: Exception) -> None:
     raise error
-
-
-def input_sizes(model: Model, traits: MediaTraits | None, n_types: int) -> InputSizes:
-    """The sizes of a model that shape the inputs of its graphs. `traits`: None for a model that reads no media."""
-    image_rows = max((layer.image_rows or 0 for layer in model.cache_layers), default=0)
-    reads_media = traits is not None
-    n_embd = model.n_embd if reads_media and isinstance(model, Embeds) else 0
-    axes = 1 if traits is None else traits.position_axes
-    return InputSizes(n_embd, axes, image_rows if reads_media else 0, n_types > 0, reads_media and not image_rows)
-
-
-def _check_range(name: str, values: Int32Array, end: int) -> None:
-    low, high = int(values.min()), int(values.max())
-    if low < 0 or high >= end:
-        raise ConfigError(f"{name} are 0 to {end - 1}, got {low} to {high}")

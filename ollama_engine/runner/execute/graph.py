@@ -8,18 +8,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ollama_engine.errors import ComputeError
-from ollama_engine.input import Batch, BatchMedia, FloatArray, Int32Array, MediaItem
+from ollama_engine.errors import ComputeError, ConfigError
+from ollama_engine.input import Batch, BatchMedia, FloatArray, Int32Array, MediaItem, MediaTraits
 from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.tensor import Tensor
-from ollama_engine.models import ModelInputs
+from ollama_engine.models import Embeds, Model, ModelInputs
 
 __all__ = [
     "GraphShape",
     "InputSizes",
     "MediaRows",
     "StepGraph",
+    "check_range",
     "image_rows",
+    "input_sizes",
     "make_inputs",
     "media_rows",
     "write_inputs",
@@ -150,3 +152,19 @@ def write_inputs(inputs: ModelInputs, batch: Batch, tokens: Int32Array, media: M
     if inputs.images is not None:
         assert media.images is not None, "a step with images has their embeddings"
         inputs.images.set(media.images)
+
+
+def input_sizes(model: Model, traits: MediaTraits | None, n_types: int) -> InputSizes:
+    """The sizes of a model that shape the inputs of its graphs. `traits`: None for a model that reads no media."""
+    image_rows = max((layer.image_rows or 0 for layer in model.cache_layers), default=0)
+    reads_media = traits is not None
+    n_embd = model.n_embd if reads_media and isinstance(model, Embeds) else 0
+    axes = 1 if traits is None else traits.position_axes
+    return InputSizes(n_embd, axes, image_rows if reads_media else 0, n_types > 0, reads_media and not image_rows)
+
+
+def check_range(name: str, values: Int32Array, end: int) -> None:
+    """Raise ConfigError for values out of [0, end)."""
+    low, high = int(values.min()), int(values.max())
+    if low < 0 or high >= end:
+        raise ConfigError(f"{name} are 0 to {end - 1}, got {low} to {high}")

@@ -60,12 +60,14 @@ def make_encoder(backend: Backend, model: Model, config: EngineConfig) -> tuple[
     return CompositeCache((), ()), Executor(backend, model, cache, size, size)
 
 
-def make_text_executor(backend: Backend, model: Model, config: EngineConfig) -> Executor | None:
+def make_text_executor(
+    backend: Backend, model: Model, config: EngineConfig, *, reserve: bool = True
+) -> Executor | None:
     """The executor for embeddings with a generative model: as for an encoder, but with causal attention.
 
-    Takes the memory for a full batch of texts. All graphs of the backend share their memory, so this often adds none. A
-    text longer than `batch_size` takes more when it comes: reserving `num_ctx` tokens in one graph would take several
-    times the memory that answers need.
+    With `reserve`, takes the memory for a full batch of texts. All graphs of the backend share their memory, so this
+    often adds none. A text longer than `batch_size` takes more when it comes (`serving_memory.text_bounds`): reserving
+    `num_ctx` tokens in one graph would take several times the memory that answers need.
     """
     layers = model.cache_layers
     if not isinstance(model, Embeds):
@@ -74,7 +76,8 @@ def make_text_executor(backend: Backend, model: Model, config: EngineConfig) -> 
     cache = make_null_cache(layers, flash_attention=flash_attention, causal=True)
     size = max(config.batch_size, num_ctx_of(config))
     made = Executor(backend, model, cache, size, size, forward=model.hidden)
-    made.reserve_batch(config.batch_size)
+    if reserve:
+        made.reserve_batch(config.batch_size)
     return made
 
 

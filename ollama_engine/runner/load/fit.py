@@ -14,7 +14,7 @@ from ollama_engine.ml.device.placement_planner import plan_placement
 from ollama_engine.ml.gguf.gguf_file import GGUFFile
 from ollama_engine.ml.graph.backend import supports_flash_attention
 from ollama_engine.models import Model
-from ollama_engine.runner.load.sizes import declared, model_sizes
+from ollama_engine.runner.load.sizes import declared, model_sizes, tower_memory
 
 __all__ = ["DeviceChoice", "fit", "refuse_overfull"]
 
@@ -67,11 +67,12 @@ def fit(gguf: GGUFFile, config: EngineConfig, gpus: Sequence[Device], *, tight: 
 
     Raises ConfigError where the options name GPUs that do not exist, and what reading the file raises.
     """
-    with declared(gguf) as model:
+    with declared(gguf) as (model, backend):
         if model is not None:
             config = config.for_model(model.context_length)
         flash_attention = config.flash_attention != "off" and _have_flash_attention(gpus, model, config)
-        sizes = model_sizes(gguf, model, config, flash_attention=flash_attention)
+        image = tower_memory(model, backend, config)
+        sizes = model_sizes(gguf, model, config, image, flash_attention=flash_attention)
     if config.cpu_experts and not any(layer.experts for layer in sizes.layers):
         log.warning("cpu_experts=%d has no effect: the model has no experts", config.cpu_experts)
     split = None if config.tensor_split is None else tuple(config.tensor_split)

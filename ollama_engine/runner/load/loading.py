@@ -8,8 +8,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 from ollama_engine.config import EngineConfig
@@ -46,6 +46,7 @@ from ollama_engine.runner.load.memory_plan import (
 from ollama_engine.runner.load.model_path import model_path
 from ollama_engine.runner.load.pooling_type import read_pooling
 from ollama_engine.runner.load.projector import JoinedFile, known_metadata, with_projector
+from ollama_engine.runner.load.serving_memory import image_bounds, text_bounds
 from ollama_engine.runner.load.sizes import LOGIT_ROWS, max_nodes
 from ollama_engine.runner.load.vision import ImageVectors, make_image_reader, make_image_vectors, reads_media, traits_of
 from ollama_engine.runner.media.image_reader import ImageReader, PromptImageReader
@@ -88,6 +89,8 @@ class Loaded:
     """Computes vectors of images; None for a model that gives none."""
     placement: PlacementPlan | None = None
     """The plan of which layer goes on which device; None without a GPU."""
+    serving: Mapping[str, int] = field(default_factory=dict)
+    """Most bytes that serving takes on top, by purpose."""
 
     @property
     def num_ctx(self) -> int:
@@ -101,7 +104,8 @@ class Loaded:
 
     def memory(self) -> MemoryReport:
         """The memory taken, by device and layer."""
-        return memory_report(self.backend, self.weights, self.cache.nbytes, self.cache.mask_bytes, self.placement)
+        return memory_report(self.backend, self.weights, self.cache.nbytes, self.cache.mask_bytes, self.placement,
+                             self.serving)  # fmt: skip
 
     def close(self) -> None:
         """Free cache, weights and backend, and unmap the file. No step may be in flight."""
@@ -205,6 +209,11 @@ def _load_planned(
                     contract.reserve()
             # Last: repacked copies are optional, and everything else must have its memory first.
             weights.repack()
+            reader = images if image_vectors is None else image_vectors.reader
+            serving = image_bounds(model, config, None if reader is None else reader.memory)
+            serving |= text_bounds(
+                None if isinstance(model, TextEncoder) else text_executor, config, backend.graph_bytes()
+            )
         except NoMemoryError as error:
             report = error.report or memory_report(backend, weights, planned_cache, planned_masks, choice.plan)
             raise does_not_fit(gguf.path, error, report) from error
@@ -212,7 +221,7 @@ def _load_planned(
     return Loaded(
         path, config, gguf, tokenizer, backend, weights, model, cache, executor,
         BreakerFinder(min(model.n_vocab, tokenizer.n_vocab), tokenizer), isinstance(model, TextEncoder | EmbedsImages),
-        images, text_executor, image_vectors, choice.plan,
+        images, text_executor, image_vectors, choice.plan, serving,
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ollama_engine.config import EngineConfig
@@ -123,8 +124,9 @@ def refuse_cache_if_too_large(backend: Backend, planned: dict[str, int], masks: 
 
 
 def memory_report(
-    backend: Backend, weights: Weights, cache: dict[str, int], masks: int, placement: PlacementPlan | None = None
-) -> MemoryReport:
+    backend: Backend, weights: Weights, cache: dict[str, int], masks: int, placement: PlacementPlan | None = None,
+    serving: Mapping[str, int] | None = None,
+) -> MemoryReport:  # fmt: skip
     plan, graph = weights.planned(), backend.graph_bytes()
     devices = tuple(
         DeviceMemory(
@@ -136,4 +138,4 @@ def memory_report(
         )
         for d in backend.devices
     )
-    return MemoryReport(devices, weights.plan.by_layer(), placement)
+    return MemoryReport(devices, weights.plan.by_layer(), placement, serving or {})

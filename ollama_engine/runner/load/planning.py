@@ -16,13 +16,15 @@ from ollama_engine.ml.gguf.gguf_file import GGUFFile
 from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.weights.weight_plan import plan_weights
 from ollama_engine.models import model_class, ties_output
+from ollama_engine.runner.load.caches import make_text_executor
 from ollama_engine.runner.load.errors import naming
 from ollama_engine.runner.load.fit import fit
 from ollama_engine.runner.load.loading import backend_params, opened
 from ollama_engine.runner.load.memory_plan import plan_masks
 from ollama_engine.runner.load.model_path import model_path
 from ollama_engine.runner.load.projector import known_metadata
-from ollama_engine.runner.load.sizes import declared, is_encoder, max_nodes
+from ollama_engine.runner.load.serving_memory import image_bounds, text_bounds
+from ollama_engine.runner.load.sizes import declared, is_encoder, max_nodes, tower_memory
 
 __all__ = ["invented_gpus", "plan_memory"]
 
@@ -88,10 +90,14 @@ def _report(backend: Backend, gguf: GGUFFile, plan: PlacementPlan, config: Engin
     planned = {device.name: device for device in plan.devices[:-1]} | {names[-1]: plan.devices[-1]}
     tied = ties_output(model_class(known_metadata(gguf).architecture))
     weights = plan_weights(backend, gguf, plan.placement(), mmap=config.mmap, tied=tied, cpu=len(names) - 1)
-    masks = 0
-    with declared(gguf) as model:
+    masks, serving = 0, dict[str, int]()
+    with declared(gguf) as (model, here):
+        if model is not None:
+            config = config.for_model(model.context_length)
+            serving = image_bounds(model, config, tower_memory(model, here, config))
         if model is not None and not is_encoder(model):
-            masks = plan_masks(model, config.for_model(model.context_length))
+            masks = plan_masks(model, config)
+            serving |= text_bounds(make_text_executor(here, model, config, reserve=False), config, {})
     taken = weights.planned(names)
     devices = tuple(
         DeviceMemory(
@@ -103,4 +109,4 @@ def _report(backend: Backend, gguf: GGUFFile, plan: PlacementPlan, config: Engin
         )
         for name in names
     )
-    return MemoryReport(devices, weights.by_layer(), plan)
+    return MemoryReport(devices, weights.by_layer(), plan, serving)

@@ -13,12 +13,22 @@ from ollama_engine.ml.gguf.gguf_file import IMAGE_PARTS, GGUFFile
 from ollama_engine.ml.graph.backend import MAX_NODES_LIMIT, Backend
 from ollama_engine.ml.weights.weight_plan import OUTPUT, TIED, block_of_tensor, is_expert, is_output
 from ollama_engine.ml.weights.weights import Weights
-from ollama_engine.models import EmbedsImages, Model, TextEncoder, known_names, model_class, ties_output
+from ollama_engine.models import (
+    EmbedsImages,
+    FitsContext,
+    ImageTower,
+    Model,
+    TextEncoder,
+    known_names,
+    model_class,
+    ties_output,
+)
 from ollama_engine.runner.load.memory_plan import batch_size_of, cells_of, layer_cache, num_ctx_of, plan_masks
 from ollama_engine.runner.load.projector import known_metadata
-from ollama_engine.runner.load.vision import traits_of
+from ollama_engine.runner.load.vision import reads_media, traits_of
+from ollama_engine.runner.media.encoder import ImageMemory, measure_images
 
-__all__ = ["LOGIT_ROWS", "declared", "graph_bytes", "is_encoder", "max_nodes", "model_sizes"]
+__all__ = ["LOGIT_ROWS", "declared", "graph_bytes", "is_encoder", "max_nodes", "model_sizes", "tower_memory"]
 
 LOGIT_ROWS = 32
 """Most rows of logits of a step; more (all rows of a prompt) take several steps."""
@@ -36,8 +46,8 @@ def max_nodes(gguf: GGUFFile) -> int:
 
 
 @contextmanager
-def declared(gguf: GGUFFile) -> Iterator[Model | None]:
-    """The model with tensors that have no memory, on the CPU, to ask it for sizes.
+def declared(gguf: GGUFFile) -> Iterator[tuple[Model | None, Backend]]:
+    """The model with tensors that have no memory, to ask it for sizes, and the backend, of the CPU, that it is on.
 
     None for a model that computes with weights while it is made. Raises ModelFormatError, UnsupportedModelError.
     """
@@ -49,7 +59,7 @@ def declared(gguf: GGUFFile) -> Iterator[Model | None]:
         model: Model | None = None
         with suppress(ShapeError):
             model = factory(metadata, known_names(gguf.architecture, weights))
-        yield model
+        yield model, backend
 
 
 def is_encoder(model: Model) -> bool:
@@ -57,8 +67,28 @@ def is_encoder(model: Model) -> bool:
     return isinstance(model, TextEncoder | EmbedsImages)
 
 
-def model_sizes(gguf: GGUFFile, model: Model | None, config: EngineConfig, *, flash_attention: bool) -> ModelSizes:
-    """Bytes of the parts. Those of graphs are estimates on the safe side; `config` has its num_ctx."""
+def tower_memory(model: Model | None, backend: Backend, config: EngineConfig) -> ImageMemory | None:
+    """What the largest image takes, from graphs that are built for it and not computed; `config` has its num_ctx.
+
+    Graphs are those of the CPU. None for a model that reads no images.
+    """
+    if model is None:
+        return None
+    if isinstance(model, FitsContext):
+        model.fit_context(num_ctx_of(config))
+    tower: ImageTower | None = model.image_tower if isinstance(model, EmbedsImages) else reads_media(model)
+    if tower is None:
+        return None
+    return measure_images(backend, tower, lambda ctx, out: None)
+
+
+def model_sizes(
+    gguf: GGUFFile, model: Model | None, config: EngineConfig, image: ImageMemory | None, *, flash_attention: bool
+) -> ModelSizes:
+    """Bytes of the parts. Those of text graphs are estimates on the safe side; `config` has its num_ctx.
+
+    `image`: what `tower_memory` says.
+    """
     sizes = {info.name: info.nbytes for info in gguf.tensors.values()}
     in_layers = [name for name in sizes if block_of_tensor(name) is not None]
     n_layers = 1 + max((block_of_tensor(name) or 0 for name in in_layers), default=-1)
@@ -77,7 +107,8 @@ def model_sizes(gguf: GGUFFile, model: Model | None, config: EngineConfig, *, fl
         input=sum(sizes.values()) - sum(weights) - sum(experts) - output - vision,
         graph=graph_bytes(gguf, model, config, flash_attention=flash_attention),
         output_graph=4 * 2 * max(LOGIT_ROWS, config.parallel) * _widest(gguf, "output", "token_embd"),
-        vision_graph=vision,  # as much again: the largest image's results, of which the file says too little
+        # A device gets a copy of the constants. Without a model that can be asked, as much as the weights.
+        vision_graph=vision if image is None else image.graph + image.constants,
         offload=max((sizes[name] for name in in_layers), default=0),
     )
 

@@ -13,7 +13,7 @@ from functools import partial
 from ollama_engine.input import FloatArray, MediaItem, PreparedImage
 from ollama_engine.models import ImageTower, Multimodal
 from ollama_engine.multimodal.image import read_image
-from ollama_engine.runner.media.encoder import ImageEncoder
+from ollama_engine.runner.media.encoder import ImageEncoder, ImageMemory, prepared_bytes
 from ollama_engine.runner.media.encoder_cache import EncoderCache
 from ollama_engine.runner.media.recent import Recent
 
@@ -43,7 +43,12 @@ class ImageReader:
         self._encoder = encoder
         self._known: Recent[PreparedImage] = Recent(KNOWN_IMAGES)
         """Without arrays."""
-        self._prepared: Recent[PreparedImage] = Recent(PREPARED_BYTES, _nbytes)
+        self._prepared: Recent[PreparedImage] = Recent(PREPARED_BYTES, prepared_bytes)
+
+    @property
+    def memory(self) -> ImageMemory:
+        """What one image takes at most."""
+        return self._encoder.memory
 
     def item(self, data: bytes) -> MediaItem:
         """The item of an image file. Raises ImageError where it cannot be read, or the model cannot take it."""
@@ -83,7 +88,3 @@ class PromptImageReader(ImageReader):
     def __init__(self, multimodal: Multimodal, encoder: ImageEncoder, cache: EncoderCache) -> None:
         super().__init__(multimodal, encoder, cache)
         self.multimodal = multimodal
-
-
-def _nbytes(image: PreparedImage) -> int:
-    return sum(array.nbytes for array in image.arrays.values())

@@ -1,0 +1,58 @@
+"""What serving takes on top of what loading took: most bytes, by purpose. Host memory, but for graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ollama_engine.config import EngineConfig
+from ollama_engine.errors import NoMemoryError
+from ollama_engine.input import MediaTraits
+from ollama_engine.kvcache.mask import mask_bytes
+from ollama_engine.ml.device.hostmem import available_bytes
+from ollama_engine.models import Embeds, Model
+from ollama_engine.runner.execute.executor import Executor
+from ollama_engine.runner.load.memory_plan import batch_size_of, num_ctx_of
+from ollama_engine.runner.load.vision import traits_of
+from ollama_engine.runner.media.encoder import ImageMemory
+from ollama_engine.runner.media.image_reader import PREPARED_BYTES
+
+__all__ = ["LONG_TEXTS", "image_bounds", "text_bounds"]
+
+F32 = 4
+LONG_TEXTS = "texts to embed beyond batch_size"
+
+
+def image_bounds(model: Model, config: EngineConfig, image: ImageMemory | None) -> dict[str, int]:
+    """Most bytes for images, where one takes as much as `image` says. Empty for a model that reads none.
+
+    Beside the embeddings that are kept, each running request holds those of its next batch, and of the image that
+    reaches into it. What open sessions hold comes on top: a session from a file has the embeddings of its images.
+    """
+    if image is None:
+        return {}
+    traits = traits_of(model) or MediaTraits()
+    rows = batch_size_of(config) * F32 * model.n_embd if isinstance(model, Embeds) else 0
+    held = min(rows, config.image_cache_bytes) if traits.groups_per_batch is None else 0
+    held += image.embeddings * (traits.groups_per_batch or 1)
+    return {
+        "embeddings of images": max(config.image_cache_bytes, image.embeddings) + config.parallel * held,
+        "prepared images": max(PREPARED_BYTES, image.prepared),
+        # Its arrays are taken out of those that wait; embeddings are copied out of the graph.
+        "the image that is encoded": image.prepared + image.constants + image.embeddings,
+    }
+
+
+def text_bounds(executor: Executor | None, config: EngineConfig, taken: Mapping[str, int]) -> dict[str, int]:
+    """Most bytes for a text to embed that is longer than `batch_size`, beyond `taken`, {device name: bytes}.
+
+    Empty where every text finds its memory there. What such a text takes stays until the engine is closed.
+    """
+    n = num_ctx_of(config)
+    if executor is None or n <= config.batch_size:
+        return {}
+    try:
+        needed = executor.measure_batch(n)
+    except NoMemoryError:  # its mask alone is more than there is: it will be refused, and a shorter one takes the rest
+        return {LONG_TEXTS: available_bytes()}
+    more = sum(max(0, nbytes - taken.get(device, 0)) for device, nbytes in needed.items())
+    return {LONG_TEXTS: more + mask_bytes(n, n)}
