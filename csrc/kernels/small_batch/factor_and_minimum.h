@@ -28,10 +28,10 @@ INLINE block_factors factors_of(ints first_word) {
     return (block_factors){half_low(first_word), floats_multiply(half_high(first_word), floats_set(-0.125f))};
 }
 
-#ifdef OE_SB_TILES
 #define WITH_MINIMUM
 #include "kernels/small_batch/panel32.h"
 
+#ifdef PANELS
 INLINE void unpack_block(window w, panel_block *x) {
     ints head[4];
     load_words(w, 0, head);
@@ -40,7 +40,9 @@ INLINE void unpack_block(window w, panel_block *x) {
     x->minus_eighth = factors.minus_eighth;
     read_codes(w, x->codes);
 }
+#endif
 
+#ifdef OE_SB_TILES
 #include "kernels/small_batch/amx_product.h"
 #else
 

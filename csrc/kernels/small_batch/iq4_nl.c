@@ -29,15 +29,17 @@ INLINE void read_codes(window w, ints codes[8]) {
     load_picked_codes(w, 2, ready_signed(ints_repeat(LEVELS)), codes);
 }
 
-#ifdef OE_SB_TILES
 #include "kernels/small_batch/panel32.h"
 
+#ifdef PANELS
 INLINE void unpack_block(window w, panel_block *x) {
     x->d = read_half(w, 0);
     read_codes(w, x->codes);
     ready_all_signed(x->codes); /* its own inverse */
 }
+#endif
 
+#ifdef OE_SB_TILES
 #include "kernels/small_batch/amx_product.h"
 #else
 

@@ -68,23 +68,27 @@ INLINE void read_codes(const int part, window w, ints *codes) {
     load_picked_codes(w, 8 + 16 * (size_t)part, ready_signed(ints_repeat(LEVELS)), codes);
 }
 
-#ifdef OE_SB_TILES
-#define MINS 0
+#define PART_WORDS 8
+#define MOST 255
+#define WITH_MINIMA 0
 #include "kernels/small_batch/panel256.h"
 
+#ifdef PANELS
 INLINE void unpack_block(window w, panel_block *x) {
     block_scales s;
     ints codes[8];
     read_scales(w, &s);
-    x->scales.d = s.d;
+    put_factor(x, s.d, s.pair);
 #pragma GCC unroll 8
     for (int part = 0; part < 8; part++) {
         read_codes(part, w, codes);
-        ready_all_signed(codes); /* its own inverse */
-        put_part(x, 8 * part, 8, codes, signed_factor_of(s.scale[part / 4], part % 4));
+        signed_codes(8, codes, 128);
+        put_part(x, part, codes, signed_panel_factor(s.scale[part / 4], part % 4));
     }
 }
+#endif
 
+#ifdef OE_SB_TILES
 #include "kernels/small_batch/amx_product.h"
 #else
 

@@ -48,14 +48,16 @@ INLINE floats read_factor(window w) {
     return half_power(byte_of(head[0], 0));
 }
 
-#ifdef OE_SB_TILES
 #include "kernels/small_batch/panel32.h"
 
+#ifdef PANELS
 INLINE void unpack_block(window w, panel_block *x) {
     x->d = read_factor(w);
     read_codes(w, ints_repeat(TWICE), x->codes);
 }
+#endif
 
+#ifdef OE_SB_TILES
 #include "kernels/small_batch/amx_product.h"
 #else
 

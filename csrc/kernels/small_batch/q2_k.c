@@ -86,23 +86,27 @@ INLINE int read_part(const int i, window w, ints *words, ints *codes) {
     return 8 * (quarter / 2) + quarter % 2 + 2 * run;
 }
 
-#ifdef OE_SB_TILES
-#define MINS 8
-#define MIN_SUMS sum16
+#define PART_WORDS 4
+#define PANELS_FROM 64 /* its codes are soon unpacked again */
+#define MOST 3
+#define WITH_MINIMA 1
 #include "kernels/small_batch/panel256.h"
 
+#ifdef PANELS
 INLINE void unpack_block(window w, panel_block *x) {
-    ints words[4], codes[4], scales[4];
-    read_panel_steps(read_steps(w), &x->scales);
-    read_mins(w, x->scales.mins);
+    ints words[4], codes[4], scales[4], mins[8];
+    read_mins(w, mins);
+    put_minima(x, read_steps(w), mins);
     read_scales(w, scales);
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++) {
         const int part = read_part(i, w, words, codes);
-        put_part(x, 4 * part, 4, codes, factor_of(scales[part / 4], part % 4));
+        put_part(x, part, codes, panel_factor(scales[part / 4], part % 4));
     }
 }
+#endif
 
+#ifdef OE_SB_TILES
 #include "kernels/small_batch/amx_product.h"
 #else
 

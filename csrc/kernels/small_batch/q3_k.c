@@ -77,23 +77,27 @@ INLINE int read_part(const int i, window w, ints *low, ints *high, ints *codes) 
     return 2 * run + i / 8;
 }
 
-#ifdef OE_SB_TILES
-#define MINS 0
+#define PART_WORDS 4
+#define MOST 7
+#define WITH_MINIMA 0
 #include "kernels/small_batch/panel256.h"
 
+#ifdef PANELS
 INLINE void unpack_block(window w, panel_block *x) {
     block_scales s;
     ints low[4], high[4], codes[4];
     read_scales(w, &s);
-    x->scales.d = s.d;
+    put_factor(x, s.d, s.pair);
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++) {
         const int part = read_part(i, w, low, high, codes);
-        subtract_from_all(4, codes, 4);
-        put_part(x, 4 * part, 4, codes, signed_factor_of(s.scale[part / 4], part % 4));
+        signed_codes(4, codes, 4);
+        put_part(x, part, codes, signed_panel_factor(s.scale[part / 4], part % 4));
     }
 }
+#endif
 
+#ifdef OE_SB_TILES
 #include "kernels/small_batch/amx_product.h"
 #else
 

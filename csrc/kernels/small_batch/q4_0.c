@@ -26,15 +26,17 @@ static void unpack(const uint8_t *p, weight_block *x) {
 /* From 0 to 15: 8 more than what counts. */
 INLINE void read_codes(window w, ints codes[8]) { load_codes_of_4_bits(w, 2, codes); }
 
-#ifdef OE_SB_TILES
 #include "kernels/small_batch/panel32.h"
 
+#ifdef PANELS
 INLINE void unpack_block(window w, panel_block *x) {
     x->d = read_half(w, 0);
     read_codes(w, x->codes);
     subtract_from_all(8, x->codes, 8);
 }
+#endif
 
+#ifdef OE_SB_TILES
 #include "kernels/small_batch/amx_product.h"
 #else
 

@@ -19,15 +19,16 @@ static void unpack(const uint8_t *p, weight_block *x) {
 #define product oe_sb_product_with_mins
 #include "kernels/small_batch/scalar_product.h"
 #else
-#ifdef OE_SB_TILES
-#define MINS 4
-#define MIN_SUMS sum32
+#define PART_WORDS 8
+#define MOST 15
+#define WITH_MINIMA 1
 #include "kernels/small_batch/panel256.h"
 
+#ifdef PANELS
 INLINE void unpack_block(window w, panel_block *x) {
-    ints words[8], codes[8], scales[2];
-    read_panel_steps(read_steps(w), &x->scales);
-    read_mins(w, x->scales.mins);
+    ints words[8], codes[8], scales[2], mins[4];
+    read_mins(w, mins);
+    put_minima(x, read_steps(w), mins);
     read_scales(w, scales);
 #pragma GCC unroll 4
     for (int j = 0; j < 4; j++) {
@@ -39,11 +40,13 @@ INLINE void unpack_block(window w, panel_block *x) {
             for (int i = 0; i < 8; i++) {
                 codes[i] = low_bits(words[i], 4 * half, 0x0f);
             }
-            put_part(x, 16 * j + 8 * half, 8, codes, factor_of(scales[j / 2], 2 * (j % 2) + half));
+            put_part(x, 2 * j + half, codes, panel_factor(scales[j / 2], 2 * (j % 2) + half));
         }
     }
 }
+#endif
 
+#ifdef OE_SB_TILES
 #include "kernels/small_batch/amx_product.h"
 #else
 

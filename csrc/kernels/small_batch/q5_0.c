@@ -33,15 +33,17 @@ INLINE void read_codes(window w, ints codes[8]) {
     add_fifth_bits(ints_or(ints_shift_right(head[0], 16), ints_shift_left(head[1], 16)), codes);
 }
 
-#ifdef OE_SB_TILES
 #include "kernels/small_batch/panel32.h"
 
+#ifdef PANELS
 INLINE void unpack_block(window w, panel_block *x) {
     x->d = read_half(w, 0);
     read_codes(w, x->codes);
     subtract_from_all(8, x->codes, 16);
 }
+#endif
 
+#ifdef OE_SB_TILES
 #include "kernels/small_batch/amx_product.h"
 #else
 

@@ -37,25 +37,28 @@ INLINE void read_codes(const int part, window w, ints *low, const ints *high, in
     }
 }
 
-#ifdef OE_SB_TILES
-#define MINS 4
-#define MIN_SUMS sum32
+#define PART_WORDS 8
+#define MOST 31
+#define WITH_MINIMA 1
 #include "kernels/small_batch/panel256.h"
 
+#ifdef PANELS
 INLINE void unpack_block(window w, panel_block *x) {
-    ints low[8], high[8], codes[8], scales[2];
-    read_panel_steps(read_steps(w), &x->scales);
-    read_mins(w, x->scales.mins);
+    ints low[8], high[8], codes[8], scales[2], mins[4];
+    read_mins(w, mins);
+    put_minima(x, read_steps(w), mins);
     read_scales(w, scales);
     load_words(w, 16, high);
     load_words(w, 32, high + 4);
 #pragma GCC unroll 8
     for (int part = 0; part < 8; part++) {
         read_codes(part, w, low, high, codes);
-        put_part(x, 8 * part, 8, codes, factor_of(scales[part / 4], part % 4));
+        put_part(x, part, codes, panel_factor(scales[part / 4], part % 4));
     }
 }
+#endif
 
+#ifdef OE_SB_TILES
 #include "kernels/small_batch/amx_product.h"
 #else
 

@@ -62,15 +62,17 @@ INLINE void read_words(const int j, window w, ints *low, ints *high) {
 /* The number of the part that is the q-th run of these. */
 INLINE int part_of(const int j, const int q) { return 8 * (j / 2) + j % 2 + 2 * q; }
 
-#ifdef OE_SB_TILES
-#define MINS 0
+#define PART_WORDS 4
+#define MOST 63
+#define WITH_MINIMA 0
 #include "kernels/small_batch/panel256.h"
 
+#ifdef PANELS
 INLINE void unpack_block(window w, panel_block *x) {
     block_scales s;
     ints low[8], high[4], codes[4];
     read_scales(w, &s);
-    x->scales.d = s.d;
+    put_factor(x, s.d, s.pair);
 #pragma GCC unroll 4
     for (int j = 0; j < 4; j++) {
         read_words(j, w, low, high);
@@ -78,12 +80,14 @@ INLINE void unpack_block(window w, panel_block *x) {
         for (int q = 0; q < 4; q++) {
             const int part = part_of(j, q);
             read_codes(q, low, high, codes);
-            subtract_from_all(4, codes, 32);
-            put_part(x, 4 * part, 4, codes, signed_factor_of(s.scale[part / 4], part % 4));
+            signed_codes(4, codes, 32);
+            put_part(x, part, codes, signed_panel_factor(s.scale[part / 4], part % 4));
         }
     }
 }
+#endif
 
+#ifdef OE_SB_TILES
 #include "kernels/small_batch/amx_product.h"
 #else
 

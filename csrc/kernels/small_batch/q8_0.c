@@ -20,15 +20,17 @@ static void unpack(const uint8_t *p, weight_block *x) {
 #else
 #include "kernels/small_batch/tile_sums.h"
 
-#ifdef OE_SB_TILES
 #include "kernels/small_batch/panel32.h"
 
+#ifdef PANELS
 INLINE void unpack_block(window w, panel_block *x) {
     x->d = read_half(w, 0);
     load_words(w, 2, x->codes);
     load_words(w, 18, x->codes + 4);
 }
+#endif
 
+#ifdef OE_SB_TILES
 #include "kernels/small_batch/amx_product.h"
 #else
 

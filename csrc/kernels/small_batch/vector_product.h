@@ -46,8 +46,17 @@ static void oe_multiply_any_tile(int64_t n, const oe_sb_product *p, int64_t row,
     }
 }
 
+#ifdef PANELS
+#include "kernels/small_batch/panel_product.h"
+#endif
+
 /* The last LANES rows of weights may overlap rows before them, whose results are stored already. */
 static void oe_multiply(const oe_sb_product *p, int64_t first, int64_t last) {
+#ifdef PANELS
+    if (p->rows >= PANELS_FROM && oe_multiply_with_panels(p, first, last)) {
+        return;
+    }
+#endif
     for (; first < last; first += LANES) {
         const int64_t from = first + LANES <= p->m ? first : p->m - LANES;
         for (int64_t row = 0, left = p->rows; left > 0;) {

@@ -54,12 +54,12 @@ _BLOCKS_OF_32 = dict.fromkeys(
 )
 
 _AVX512_VNNI = {
-    "q4_K": Borders(1, 32, per_expert=64),
-    "q6_K": Borders(1, 32, per_expert=64),
-    "q5_K": Borders(1, 32, per_expert=64),
-    "q3_K": Borders(1, 32, per_expert=64),
-    "q2_K": Borders(1, 32, per_expert=64),
-    "iq4_xs": Borders(1, 32, per_expert=64),
+    "q4_K": Borders(1, ALL, per_expert=256),
+    "q6_K": Borders(1, ALL, per_expert=256),
+    "q5_K": Borders(1, ALL, per_expert=256),
+    "q3_K": Borders(1, ALL, per_expert=256),
+    "q2_K": Borders(1, ALL, per_expert=256),
+    "iq4_xs": Borders(1, ALL, per_expert=256),
     **_BLOCKS_OF_32,
     "f16": Borders(1, 6),
     "bf16": Borders(1, 4, last_long=1),

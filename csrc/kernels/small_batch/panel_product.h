@@ -1,0 +1,122 @@
+/* The product (kernel.h) of a quantized weight type with the vectors of AVX-512, for many rows of activations. A file
+ * includes this behind panel256.h or panel32.h and its unpack_block.
+ *
+ * A thread unpacks LANES rows of weights after the other into panels, as many as fit the L2 cache, and multiplies them
+ * with all rows of activations: a weight is unpacked once, and not once for every TILE rows. ACROSS panels are
+ * multiplied with PANEL_ROWS rows of activations at a time, so that each vector that is loaded serves several products.
+ * TILES times as many rows share each look at a block of the panels, which stays in the L1 cache meanwhile.
+ *
+ * Results have the bits that vector_product.h gives them: whole numbers within a block, and the same operations with
+ * floats in the same order. */
+#include <stdlib.h>
+
+#ifndef PANELS_FROM
+#define PANELS_FROM 24 /* rows; for fewer, unpacking into memory costs more than it saves (measured) */
+#endif
+#define TILES 4
+#define MOST_PANELS 32
+#define PANELS_BYTES 400000 /* about half of the L2 cache of a Zen 4 or 5 */
+
+/* LANES rows of weights from `from` on; results of the first `skip` are not stored. */
+typedef struct columns {
+    int64_t from;
+    int skip;
+} columns;
+
+/* What is multiplied at once. */
+typedef struct piece {
+    const oe_sb_product *p;
+    const panel_block *panels[ACROSS]; /* the last ones may be the same */
+    const columns *to[ACROSS];
+    int64_t rows[TILES]; /* the first of PANEL_ROWS rows each */
+    int tiles;
+} piece;
+
+typedef floats tile_totals[ACROSS][PANEL_ROWS];
+
+static void oe_store_piece(const piece *of, tile_totals (*sums)[TILES]) {
+    for (int t = 0; t < of->tiles; t++) {
+        for (int n = 0; n < PANEL_ROWS; n++) {
+            float *const out = oe_sb_out(of->p, of->rows[t] + n);
+            for (int a = 0; a < ACROSS; a++) {
+                const floats all = total(sums[0][t][a][n], sums[1][t][a][n], sums[2][t][a][n], sums[3][t][a][n]);
+                store_lanes(out + of->to[a]->from, of->to[a]->skip, all);
+            }
+        }
+    }
+}
+
+static void oe_multiply_piece(const piece *of) {
+    const oe_sb_product *const p = of->p;
+    const panel_block *x[ACROSS];
+    tile_totals sums[OE_QUAD][TILES];
+    memset(sums, 0, sizeof sums);
+    memcpy(x, of->panels, sizeof x);
+    for (int64_t b = 0; b < p->blocks; b++) {
+        const act_block *const acts = (const act_block *)p->acts + b / OE_QUAD * p->rows * OE_QUAD + b % OE_QUAD;
+        for (int t = 0; t < of->tiles; t++) {
+            multiply_block(x, acts + of->rows[t] * OE_QUAD, sums[b % OE_QUAD][t]);
+        }
+        for (int a = 0; a < ACROSS; a++) {
+            x[a]++;
+        }
+    }
+    oe_store_piece(of, sums);
+}
+
+/* `n` panels with all rows of activations. The last PANEL_ROWS rows may overlap those before, and the last panel may be
+ * taken several times: the same bits are stored again. */
+static void oe_multiply_panels(const oe_sb_product *p, const panel_block *panels, const columns *of, int n) {
+    const int64_t tiles = (p->rows + PANEL_ROWS - 1) / PANEL_ROWS;
+    piece all = {.p = p};
+    for (int64_t tile = 0; tile < tiles; tile += TILES) {
+        all.tiles = (int)(tiles - tile < TILES ? tiles - tile : TILES);
+        for (int t = 0; t < all.tiles; t++) {
+            const int64_t row = (tile + t) * PANEL_ROWS;
+            all.rows[t] = row + PANEL_ROWS <= p->rows ? row : p->rows - PANEL_ROWS;
+        }
+        for (int first = 0; first < n; first += ACROSS) {
+            for (int a = 0; a < ACROSS; a++) {
+                const int at = first + a < n ? first + a : n - 1;
+                all.panels[a] = panels + at * p->blocks;
+                all.to[a] = of + at;
+            }
+            oe_multiply_piece(&all);
+        }
+    }
+}
+
+static void oe_unpack(const oe_sb_product *p, int64_t from, panel_block *panel) {
+    window w = {p->weights + (size_t)from * p->row_bytes, p->row_bytes, 4 * p->row_bytes, NULL};
+    for (int64_t b = 0; b < p->blocks; b++, w.at += BLOCK_BYTES) {
+        unpack_block(w, panel + b);
+        end_unpacking(panel + b);
+    }
+}
+
+/* Panels that are made at a time, a multiple of ACROSS. */
+static int oe_panels_of(const oe_sb_product *p) {
+    const int64_t fit = PANELS_BYTES / (p->blocks * (int64_t)sizeof(panel_block)) / ACROSS * ACROSS;
+    return (int)(fit < ACROSS ? ACROSS : fit > MOST_PANELS ? MOST_PANELS : fit);
+}
+
+/* False where there is no memory for panels. */
+static bool oe_multiply_with_panels(const oe_sb_product *p, int64_t first, int64_t last) {
+    columns of[MOST_PANELS];
+    const int most = oe_panels_of(p);
+    panel_block *const panels = aligned_alloc(64, (size_t)(most * p->blocks) * sizeof *panels);
+    if (!panels) {
+        return false;
+    }
+    while (first < last) {
+        int n = 0;
+        for (; n < most && first < last; n++, first += LANES) {
+            of[n].from = first + LANES <= p->m ? first : p->m - LANES;
+            of[n].skip = (int)(first - of[n].from);
+            oe_unpack(p, of[n].from, panels + n * p->blocks);
+        }
+        oe_multiply_panels(p, panels, of, n);
+    }
+    free(panels);
+    return true;
+}
