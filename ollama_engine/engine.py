@@ -68,7 +68,9 @@ class Engine(
     """A loaded model, shared by any number of threads and asyncio tasks: their requests are computed together.
 
     Args:
-        model: path of a GGUF file, or of any part of a split one; `demo.path()` is the one inside of this package.
+        model: path of a GGUF file, or of any part of a split one; or a name that `ollama-engine list` shows, for which
+            the Modelfile's num_ctx, template, system message, first messages and parameters stand below what is said
+            here and in calls; or "demo" and "demo-vision", the models inside of this package.
         num_ctx: tokens that one request may hold, prompt and answer; None takes what the model was trained for, at most
             4096. More than it was trained for is logged as a warning.
         parallel: requests computed side by side; others wait. They share num_ctx * parallel cells of the cache, which

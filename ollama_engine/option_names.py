@@ -62,22 +62,46 @@ ALIASES: Mapping[str, str] = {
 }
 """Names that others give to what is an option here."""
 
+NOT_HERE: Mapping[str, str] = {
+    "stream": "call stream or astream, for messages chat_stream or achat_stream, which give the answer piece by piece",
+    **dict.fromkeys(
+        ("system", "system_prompt", "system_message", "instructions"),
+        'put {"role": "system", "content": ...} before the other messages of a chat',
+    ),
+    **dict.fromkeys(
+        ("adapter", "adapter_path", "adapters", "enable_lora", "lora", "lora_adapters", "lora_base", "lora_path",
+         "lora_request", "lora_scale"),
+        "adapters (LoRA) are not applied; merge one into the weights of its model, and convert that",
+    ),
+    **dict.fromkeys(
+        ("assistant_model", "draft", "draft_model", "model_draft", "num_speculative_tokens", "speculative_config",
+         "speculative_model"),
+        "no other model drafts tokens here; leave it out",
+    ),
+}  # fmt: skip
+"""Options of other engines that are none here, and what to do instead."""
+
 ALIKE = 0.75
 """How much of two names must be alike for one to be a slip of the other."""
 
 
 def unknown_option(
-    call: str, name: str, own: Collection[str], elsewhere: Mapping[str, Collection[str]] | None = None
-) -> UnknownOptionError:
+    call: str, name: str, own: Collection[str], elsewhere: Mapping[str, Collection[str]] | None = None,
+    fields: tuple[str, Collection[str]] = ("", ()),
+) -> UnknownOptionError:  # fmt: skip
     """The error for an option `name` that is not among the `own` options of `call`.
 
-    `elsewhere`: options of other calls, {how to write one, with {} for its name: their names}.
+    `elsewhere`: options of other calls, {how to write one, with {} for its name: their names}. `fields`: the name of a
+    class whose fields are options of this call too, and their names.
     """
-    homes = {"": own, **(elsewhere or {})}
-    likely = meant(name, [option for names in homes.values() for option in names])
+    others, names = fields
+    homes = {"": [*own, *names], **(elsewhere or {})}
+    likely = meant(name, [option for known in homes.values() for option in known])
     said = f"{call} takes no {name!r}"
+    if likely != name and name in NOT_HERE:
+        return UnknownOptionError(f"{said}: {NOT_HERE[name]}")
     if likely is None:
-        return UnknownOptionError(f"{said}; it takes {', '.join(own)}")
+        return UnknownOptionError(f"{said}; it takes {', '.join(own)}{others and f', and the fields of {others}'}")
     home = next(home for home, names in homes.items() if likely in names)
     if likely == name:
         return UnknownOptionError(f"{said}; it belongs into {home.format(name)}")

@@ -78,7 +78,7 @@ def _plain(value: object, where: str, kept: Kept) -> Any:
             return kind(value) if kind is not str else str.__str__(value)  # type: ignore[arg-type]
     if isinstance(value, type) or inspect.isroutine(value):
         what = "class" if isinstance(value, type) else "function"
-        tool = ['describe a tool by a dict {"name", "description", "parameters": a JSON schema}']
+        tool = ['describe a tool by a dict {"name", "description", "parameters": a JSON schema}', "pass a function"]
         raise ChatError(f"{where}: expected what JSON can hold, got the {what} {value.__name__}",
                         advice=tool if where.startswith("tools") else ())  # fmt: skip
     if dataclasses.is_dataclass(value):

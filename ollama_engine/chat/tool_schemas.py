@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
 from ollama_engine.chat.dialects import ToolDefinition
+from ollama_engine.chat.function_tools import described
 from ollama_engine.chat.plain_data import as_mapping
 from ollama_engine.errors import ChatError
 
@@ -15,7 +17,8 @@ __all__ = ["definitions", "read_tools"]
 def read_tools(tools: object) -> list[dict[str, Any]] | None:
     """Functions as `{"type": "function", "function": {"name", "description", "parameters"}}`; None for no tools.
 
-    A function without what stands around it is taken too. Raises ChatError that names the tool and the field.
+    A function without what stands around it is taken too, and a Python function, which its signature and docstring
+    describe. Raises ChatError that names the tool and the field.
     """
     if tools is None:
         return None
@@ -32,6 +35,8 @@ def definitions(tools: Sequence[dict[str, Any]] | None) -> tuple[ToolDefinition,
 
 
 def _read_tool(where: str, tool: object) -> dict[str, Any]:
+    if inspect.isroutine(tool):
+        tool = described(where, tool)
     given = dict(as_mapping(where, tool))
     if "function" not in given and isinstance(given.get("name"), str):
         kind = given.pop("type", "function")

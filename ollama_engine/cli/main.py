@@ -6,6 +6,7 @@ import argparse
 import gc
 import logging
 import os
+import re
 import shlex
 import sys
 import traceback
@@ -54,6 +55,15 @@ COMMANDS = {
 
 ALIASES = {"list": ["ls"]}
 """Other names of commands, as Ollama's program has them."""
+
+OTHER_NAMES = {
+    "run": "chat generate complete ask prompt llama-cli", "serve": "server start api", "embed": "embedding embeddings",
+    "list": "models tags", "rm": "delete remove", "cp": "copy", "pull": "download get", "push": "upload publish",
+    "show": "info inspect", "ps": "status", "doctor": "check health", "bench": "benchmark llama-bench",
+    "convert": "convert-hf-to-gguf", "quantize": "quantise llama-quantize", "perplexity": "ppl llama-perplexity",
+    "worker": "rpc-server",
+}  # fmt: skip
+"""What other programs call such commands: for the hint behind one that is none."""
 
 COLLECT_AFTER = 50_000
 """New objects before Python's garbage collector runs, in a process of `program`."""
@@ -123,6 +133,26 @@ def main(argv: Sequence[str] | None = None) -> int:
 # -- parsing -----------------------------------------------------------------------------------------------------------
 
 
+class _CommandParser(argparse.ArgumentParser):
+    """The program's parser. Of a command that is none it says which one may be meant."""
+
+    def error(self, message: str) -> NoReturn:
+        unknown = re.match(r"argument COMMAND: invalid choice: '([^']*)'", message)
+        if unknown:
+            message = f"there is no command {unknown[1]!r}{_meant_command(unknown[1])}"
+        print(f"{self.prog}: error: {message}\n{self.prog} --help lists the commands", file=sys.stderr)
+        self.exit(EXIT_USAGE)
+
+
+def _meant_command(typed: str) -> str:
+    from difflib import get_close_matches  # noqa: PLC0415 (after a typing mistake only)
+
+    homes = {other: name for name, others in OTHER_NAMES.items() for other in others.split()}
+    homes |= {name: name for name in COMMANDS}
+    near = get_close_matches(typed.lower(), homes, 1)
+    return f"; did you mean {homes[near[0]]}?" if near else ""
+
+
 class _LazyParser(argparse.ArgumentParser):
     """A subcommand's parser. Its module is imported, and adds the arguments, when the subcommand is chosen."""
 
@@ -172,7 +202,7 @@ def _find_late_prompt(parsed: argparse.Namespace, extras: list[str]) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _CommandParser(
         prog="ollama-engine",
         description="Run language models in GGUF files.",
         epilog=EPILOG,

@@ -8,16 +8,15 @@ not given is absent from the namespace: the dataclass has the defaults, and chec
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from ollama_engine import demo
 from ollama_engine.cli.paths import existing
-from ollama_engine.cli.stored import stored_model, stored_names
+from ollama_engine.cli.stored import found_or_pulled, stored_names
 from ollama_engine.config import PYTHON_ONLY
+from ollama_engine.store.lookup import DEMO, DEMO_VISION, how_to_get
 
 if TYPE_CHECKING:
     from ollama_engine.store.stored_model import StoredModel
@@ -29,7 +28,6 @@ _T = TypeVar("_T")
 SHORT = {"threads": "-t", "max_tokens": "-n"}
 SINGULAR = {"devices": "--device"}
 """Flags of options that are said once for each of several values."""
-DEMO, DEMO_VISION = "demo", "demo-vision"
 
 
 @dataclass(frozen=True)
@@ -190,12 +188,7 @@ def find_model(model: str) -> tuple[str, StoredModel | None]:
     `demo` and `demo-vision` are built in; for a file of such a name, type ./demo. Raises FileNotFoundError, which
     suggests similar names, where there is no such file and no such model, and what reading the store raises.
     """
-    if model in (DEMO, DEMO_VISION):
-        return str(demo.path() if model == DEMO else demo.vision_path()), None
-    if os.path.lexists(model):
-        return model, None
-
-    found = stored_model(model)
+    found = found_or_pulled(model)
     if found is not None:
-        return str(found.model_path), found
-    return existing(model, DEMO, DEMO_VISION, *stored_names()), None
+        return found
+    return existing(model, DEMO, DEMO_VISION, *stored_names(), hint=how_to_get(model)), None

@@ -13,18 +13,15 @@ SHOWN = 3
 """Most names that one message suggests."""
 
 
-def existing(path: str, *known: str) -> str:
+def existing(path: str, *known: str, hint: str = "") -> str:
     """Return the path. Raises FileNotFoundError, which suggests similar names, where there is no such file.
 
-    `known`: names that users may type instead of a path.
+    `known`: names that users may type instead of a path. `hint`: how to get one that is like none of them.
     """
     if os.path.lexists(path):
         return path
     near = _near(path, known)
-    hint = f"; did you mean {' or '.join(near)}?" if near else ""
-    if known and not near and os.sep not in path and not path.endswith(".gguf"):
-        hint = f"; a model is a GGUF file, {' or '.join(known[:2])}, or a name that ollama-engine list shows; " \
-               f"ollama-engine pull {path} downloads it, if a registry has it"  # fmt: skip
+    hint = f"; did you mean {' or '.join(near)}?" if near else hint
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT) + hint, path)
 
 

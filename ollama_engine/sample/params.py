@@ -55,7 +55,10 @@ class LogitBias(Mapping[int, float]):
 
 
 def _elsewhere() -> dict[str, list[str]]:
-    return {"Engine(model, {}=...)": [option.name for option in fields(EngineConfig)]}
+    return {
+        "Engine(model, {}=...)": [option.name for option in fields(EngineConfig)],
+        "Engine.generate(prompt, {}=...)": ["n", "best_of"],
+    }
 
 
 @refuses_unknown(_elsewhere)

@@ -31,8 +31,9 @@ PARTIAL_SECONDS = 7 * 86400.0
 
 
 def default_folder() -> Path:
-    """Ollama's: ~/.ollama/models."""
-    return Path.home() / ".ollama" / "models"
+    """Ollama's: what OLLAMA_MODELS names, or ~/.ollama/models."""
+    named = os.environ.get("OLLAMA_MODELS", "").strip(" \t\"'")
+    return Path(named).expanduser() if named else Path.home() / ".ollama" / "models"
 
 
 @dataclass(frozen=True)

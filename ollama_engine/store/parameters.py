@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 from ollama_engine.errors import ConfigError
 
-__all__ = ["PARAMETERS", "check_parameters", "parse_parameters"]
+__all__ = ["PARAMETERS", "check_parameters", "own_parameters", "parse_parameters"]
 
 PARAMETERS: Final[Mapping[str, type]] = {
     **dict.fromkeys(
@@ -23,6 +23,9 @@ PARAMETERS: Final[Mapping[str, type]] = {
 """Ollama's options, those of older releases too. Values of `stop` are texts."""
 
 TRUTH: Final = {"true": True, "1": True, "t": True, "false": False, "0": False, "f": False}
+OWN_NAMES: Final = {"num_predict": "max_tokens"}
+"""Ollama's names -> ours, where they differ."""
+NEGATIVE_IS_DEFAULT: Final = ("num_predict", "seed")
 NAMES: Final = {int: "integer", float: "float32", bool: "boolean", list: "array"}
 
 
@@ -66,3 +69,13 @@ def check_parameters(given: Mapping[str, Any]) -> dict[str, Any]:
             raise ConfigError(f'option "{name}" must be of type {NAMES[kind]}')
         values[name] = value
     return values
+
+
+def own_parameters(parameters: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Parameters by our names, those in `names` only; those that mean the default are left out."""
+    chosen = {}
+    for name, value in parameters.items():
+        own = OWN_NAMES.get(name, name)
+        if own in names and not (name in NEGATIVE_IS_DEFAULT and value < 0):
+            chosen[own] = value
+    return chosen

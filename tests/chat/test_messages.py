@@ -229,7 +229,7 @@ def test_tools() -> None:
     ([{"function": {"name": "a\udc80"}}], r"tools\[0\].function.name: expected no lone surrogates, got 'a\\udc80'"),
     ([{"name": "f", "parameters": 5}], "parameters: expected a JSON"),
     ([Path], r"tools\[0\]: expected what JSON can hold, got the class Path; describe a tool by a dict"),
-    ([read_tools], r"tools\[0\]: expected what JSON can hold, got the function read_tools; describe a tool by a dict"),
+    ([{"name": read_tools}], r"tools\[0\].name: expected what JSON can hold, got the function read_tools"),
 ])  # fmt: skip
 def test_what_are_no_tools(tools: Any, told: str) -> None:
     with pytest.raises(ChatError, match=told):

@@ -22,7 +22,9 @@ from tests.support.tiny import write_tiny_llama
 
 USAGE = [
     ([], "required: COMMAND"),
-    (["fly"], "invalid choice: 'fly'"),
+    (["fly"], "there is no command 'fly'\n"),
+    (["chat"], "there is no command 'chat'; did you mean run?"),
+    (["qantize"], "there is no command 'qantize'; did you mean quantize?"),
     (["run"], "required: MODEL"),
     (["run", "demo", "--top-k", "x"], "argument --top-k: expected N, got 'x'"),
     (["run", "demo", "hello", "--top-k", "-1"], "error: --top-k must be an integer"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -79,14 +78,6 @@ def test_a_tuple_of_prompts_is_a_list_of_them(engine: Engine) -> None:
     assert (engine.embed(("ab", "c")).shape, engine.embed((1, 2)).shape) == ((2, 64), (64,))
 
 
-@pytest.mark.parametrize(("name", "function"), [("demo", "path"), ("demo-vision", "vision_path")])
-def test_the_demo_is_not_a_path(name: str, function: str) -> None:
-    """The program has the word; here a name is a file's."""
-    hint = re.escape(f"inside of this package is ollama_engine.demo.{function}(): {name!r}")
-    with pytest.raises(FileNotFoundError, match=hint):
-        Engine(name)
-
-
 def test_where_no_event_loop_runs(engine: Engine) -> None:
     for call in (engine.astream, lambda prompt: engine.session().astream()):
         with pytest.raises(RuntimeError, match="no running event loop: call astream or achat_stream in an"):
@@ -135,7 +126,7 @@ def test_usage_counts_microseconds(engine: Engine) -> None:
 
 
 def test_signatures_show_no_defaults_of_defaults() -> None:
-    assert "= SamplingParams()" in str(inspect.signature(Engine.generate))
+    assert "| None' = None" in str(inspect.signature(Engine.generate).parameters["params"])
     params = SamplingParams(temperature=0, stop="x", logit_bias={3: 1.0})
     assert repr(params) == "SamplingParams(temperature=0.0, stop=('x',), logit_bias={3: 1.0})"
     assert eval(repr(params), {"SamplingParams": SamplingParams}) == params

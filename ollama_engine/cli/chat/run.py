@@ -22,11 +22,11 @@ from ollama_engine.cli.errors import UsageError
 from ollama_engine.cli.options import add_model, add_options, build, find_model
 from ollama_engine.cli.paths import existing
 from ollama_engine.cli.progress import LoadingBar, StatusLine
-from ollama_engine.cli.stored import own_parameters
 from ollama_engine.cli.texts import argument, decoded
 from ollama_engine.config import EngineConfig
 from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.sample import SamplingParams
+from ollama_engine.store.parameters import own_parameters
 
 if TYPE_CHECKING:
     from ollama_engine.engine import Engine
@@ -76,8 +76,9 @@ def main(args: argparse.Namespace) -> None:
     projector = None if args.projector is None else existing(args.projector)
     path, stored = find_model(args.model)
     if stored is not None:  # what its Modelfile says stands below the command line
-        params = build(SamplingParams, args, skip=NOT_SAMPLING, **own_parameters(stored, FROM_MODELFILE))
-        config = build(EngineConfig, args, skip=NOT_ENGINE, parallel=1, **own_parameters(stored, ("num_ctx",)))
+        params = build(SamplingParams, args, skip=NOT_SAMPLING, **own_parameters(stored.parameters, FROM_MODELFILE))
+        num_ctx = own_parameters(stored.parameters, ("num_ctx",))
+        config = build(EngineConfig, args, skip=NOT_ENGINE, parallel=1, **num_ctx)
         if projector is None and stored.projector_path is not None:
             projector = str(stored.projector_path)
     chat_options = _chat_options(args, stored)

@@ -11,10 +11,10 @@ import ollama_engine
 from ollama_engine.cli.errors import UsageError
 from ollama_engine.cli.options import add_options, build, options_of
 from ollama_engine.cli.sizes import read_sizes
-from ollama_engine.cli.stored import own_parameters
 from ollama_engine.cli.tables import size, table
 from ollama_engine.config import EngineConfig
 from ollama_engine.ml.gguf.gguf_file import GGUFFile
+from ollama_engine.store.parameters import own_parameters
 
 if TYPE_CHECKING:
     from ollama_engine.ml.device.memory import MemoryReport
@@ -42,7 +42,7 @@ def main(args: argparse.Namespace, path: str, stored: StoredModel | None) -> Non
     """Print the plan: that of `run` with the same options, a Modelfile's num_ctx among them."""
     from ollama_engine.runner.load.sizes import declared  # noqa: PLC0415 (60 ms; the other reports need none)
 
-    fixed = {"parallel": PARALLEL, **own_parameters(stored, ("num_ctx",))}
+    fixed = {"parallel": PARALLEL, **({} if stored is None else own_parameters(stored.parameters, ("num_ctx",)))}
     config = build(EngineConfig, args, skip=NOT_PLANNED, **fixed)
     with GGUFFile(path) as file, declared(file) as (model, _):
         config = config if model is None else config.for_model(model.context_length)

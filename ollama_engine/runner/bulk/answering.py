@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from ollama_engine.chat.tool_schemas import read_tools
 from ollama_engine.errors import ConfigError, EngineBusyError, EngineError, Option
 from ollama_engine.runner.bulk.answer import BatchAnswer, prompt_digest
 from ollama_engine.runner.bulk.checkpoint import Checkpoint
@@ -176,4 +177,6 @@ def _resumed(how: Answering, prompts: Iterable[Any], checkpoint: Checkpoint) -> 
 def job_of(model: str, how: Answering) -> str:
     """Everything that answers depend on besides their prompts, as text: model, params and options."""
     options = {name: value for name, value in sorted(how.options.items()) if name not in ("timeout", "priority")}
+    if options.get("tools"):  # the text of a Python function would be its address
+        options["tools"] = read_tools(options["tools"])
     return f"{model}, {how.params!r}" + (f", {options!r}" if options else "")

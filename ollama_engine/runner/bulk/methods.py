@@ -6,8 +6,6 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ollama_engine.sample import SamplingParams
-
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
@@ -16,10 +14,9 @@ if TYPE_CHECKING:
     from ollama_engine.runner.bulk.answering import OnError
     from ollama_engine.runner.chat.options import ChatKeywords
     from ollama_engine.runner.load.loading import Loaded
+    from ollama_engine.sample import SamplingParams
 
 __all__ = ["BatchMethods"]
-
-_DEFAULT_PARAMS = SamplingParams()
 
 
 class BatchMethods:
@@ -35,7 +32,7 @@ class BatchMethods:
             """The options."""
 
     def map_batches(
-        self, prompts: Iterable[Any], params: SamplingParams = _DEFAULT_PARAMS, *,
+        self, prompts: Iterable[Any], params: SamplingParams | None = None, *,
         checkpoint: str | os.PathLike[str] | None = None, on_error: OnError = "raise", **options: Unpack[ChatKeywords],
     ) -> Iterator[BatchAnswer]:  # fmt: skip
         """The answers to any number of prompts, in their order; prompts are taken from the iterable as they are needed.
@@ -49,7 +46,7 @@ class BatchMethods:
             params: how tokens are chosen. A seed is that of each prompt.
             checkpoint: file of answers, made where it does not exist.
             on_error: "raise", or "keep": a prompt that the model cannot take has an answer with an `error`.
-            options: see `RequestKeywords`; with messages also `ChatKeywords`.
+            options: see `RequestKeywords` and `SamplingParams`; with messages also `ChatKeywords`.
 
         Closing the iterator cancels what is under way. Raises as `generate` and `chat` do; ConfigError for
         one prompt instead of several, and where the checkpoint is a folder, or of another model, of other parameters or
@@ -58,8 +55,10 @@ class BatchMethods:
         from ollama_engine.runner.bulk import answering  # noqa: PLC0415 (json and OpenSSL: few programs call this)
 
         answering.check_prompts(prompts)
-        model = os.path.basename(self._open().path)
-        how: Any = answering.Answering(self, self.config.parallel, params, options, on_error)  # type: ignore[arg-type]
+        loaded = self._open()
+        model = os.path.basename(loaded.path)
+        chosen = loaded.defaults.params if params is None else params
+        how: Any = answering.Answering(self, self.config.parallel, chosen, options, on_error)  # type: ignore[arg-type]
         if checkpoint is None:
             return answering.answered(how, enumerate(prompts))
         return answering.resumed(how, prompts, answering.Checkpoint(checkpoint, answering.job_of(model, how)))

@@ -39,11 +39,11 @@ class ChatCall(GenerationCall):
     """Messages are read, and copied, as it is made. Raises ChatError for what cannot be read, and ConfigError."""
 
     def __init__(
-        self, submission: Submission, preparation: ChatPreparation, messages: Sequence[object], params: SamplingParams,
-        keywords: ChatKeywords,
+        self, submission: Submission, preparation: ChatPreparation, messages: Sequence[object],
+        params: SamplingParams | None, keywords: ChatKeywords,
     ) -> None:  # fmt: skip
-        chat, options = split_keywords(keywords)
-        super().__init__(submission, "", params, options)
+        chat, chosen, options = split_keywords(params, keywords, submission.loaded.defaults.params)
+        super().__init__(submission, "", chosen, options)
         self.read = ChunkReader()
         self._preparation = preparation
         self._conversation = preparation.read(messages, chat)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -48,6 +48,13 @@ class Conversation:
         """The conversation without these messages."""
         dropped = set(chain.from_iterable(turns))
         return replace(self, messages=[each for number, each in enumerate(self.messages) if number not in dropped])
+
+    def begun(self, system: str, messages: Sequence[Mapping[str, Any]]) -> Conversation:
+        """The conversation behind these `messages`, and behind `system` unless it begins with a system message."""
+        begin = read_messages(messages) if messages else []
+        if system and (not self.messages or self.messages[0].role not in ("system", "developer")):
+            begin = [Message("system", system), *begin]
+        return replace(self, messages=[*begin, *self.messages]) if begin else self
 
     @property
     def is_long(self) -> bool:

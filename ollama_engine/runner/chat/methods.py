@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ollama_engine.sample import SamplingParams
-
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
@@ -18,11 +16,10 @@ if TYPE_CHECKING:
     from ollama_engine.runner.chat.streams import AsyncChatStream, ChatStream
     from ollama_engine.runner.core.submission import Submission
     from ollama_engine.runner.load.loading import Loaded
+    from ollama_engine.sample import SamplingParams
     from ollama_engine.segments import Segment
 
 __all__ = ["ChatMethods"]
-
-_DEFAULT_PARAMS = SamplingParams()
 
 
 class ChatMethods:
@@ -62,15 +59,15 @@ class ChatMethods:
         return self._preparation().templates.choose(name).source
 
     def chat(
-        self, messages: Sequence[object], params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[ChatKeywords]
+        self, messages: Sequence[object], params: SamplingParams | None = None, **options: Unpack[ChatKeywords]
     ) -> ChatResult:
         """The assistant's answer to a conversation.
 
         Args:
             messages: as OpenAI's or Ollama's APIs take them: dicts, dataclasses or pydantic objects with "role" and
                 "content", and `ChatResult.message` of earlier turns.
-            params: how tokens are chosen.
-            options: see `ChatKeywords`.
+            params: how tokens are chosen; by default as the model's Modelfile says, if it has one.
+            options: see `ChatKeywords`. Those of `SamplingParams` (`max_tokens=4`) stand above `params`.
 
         Text of messages, tools and documents never becomes a control token, unless `trust_contents` says so.
 
@@ -80,7 +77,7 @@ class ChatMethods:
         return self.chat_stream(messages, params, **options).result()
 
     def chat_stream(
-        self, messages: Sequence[object], params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[ChatKeywords]
+        self, messages: Sequence[object], params: SamplingParams | None = None, **options: Unpack[ChatKeywords]
     ) -> ChatStream:
         """The answer piece by piece; closing or dropping the iterator cancels the request at its next step.
 
@@ -89,13 +86,13 @@ class ChatMethods:
         return self._chat_call(messages, params, options).chat_stream(self)
 
     async def achat(
-        self, messages: Sequence[object], params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[ChatKeywords]
+        self, messages: Sequence[object], params: SamplingParams | None = None, **options: Unpack[ChatKeywords]
     ) -> ChatResult:
         """`chat` for asyncio. Cancelling the task cancels the request."""
         return await self.achat_stream(messages, params, **options).result()
 
     def achat_stream(
-        self, messages: Sequence[object], params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[ChatKeywords]
+        self, messages: Sequence[object], params: SamplingParams | None = None, **options: Unpack[ChatKeywords]
     ) -> AsyncChatStream:
         """`chat_stream` for asyncio: `async for chunk in engine.achat_stream(...)`, where an event loop runs.
 
@@ -104,7 +101,7 @@ class ChatMethods:
         """
         return self._chat_call(messages, params, options).achat_stream(self)
 
-    def _chat_call(self, messages: Sequence[object], params: SamplingParams, keywords: ChatKeywords) -> ChatCall:
+    def _chat_call(self, messages: Sequence[object], params: SamplingParams | None, keywords: ChatKeywords) -> ChatCall:
         from ollama_engine.runner.chat.call import ChatCall  # noqa: PLC0415 (see above)
 
         return ChatCall(self._ready(), self._preparation(), messages, params, keywords)

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 from ollama_engine.chat.thinking import Think
 from ollama_engine.errors import ConfigError, Option, Phrase
 from ollama_engine.option_names import unknown_option
-from ollama_engine.runner.request.options import RequestKeywords, RequestOptions, options_elsewhere
+from ollama_engine.runner.request.answer_options import SAMPLING, AnswerKeywords, answer_options
+from ollama_engine.runner.request.options import RequestOptions, options_elsewhere
+from ollama_engine.sample import SamplingParams
 
 if TYPE_CHECKING:
     from ollama_engine.chat.go_template import GoTemplate
@@ -36,7 +38,9 @@ class TemplateKeywords(TypedDict, total=False):
     """Keyword arguments of all that applies a chat template.
 
     Attributes:
-        tools: functions that the model may call, with JSON schemas of their parameters, as OpenAI's API takes them.
+        tools: functions that the model may call: with JSON schemas of their parameters, as OpenAI's API takes them, or
+            Python functions, whose signatures and docstrings say so. They are not called here: an answer names the
+            function and its arguments.
         documents: dicts with "title" and "text", for templates that read them.
         template: source of a chat template (Jinja), the name of one in the model's file, or a `GoTemplate`; None
             (default) takes "tool_use" for tools where the file has it, else the default one.
@@ -63,8 +67,8 @@ class TemplateKeywords(TypedDict, total=False):
     drop_messages: bool
 
 
-class ChatKeywords(TemplateKeywords, RequestKeywords, total=False):
-    """Keyword arguments of a chat: those of templates, those of every request (`RequestKeywords`), and these.
+class ChatKeywords(TemplateKeywords, AnswerKeywords, total=False):
+    """Keyword arguments of a chat: those of templates, requests (`RequestKeywords`) and `SamplingParams`, and these.
 
     Attributes:
         tool_choice: "auto" (default): the model may call tools. "required": it has to. A tool's name, or OpenAI's
@@ -149,13 +153,16 @@ def _named(choice: object) -> str | None:
     return choice if isinstance(choice, str) and choice else None
 
 
-def split_keywords(keywords: Mapping[str, Any]) -> tuple[ChatOptions, RequestOptions]:
-    """Options of the chat, and of its request; an unknown one raises UnknownOptionError."""
+def split_keywords(
+    params: SamplingParams | None, keywords: Mapping[str, Any], default: SamplingParams
+) -> tuple[ChatOptions, SamplingParams, RequestOptions]:
+    """Options of the chat, of sampling and of the request; an unknown one raises UnknownOptionError."""
     own = [option.name for option in fields(ChatOptions)]
     chat = {name: value for name, value in keywords.items() if name in own}
-    rest: Any = {name: value for name, value in keywords.items() if name not in own}
+    rest = {name: value for name, value in keywords.items() if name not in own}
     request = [option.name for option in fields(RequestOptions)]
     for name in rest:
-        if name not in request:
-            raise unknown_option("a chat", name, [*own, *request], options_elsewhere() | _ELSEWHERE)
-    return ChatOptions.of(chat), RequestOptions.of(rest)
+        if name not in request and name not in SAMPLING:
+            fields_of = (SamplingParams.__name__, SAMPLING)
+            raise unknown_option("a chat", name, [*own, *request], options_elsewhere() | _ELSEWHERE, fields_of)
+    return ChatOptions.of(chat), *answer_options(params, rest, default)

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 from ollama_engine.chat.conversation import render_conversation
 from ollama_engine.chat.dialects import Dialect, ToolDefinition, detect, named
+from ollama_engine.chat.go_template import GoTemplate
 from ollama_engine.chat.lost_tokens import lost_tokens
 from ollama_engine.chat.media_marks import MediaMarks, writes_images
 from ollama_engine.chat.model_templates import ModelTemplates
@@ -34,6 +35,8 @@ log = logging.getLogger(__name__)
 
 __all__ = ["ChatPreparation"]
 
+ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
+"""Roles of the APIs' messages."""
 TAIL = 400
 """Characters at the end of a prompt that tell whether the answer begins inside the reasoning."""
 
@@ -45,6 +48,7 @@ class ChatPreparation:
         self._loaded = loaded
         self._dialects: WeakKeyDictionary[MessageTemplate, Dialect] = WeakKeyDictionary()
         self._lost: WeakKeyDictionary[MessageTemplate, set[str]] = WeakKeyDictionary()
+        self._strange_roles: set[str] = set()
 
     @cached_property
     def templates(self) -> ModelTemplates:
@@ -63,7 +67,7 @@ class ChatPreparation:
     ) -> list[Segment]:
         """See `Engine.apply_template`."""
         options = ChatOptions.of(keywords)
-        conversation = read_conversation(messages, options)
+        conversation = self._read(messages, options)
         add = add_generation_prompt and not options.continue_final_message
         return self._fitted(conversation, options, add_generation_prompt=add).segments
 
@@ -72,10 +76,17 @@ class ChatPreparation:
 
         And UnsupportedInputError for images where the model reads text only.
         """
-        conversation = read_conversation(messages, options)
+        conversation = self._read(messages, options)
         if any(message.media for message in conversation.messages):
             refuse_media(self._loaded)
         return conversation
+
+    def _read(self, messages: Sequence[object], options: ChatOptions) -> Conversation:
+        """The caller's conversation behind what the Modelfile begins all of them with."""
+        given, defaults = read_conversation(messages, options), self._loaded.defaults
+        if options.context:
+            return given  # it follows another one
+        return given.begun(defaults.system, defaults.messages)
 
     def prepare(
         self, conversation: Conversation, params: SamplingParams, options: ChatOptions, checkpoint: Checkpoint = None
@@ -170,7 +181,8 @@ class ChatPreparation:
         self, given: Conversation, options: ChatOptions, n_dropped: int, *, add_generation_prompt: bool
     ) -> RenderedChat:
         tools = given.tools
-        template = self.templates.choose(options.template, with_tools=tools is not None)
+        template = self._template(options.template, with_tools=tools is not None)
+        self._warn_of_roles(template, given)
         marks = MediaMarks(self._placeholder(template))
         text = render_conversation(
             template,
@@ -186,6 +198,17 @@ class ChatPreparation:
         self._warn_of_unknown_origin(text, template, (given.messages, tools, given.documents, given.variables))
         segments = marks.segments(text, trust_contents=options.trust_contents)
         return RenderedChat(segments, template, text[-TAIL:], options.context, n_dropped)
+
+    def _template(self, given: str | GoTemplate | None, *, with_tools: bool) -> MessageTemplate:
+        """The template that the caller names, else the Modelfile's, else the file's."""
+        if given is None and self._stored_template is not None:
+            return self._stored_template
+        return self.templates.choose(given, with_tools=with_tools)
+
+    @cached_property
+    def _stored_template(self) -> GoTemplate | None:
+        source = self._loaded.defaults.template
+        return None if source is None else GoTemplate(source)
 
     def _placeholder(self, template: MessageTemplate) -> str | None:
         """The template's text for an image part; None where the template does not know the model's placeholder."""
@@ -215,6 +238,16 @@ class ChatPreparation:
                 "Write it as a literal, or pass trust_contents=True where all contents are your own",
                 token,
             )
+
+    def _warn_of_roles(self, template: MessageTemplate, given: Conversation) -> None:
+        """Log roles that neither anybody's API has nor the template names: as a rule they are typing mistakes."""
+        roles = {message.role for message in given.messages} - ROLES - self._strange_roles
+        for role in sorted(role for role in roles if role not in template.source):
+            self._strange_roles.add(role)
+            log.warning(
+                "the role %r is none that the chat template names; usual ones are %s. It is written as the template "
+                "writes any role", role, ", ".join(sorted(ROLES)),
+            )  # fmt: skip
 
     def _dialect_of(self, template: MessageTemplate, options: ChatOptions) -> Dialect:
         """The dialect that the caller names, else the detected one. Detection may read the vocabulary: it runs once."""

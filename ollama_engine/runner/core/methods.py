@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, overload
 from ollama_engine.runner.core.generation_call import GenerationCall
 from ollama_engine.runner.core.submission import Submission, check_forkable
 from ollama_engine.runner.request.answer_count import AnswerCount
+from ollama_engine.runner.request.answer_options import AnswerKeywords, answer_options
 from ollama_engine.runner.request.images import with_images, with_images_each
-from ollama_engine.runner.request.options import RequestKeywords, RequestOptions
 from ollama_engine.runner.request.prompts import Images, Prompt, Prompts, is_many
 from ollama_engine.runner.request.request import Request
 from ollama_engine.runner.request.results import Completion
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["GenerateMethods"]
 
-_DEFAULT_PARAMS = SamplingParams()
-
 
 class GenerateMethods:
     """Prompts in, answers out; an Engine has all of this."""
@@ -36,23 +34,23 @@ class GenerateMethods:
 
     @overload
     def generate(
-        self, prompt: Prompt, params: SamplingParams = ..., *, images: Images = ..., n: None = None,
-        best_of: int | None = ..., **options: Unpack[RequestKeywords],
+        self, prompt: Prompt, params: SamplingParams | None = ..., *, images: Images = ..., n: None = None,
+        best_of: int | None = ..., **options: Unpack[AnswerKeywords],
     ) -> Completion: ...  # fmt: skip
     @overload
     def generate(
-        self, prompt: Prompt, params: SamplingParams = ..., *, images: Images = ..., n: int,
-        best_of: int | None = ..., **options: Unpack[RequestKeywords],
+        self, prompt: Prompt, params: SamplingParams | None = ..., *, images: Images = ..., n: int,
+        best_of: int | None = ..., **options: Unpack[AnswerKeywords],
     ) -> list[Completion]: ...  # fmt: skip
     @overload
     def generate(
-        self, prompt: Prompts, params: SamplingParams = ..., *, images: Sequence[Images] | None = ...,
-        n: int | None = None, best_of: int | None = ..., **options: Unpack[RequestKeywords],
+        self, prompt: Prompts, params: SamplingParams | None = ..., *, images: Sequence[Images] | None = ...,
+        n: int | None = None, best_of: int | None = ..., **options: Unpack[AnswerKeywords],
     ) -> list[Completion]: ...  # fmt: skip
     def generate(
-        self, prompt: Prompt | Prompts, params: SamplingParams = _DEFAULT_PARAMS, *,
+        self, prompt: Prompt | Prompts, params: SamplingParams | None = None, *,
         images: Images | Sequence[Images] = None, n: int | None = None, best_of: int | None = None,
-        **options: Unpack[RequestKeywords],
+        **options: Unpack[AnswerKeywords],
     ) -> Completion | list[Completion]:  # fmt: skip
         """The whole answer to a prompt (text, or token ids as they are); a list or tuple of prompts gives a list.
 
@@ -64,7 +62,9 @@ class GenerateMethods:
         [img-1] the second; without a marker they stand before the text. Several prompts have a list of images each.
         Nothing is read as a marker where there are no images.
 
-        Keyword arguments: see `RequestKeywords`. The first answer of several that fails ends the call, and the others.
+        Keyword arguments: see `RequestKeywords`; and those of `SamplingParams` (`max_tokens=4`), which stand above
+        `params`. Without either, the Modelfile's count where the model has one. The first answer of several that fails
+        ends the call, and the others.
 
         Raises:
             ContextOverflowError: the prompt leaves no place for an answer, unless `on_overflow` says otherwise.
@@ -83,8 +83,8 @@ class GenerateMethods:
         return completions if listed else completions[0]
 
     def stream(
-        self, prompt: Prompt, params: SamplingParams = _DEFAULT_PARAMS, *, images: Images = None,
-        **options: Unpack[RequestKeywords],
+        self, prompt: Prompt, params: SamplingParams | None = None, *, images: Images = None,
+        **options: Unpack[AnswerKeywords],
     ) -> Stream:  # fmt: skip
         """The answer piece by piece; closing or dropping the iterator cancels the request at its next step.
 
@@ -94,14 +94,14 @@ class GenerateMethods:
         return self._generation(with_images(prompt, images), params, None, None, options)[0].stream(self)
 
     def submit(
-        self, prompt: Prompt, params: SamplingParams = _DEFAULT_PARAMS, *, images: Images = None,
-        **options: Unpack[RequestKeywords],
+        self, prompt: Prompt, params: SamplingParams | None = None, *, images: Images = None,
+        **options: Unpack[AnswerKeywords],
     ) -> Request:  # fmt: skip
         """Start a request and return at once; its `result()` waits. Raises as `stream` does."""
         return self._generation(with_images(prompt, images), params, None, None, options)[0].submit(self)
 
     def fork(
-        self, request: Request, params: SamplingParams | None = None, **options: Unpack[RequestKeywords]
+        self, request: Request, params: SamplingParams | None = None, **options: Unpack[AnswerKeywords]
     ) -> Request:
         """Forks a request: a new one continues from where it is, while it continues itself, or has ended.
 
@@ -118,23 +118,23 @@ class GenerateMethods:
 
     @overload
     async def agenerate(
-        self, prompt: Prompt, params: SamplingParams = ..., *, images: Images = ..., n: None = None,
-        best_of: int | None = ..., **options: Unpack[RequestKeywords],
+        self, prompt: Prompt, params: SamplingParams | None = ..., *, images: Images = ..., n: None = None,
+        best_of: int | None = ..., **options: Unpack[AnswerKeywords],
     ) -> Completion: ...  # fmt: skip
     @overload
     async def agenerate(
-        self, prompt: Prompt, params: SamplingParams = ..., *, images: Images = ..., n: int,
-        best_of: int | None = ..., **options: Unpack[RequestKeywords],
+        self, prompt: Prompt, params: SamplingParams | None = ..., *, images: Images = ..., n: int,
+        best_of: int | None = ..., **options: Unpack[AnswerKeywords],
     ) -> list[Completion]: ...  # fmt: skip
     @overload
     async def agenerate(
-        self, prompt: Prompts, params: SamplingParams = ..., *, images: Sequence[Images] | None = ...,
-        n: int | None = None, best_of: int | None = ..., **options: Unpack[RequestKeywords],
+        self, prompt: Prompts, params: SamplingParams | None = ..., *, images: Sequence[Images] | None = ...,
+        n: int | None = None, best_of: int | None = ..., **options: Unpack[AnswerKeywords],
     ) -> list[Completion]: ...  # fmt: skip
     async def agenerate(
-        self, prompt: Prompt | Prompts, params: SamplingParams = _DEFAULT_PARAMS, *,
+        self, prompt: Prompt | Prompts, params: SamplingParams | None = None, *,
         images: Images | Sequence[Images] = None, n: int | None = None, best_of: int | None = None,
-        **options: Unpack[RequestKeywords],
+        **options: Unpack[AnswerKeywords],
     ) -> Completion | list[Completion]:  # fmt: skip
         """`generate` for asyncio. Cancelling the task cancels the request."""
         call, listed = self._generation(with_images_each(prompt, images), params, n, best_of, options)
@@ -142,8 +142,8 @@ class GenerateMethods:
         return completions if listed else completions[0]
 
     def astream(
-        self, prompt: Prompt, params: SamplingParams = _DEFAULT_PARAMS, *, images: Images = None,
-        **options: Unpack[RequestKeywords],
+        self, prompt: Prompt, params: SamplingParams | None = None, *, images: Images = None,
+        **options: Unpack[AnswerKeywords],
     ) -> AsyncStream:  # fmt: skip
         """`stream` for asyncio; call it where an event loop runs.
 
@@ -153,10 +153,11 @@ class GenerateMethods:
         return self._generation(with_images(prompt, images), params, None, None, options)[0].astream(self)
 
     def _generation(
-        self, prompt: Prompt | Prompts, params: SamplingParams, n: int | None, best_of: int | None,
-        keywords: RequestKeywords,
+        self, prompt: Prompt | Prompts, params: SamplingParams | None, n: int | None, best_of: int | None,
+        keywords: AnswerKeywords,
     ) -> tuple[GenerationCall, bool]:  # fmt: skip
         """A call that is not handed in yet, and whether its caller gets a list."""
-        count = AnswerCount.of(n, best_of, params)
-        call = GenerationCall(self._ready(), prompt, params, RequestOptions.of(keywords), count)
+        submission = self._ready()
+        params, options = answer_options(params, keywords, submission.loaded.defaults.params)
+        call = GenerationCall(submission, prompt, params, options, AnswerCount.of(n, best_of, params))
         return call, n is not None or is_many(prompt)

@@ -14,9 +14,10 @@ from ollama_engine.runner.core.input_processor import prompt_inputs
 from ollama_engine.runner.core.new_requests import new_generation
 from ollama_engine.runner.core.reasoning import budgeted_reasoning
 from ollama_engine.runner.load.loading import Loaded
+from ollama_engine.runner.request.answer_options import AnswerKeywords, chosen_params, request_keywords
 from ollama_engine.runner.request.channel import RequestChannel, run_or_cancel
 from ollama_engine.runner.request.inputs import Inputs
-from ollama_engine.runner.request.options import RequestKeywords, RequestOptions
+from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.runner.request.preparing import Preparing
 from ollama_engine.runner.request.prompts import (
     SEVERAL,
@@ -105,13 +106,13 @@ class Submission:
                 self._grammars = GrammarCompiler(self.loaded.tokenizer, n_vocab)
             return self._grammars
 
-    def fork(self, request: Request, params: SamplingParams | None, keywords: RequestKeywords) -> Request:
+    def fork(self, request: Request, params: SamplingParams | None, keywords: AnswerKeywords) -> Request:
         source = request.generation
         assert source is not None
         assert request.inputs is not None
         inputs = request.inputs.with_tokens(request.tokens)
         fork = Request(request.engine, inputs)
-        options, answered = fork_options(source, request.tokens, keywords)
+        options, answered = fork_options(source, request.tokens, request_keywords(keywords))
 
         def start() -> None:
             # The caller has those of the prompt, which would have to be computed again.
@@ -119,7 +120,12 @@ class Submission:
             if inherited.prompt_logprobs is not None:
                 inherited = replace(inherited, prompt_logprobs=None)
             fork.generation = self.make(
-                inputs, params or inherited, options, fork.channel, follows=source, answered=answered
+                inputs,
+                chosen_params(params, keywords, inherited),
+                options,
+                fork.channel,
+                follows=source,
+                answered=answered,
             )
             self.thread.submit(fork.generation)
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import os
 from collections.abc import Iterator
 
 from ollama_engine.errors import ModelFormatError, NoMemoryError, Option, ShapeError, naming_no_memory
@@ -17,9 +15,6 @@ SMALLER = (
 )
 """Advice where the cache does not fit."""
 
-DEMOS = {"demo": "path", "demo-vision": "vision_path"}
-"""Names that the program accepts, and the functions of `ollama_engine.demo` that know their files."""
-
 
 @contextlib.contextmanager
 def naming(path: str) -> Iterator[None]:
@@ -29,20 +24,10 @@ def naming(path: str) -> Iterator[None]:
             yield
     except ShapeError as error:
         raise ModelFormatError(f"{path}: its tensors cannot be computed with: {error}") from error
-    except FileNotFoundError as error:
-        if path in DEMOS:
-            raise _no_demo(error, path) from None
-        raise
     except ModelFormatError as error:
         if str(error).startswith(path):
             raise
         raise error.behind(f"{path}: ") from error
-
-
-def _no_demo(error: FileNotFoundError, name: str) -> FileNotFoundError:
-    """The error for a missing file of such a name. Only the program accepts it; in Python a model is a path."""
-    hint = f"; the model inside of this package is ollama_engine.demo.{DEMOS[name]}()"
-    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT) + hint, error.filename)
 
 
 def does_not_fit(path: str, error: NoMemoryError, report: object) -> NoMemoryError:

@@ -43,11 +43,11 @@ from ollama_engine.runner.load.memory_plan import (
     plan_masks,
     refuse_cache_if_too_large,
 )
-from ollama_engine.runner.load.model_path import model_path
 from ollama_engine.runner.load.pooling_type import read_pooling
 from ollama_engine.runner.load.projector import JoinedFile, known_metadata, with_projector
 from ollama_engine.runner.load.serving_memory import image_bounds, text_bounds
 from ollama_engine.runner.load.sizes import LOGIT_ROWS, max_nodes
+from ollama_engine.runner.load.source import NO_DEFAULTS, ModelDefaults, ModelSource
 from ollama_engine.runner.load.vision import ImageVectors, make_image_reader, make_image_vectors, reads_media, traits_of
 from ollama_engine.runner.media.image_reader import ImageReader, PromptImageReader
 from ollama_engine.sample import BreakerFinder
@@ -91,6 +91,8 @@ class Loaded:
     """The plan of which layer goes on which device; None without a GPU."""
     serving: Mapping[str, int] = field(default_factory=dict)
     """Most bytes that serving takes on top, by purpose."""
+    defaults: ModelDefaults = NO_DEFAULTS
+    """What its Modelfile says of calls, where it is a model of the store."""
 
     @property
     def num_ctx(self) -> int:
@@ -126,7 +128,7 @@ def load(
     projector: str | os.PathLike[str] | None = None,
     kernels: KernelChoice = BY_TABLE,
 ) -> Loaded:
-    """Load a model from a path, or from its open file, which is closed with it or when this fails.
+    """Load a model from a path, by its name, or from its open file, which is closed with it or when this fails.
 
     `progress` is called with (bytes done, bytes in all) while weights are read. `projector`: path of the model's part
     that reads images, where that is a file of its own.
@@ -136,12 +138,13 @@ def load(
 
     Raises OSError, ModelFormatError, UnsupportedModelError, ConfigError, NoMemoryError with the report.
     """
-    path = source.path if isinstance(source, GGUFFile) else model_path(source)
+    path, projector, config, defaults = ModelSource.of(source, projector, config)
     _check_progress(progress)
     with naming(path), contextlib.ExitStack() as undo:
-        gguf = opened(source, path, projector, undo)
+        gguf = opened(source if isinstance(source, GGUFFile) else path, projector, undo)
         loaded = _load_fitting(path, gguf, config, progress, logit_rows, kernels)
         undo.pop_all()
+    loaded.defaults = defaults
     return loaded
 
 
@@ -225,12 +228,14 @@ def _load_planned(
     )  # fmt: skip
 
 
-def opened(source: object, path: str, projector: str | os.PathLike[str] | None, undo: contextlib.ExitStack) -> GGUFFile:
+def opened(
+    source: str | GGUFFile, projector: str | os.PathLike[str] | None, undo: contextlib.ExitStack
+) -> GGUFFile:  # fmt: skip
     """The model's file, or its two; `undo` closes them."""
-    gguf = undo.enter_context(source if isinstance(source, GGUFFile) else GGUFFile(path))
+    gguf = undo.enter_context(source if isinstance(source, GGUFFile) else GGUFFile(source))
     if projector is None:
         return gguf
-    return undo.enter_context(with_projector(gguf, model_path(projector, "a projector")))
+    return undo.enter_context(with_projector(gguf, os.fspath(projector)))
 
 
 def _check_progress(progress: object) -> None:

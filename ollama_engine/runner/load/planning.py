@@ -21,10 +21,10 @@ from ollama_engine.runner.load.errors import naming
 from ollama_engine.runner.load.fit import fit
 from ollama_engine.runner.load.loading import backend_params, opened
 from ollama_engine.runner.load.memory_plan import plan_masks
-from ollama_engine.runner.load.model_path import model_path
 from ollama_engine.runner.load.projector import known_metadata
 from ollama_engine.runner.load.serving_memory import image_bounds, text_bounds
 from ollama_engine.runner.load.sizes import declared, is_encoder, max_nodes, tower_memory
+from ollama_engine.runner.load.source import ModelSource
 
 __all__ = ["invented_gpus", "plan_memory"]
 
@@ -46,9 +46,9 @@ def plan_memory(
 
     Raises OSError, ModelFormatError, UnsupportedModelError, ConfigError.
     """
-    path = model_path(source)
+    path, projector, config, _ = ModelSource.of(source, projector, config)
     with naming(path), contextlib.ExitStack() as undo:
-        gguf = opened(path, path, projector, undo)
+        gguf = opened(path, projector, undo)
         invented = None if gpu_memory is None else invented_gpus(gpu_memory)
         if invented is not None and config.devices is not None:
             raise ConfigError(Option("gpu_memory"), " is for GPUs that are not here, and ", Option("devices"),

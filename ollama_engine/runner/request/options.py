@@ -29,15 +29,16 @@ else:
 
 _IN_PARAMS = "SamplingParams({}=...)"
 _BESIDE_PROMPT = "a call with a prompt, as in generate(prompt, {}=[...])"
+_SAMPLING = [option.name for option in fields(SamplingParams)]
 _ELSEWHERE = {
-    _IN_PARAMS: [option.name for option in fields(SamplingParams)],
+    "Engine.generate(prompt, {}=...)": ["n", "best_of"],
     "Engine(model, {}=...)": [option.name for option in fields(EngineConfig)],
     _BESIDE_PROMPT: ["images"],
 }
 
 
 class RequestKeywords(TypedDict, total=False):
-    """Keyword arguments that every way to ask for an answer takes.
+    """Keyword arguments that every way to ask for an answer takes, beside those of `SamplingParams`.
 
     Attributes:
         on_overflow: policy when num_ctx tokens are reached. "error" (default): a longer prompt raises
@@ -148,7 +149,7 @@ class RequestOptions:
         known = [option.name for option in fields(self)]
         for name in options:
             if name not in known:
-                raise unknown_option("a request", name, known, _ELSEWHERE)
+                raise unknown_option("a request", name, known, _ELSEWHERE, (SamplingParams.__name__, _SAMPLING))
         values: dict[str, Any] = dict(options)
         return replace(self, **values)
 
@@ -156,7 +157,7 @@ class RequestOptions:
 def options_elsewhere() -> dict[str, list[str]]:
     """Options that an Engine does not take, but calls of it do: {how they are written: their names}."""
     return {
-        _IN_PARAMS: [option.name for option in fields(SamplingParams)],
+        _IN_PARAMS: _SAMPLING,
         "generate(prompt, {}=...)": [option.name for option in fields(RequestOptions)],
     }
 

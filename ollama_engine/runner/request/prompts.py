@@ -54,9 +54,10 @@ def prompt_ids(
         raise ConfigError(f"a prompt is a str or a sequence of token ids, got {type(prompt).__name__}{hint}")
     for number, value in enumerate(prompt):
         if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
+            hint = "messages go to chat" if isinstance(value, Mapping) else several
             raise ConfigError(
                 f"a prompt of token ids holds whole numbers only, but [{number}] of this {type(prompt).__name__} is a "
-                f"{type(value).__name__}; {several}"
+                f"{type(value).__name__}; {hint}"
             )
     return [int(cast(int, value)) for value in prompt]
 

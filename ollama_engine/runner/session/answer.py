@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ollama_engine.errors import ConfigError, Option
+from ollama_engine.runner.request.answer_options import SAMPLING
 from ollama_engine.runner.request.inputs import Inputs
 from ollama_engine.runner.request.options import RequestKeywords
 from ollama_engine.runner.schedule.sequence import Generation
@@ -41,6 +42,7 @@ class SessionAnswer:
 def refuse_answer_options(options: RequestKeywords) -> None:
     """Raise ConfigError for options that are about an answer."""
     given = {
+        **{name: True for name in options if name in SAMPLING},
         "format": options.get("format") is not None,
         "reasoning_budget": options.get("reasoning_budget") is not None,
         "logits_processors": bool(options.get("logits_processors")),

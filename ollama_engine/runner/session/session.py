@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from threading import Lock, RLock
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ollama_engine.closing import Closing
 from ollama_engine.errors import ClosedError, ConfigError, EngineBusyError
@@ -15,6 +15,7 @@ from ollama_engine.not_copied import NotCopied
 from ollama_engine.runner.core.engine_core import EngineCore
 from ollama_engine.runner.core.submission import Submission
 from ollama_engine.runner.core.tasks import End, EngineTask, Release
+from ollama_engine.runner.request.answer_options import AnswerKeywords, answer_options
 from ollama_engine.runner.request.astream import AsyncStream
 from ollama_engine.runner.request.channel import CancelFlag, RequestChannel, arun_or_cancel, run_or_cancel
 from ollama_engine.runner.request.images import with_images
@@ -42,7 +43,6 @@ log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-_DEFAULT_PARAMS = SamplingParams()
 _NOTHING = SamplingParams(max_tokens=0)
 ONE_BY_ONE = "a session takes texts one by one"
 
@@ -111,7 +111,7 @@ class Session(NotCopied, Closing):
             if len(added):
                 self._complete(self._inputs.join(added), _NOTHING, options, preparing)
 
-    def generate(self, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestKeywords]) -> Completion:
+    def generate(self, params: SamplingParams | None = None, **options: Unpack[AnswerKeywords]) -> Completion:
         """Generate an answer to the session's tokens, and append it to the session.
 
         The token that ended the answer is not part of it: append it where a template wants it. With on_overflow
@@ -122,7 +122,7 @@ class Session(NotCopied, Closing):
             self._begin(turn)
             return self._complete(self._inputs, params, options)
 
-    def stream(self, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestKeywords]) -> Stream:
+    def stream(self, params: SamplingParams | None = None, **options: Unpack[AnswerKeywords]) -> Stream:
         """`generate` as a stream. If it is closed early, the session keeps the chunks that were read."""
         request = Request(self._engine)
         stream = Stream(request)
@@ -144,16 +144,14 @@ class Session(NotCopied, Closing):
             if len(added):
                 await self._acomplete(self._inputs.join(added), _NOTHING, options, preparing)
 
-    async def agenerate(
-        self, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestKeywords]
-    ) -> Completion:
+    async def agenerate(self, params: SamplingParams | None = None, **options: Unpack[AnswerKeywords]) -> Completion:
         """`generate` for asyncio. Cancelling the task cancels the answer."""
         await self._settled()
         with (turn := Lock()):
             self._begin(turn)
             return await self._acomplete(self._inputs, params, options)
 
-    def astream(self, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestKeywords]) -> AsyncStream:
+    def astream(self, params: SamplingParams | None = None, **options: Unpack[AnswerKeywords]) -> AsyncStream:
         """`stream` for asyncio. Call it where an event loop runs.
 
         After an answer that was cancelled, it waits for the step that ends that answer.
@@ -165,14 +163,15 @@ class Session(NotCopied, Closing):
     def _added(self, prompt: Prompt, preparing: Preparing) -> Inputs:
         return self._submission.inputs(prompt, preparing, add_special=not len(self._inputs), several=ONE_BY_ONE)
 
-    def _stream(self, params: SamplingParams, keywords: RequestKeywords, channel: RequestChannel) -> None:
+    def _stream(self, params: SamplingParams | None, keywords: Mapping[str, Any], channel: RequestChannel) -> None:
         with (turn := Lock()):
             self._begin(turn)
             self._start(self._inputs, params, keywords, channel).before = None
 
     def _complete(
-        self, inputs: Inputs, params: SamplingParams, keywords: RequestKeywords, preparing: Preparing | None = None
-    ) -> Completion:
+        self, inputs: Inputs, params: SamplingParams | None, keywords: Mapping[str, Any],
+        preparing: Preparing | None = None,
+    ) -> Completion:  # fmt: skip
         request = Request(self._engine, watched=True)
 
         def complete() -> Completion:
@@ -186,8 +185,9 @@ class Session(NotCopied, Closing):
         return completion
 
     async def _acomplete(
-        self, inputs: Inputs, params: SamplingParams, keywords: RequestKeywords, preparing: Preparing | None = None
-    ) -> Completion:
+        self, inputs: Inputs, params: SamplingParams | None, keywords: Mapping[str, Any],
+        preparing: Preparing | None = None,
+    ) -> Completion:  # fmt: skip
         stream = AsyncStream(self._engine)
 
         async def complete() -> Completion:
@@ -207,10 +207,10 @@ class Session(NotCopied, Closing):
             await asyncio.to_thread(len, self)
 
     def _start(
-        self, inputs: Inputs, params: SamplingParams, keywords: RequestKeywords, channel: RequestChannel,
+        self, inputs: Inputs, params: SamplingParams | None, keywords: Mapping[str, Any], channel: RequestChannel,
         preparing: Preparing | None = None,
     ) -> SessionAnswer:  # fmt: skip
-        options = RequestOptions.of(keywords)
+        params, options = answer_options(params, keywords, self._submission.loaded.defaults.params)
         if not options.cache:
             raise ConfigError("a session lives in the cache: it takes no cache=False")
         check_params(params, "; append a text, then generate")
