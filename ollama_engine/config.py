@@ -92,10 +92,13 @@ class EngineConfig:
         default=None, metadata={"help": "layers on GPUs, counted from the last; by default as many as fit [>= 0]"}
     )
     main_gpu: int | None = field(
-        default=None, metadata={"help": "the GPU to fill first; by default the one with most free memory [>= 0]"}
+        default=None,
+        metadata={
+            "help": "number of the device to fill first, with the output; by default the one with most room [>= 0]"
+        },
     )
     tensor_split: Sequence[float] | None = field(
-        default=None, metadata={"help": "share of the layers for each GPU, such as 3,1"}
+        default=None, metadata={"help": "share of the layers for each GPU, or each of `devices`, such as 3,1"}
     )
     cpu_experts: int | None = field(
         default=None,

@@ -84,8 +84,9 @@ class Engine(
             GPUs of this one. Where a worker is gone, requests in flight end with a DeviceLostError, and the Engine
             closes.
         gpu_layers: layers on GPUs, counted from the last, the output layer being one; None takes as many as fit.
-        main_gpu: the GPU to fill first; None takes the one with most free memory.
-        tensor_split: share of the layers for each GPU; None uses the fewest GPUs that hold all, or else all.
+        main_gpu: the device to fill first, by its number in `devices`, or among the GPUs: it holds the output, also
+            where `tensor_split` shares out the layers. None takes the one with most free memory.
+        tensor_split: share of the layers for each of them; None uses the fewest that hold all, or else all.
         cpu_experts: layers, from the first, whose experts stay on the CPU (mixtures of experts); None keeps as few
             there as possible, and moves experts there before it moves whole layers.
         flash_attention: "auto", "on" or "off"; True and False are on and off.

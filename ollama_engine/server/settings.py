@@ -66,6 +66,12 @@ SETTINGS: Mapping[str, Setting] = {
         "NAME,...",
         "devices that models use beside the CPU, such as rpc://HOST:PORT, a worker; by default this machine's GPUs",
     ),
+    "tensor_split": Setting(
+        "OLLAMA_ENGINE_TENSOR_SPLIT",
+        readers.shares,
+        "SHARE,...",
+        "share of a model's layers for each of these devices, in their order, such as 3,1",
+    ),
     "isolation": Setting(
         "OLLAMA_ENGINE_ISOLATION",
         readers.among(("none", "process")),
@@ -119,6 +125,7 @@ class ServerSettings:
         max_transfers: pulls, pushes, creates and uploads that go on at once; others get status 503.
         noprune: whether blobs that no model uses stay in the store when the server starts.
         devices: names of the devices that models use beside the CPU, `Engine`'s `devices`; none: this machine's GPUs.
+        tensor_split: share of a model's layers for each of them, `Engine`'s `tensor_split`; none: by their free memory.
         isolation: "none": engines in this process; "process": each in a process of its own.
         api_keys: if there are any, a request needs one of them ("Authorization: Bearer KEY" or "x-api-key: KEY").
         max_body: bytes of a request's body; uploads of model files have no limit. The default holds the text of
@@ -146,6 +153,7 @@ class ServerSettings:
     max_transfers: int = 16
     noprune: bool = False
     devices: tuple[str, ...] = ()
+    tensor_split: tuple[float, ...] = ()
     isolation: str = "none"
     api_keys: tuple[str, ...] = ()
     max_body: int = 32 << 20

@@ -260,7 +260,7 @@ def test_names_that_mean_nothing(devices: Any, told: str) -> None:
 
 
 def test_options_that_contradict(shared: RunningWorker) -> None:
-    with pytest.raises(ConfigError, match="main_gpu is for devices that are not named"):
+    with pytest.raises(ConfigError, match=r"main_gpu 1 does not exist; devices: rpc://"):
         opened(shared, main_gpu=1)
     with pytest.raises(ConfigError, match="tensor_split has 2 shares for 1 devices"):
         opened(shared, tensor_split=(1, 1))

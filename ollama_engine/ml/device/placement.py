@@ -28,9 +28,10 @@ class BackendParams:
     gpu_layers: int | None = None
     """Number of layers on GPUs, counted from the last; None puts as many there as fit."""
     main_gpu: int | None = None
-    """Index of the GPU that is filled first; None takes the one with most room."""
+    """Number of the device that is filled first, from the output on, in the order of `devices`, or of the GPUs. With
+    `tensor_split`, which shares out the layers, it holds the output. None takes the one with most room."""
     tensor_split: tuple[float, ...] | None = None
-    """Share of the layers for each GPU, in device order, such as (3, 1)."""
+    """Share of the layers for each device, in the same order, such as (3, 1)."""
     cpu_experts: int | None = None
     """Number of layers, from the first, whose experts stay on the CPU; None keeps as few there as possible."""
     flash_attention: FlashAttention = "auto"
@@ -53,15 +54,20 @@ def choose_devices(devices: Sequence[Device], params: BackendParams) -> tuple[De
     if not gpus:
         _check_gpu_options_without_gpu(params)
         return (cpus[0],)
-    if params.main_gpu is not None and params.main_gpu >= len(gpus):
-        raise ConfigError(
-            Option("main_gpu"), f" {params.main_gpu} does not exist; GPUs: {', '.join(g.name for g in gpus)}"
-        )
-    if params.tensor_split is not None and len(params.tensor_split) > len(gpus):
-        raise ConfigError(Option("tensor_split"), f" has {len(params.tensor_split)} shares for {len(gpus)} GPUs")
+    check_numbers([gpu.name for gpu in gpus], params.main_gpu, params.tensor_split)
     if params.gpu_layers == 0:
         return (cpus[0],)
     return (*gpus, cpus[0])
+
+
+def check_numbers(
+    names: Sequence[str], main_gpu: int | None, tensor_split: Sequence[float] | None, what: str = "GPUs"
+) -> None:
+    """Raise ConfigError where these options mean more devices than there are."""
+    if main_gpu is not None and main_gpu >= len(names):
+        raise ConfigError(Option("main_gpu"), f" {main_gpu} does not exist; {what}: {', '.join(names)}")
+    if tensor_split is not None and len(tensor_split) > len(names):
+        raise ConfigError(Option("tensor_split"), f" has {len(tensor_split)} shares for {len(names)} {what}")
 
 
 def worker_addresses(params: BackendParams) -> list[WorkerAddress]:
@@ -73,9 +79,6 @@ def worker_addresses(params: BackendParams) -> list[WorkerAddress]:
 
 def _named_devices(devices: Sequence[Device], params: BackendParams) -> list[Device]:
     """The devices that `devices` names, in that order. Raises ConfigError for names of none."""
-    if params.main_gpu:
-        raise ConfigError(Option("main_gpu"), " is for devices that are not named; put the first one first in ",
-                          Option("devices"))  # fmt: skip
     if params.gpu_layers == 0:
         return []
     chosen: list[Device] = []
@@ -91,8 +94,7 @@ def _named_devices(devices: Sequence[Device], params: BackendParams) -> list[Dev
                 advice=["leave it out to use all GPUs of this machine", "name a worker as rpc://HOST:PORT"],
             )  # fmt: skip
         chosen += [device for device in same if device not in chosen]
-    if params.tensor_split is not None and len(params.tensor_split) > len(chosen):
-        raise ConfigError(Option("tensor_split"), f" has {len(params.tensor_split)} shares for {len(chosen)} devices")
+    check_numbers([device.name for device in chosen], params.main_gpu, params.tensor_split, "devices")
     return chosen
 
 

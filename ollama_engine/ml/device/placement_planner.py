@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ollama_engine.errors import ConfigError, Option
+from ollama_engine.ml.device.placement import check_numbers
 from ollama_engine.ml.device.placement_plan import ModelSizes, PlacementOptions, PlacementPlan, PlannedDevice, Room
 
 __all__ = ["plan_placement"]
@@ -30,11 +30,7 @@ def plan_placement(sizes: ModelSizes, rooms: Sequence[Room], options: PlacementO
 def _check(rooms: Sequence[Room], options: PlacementOptions) -> None:
     if not rooms:
         return  # `choose_devices` refuses what needs a GPU, and knows those that the caller wants to leave unused
-    names = ", ".join(room.name for room in rooms)
-    if options.main_gpu is not None and options.main_gpu >= len(rooms):
-        raise ConfigError(Option("main_gpu"), f" {options.main_gpu} does not exist; GPUs: {names}")
-    if options.tensor_split is not None and len(options.tensor_split) > len(rooms):
-        raise ConfigError(Option("tensor_split"), f" has {len(options.tensor_split)} shares for {len(rooms)} GPUs")
+    check_numbers([room.name for room in rooms], options.main_gpu, options.tensor_split)
 
 
 class _Filling:
@@ -125,13 +121,13 @@ class _Filling:
                 self._taken[gpu] += nbytes
                 self.experts[item] = gpu
 
-    def place_vision(self, order: Sequence[int]) -> int:
-        """The GPU with most room for the vision tower, one that is used already before others; else the CPU."""
+    def place_vision(self, order: Sequence[int], main: int | None) -> int:
+        """The GPU for the vision tower: the main one, or that with most room, used ones before others; else the CPU."""
         needed = self.sizes.vision + self.sizes.vision_graph + self._copies()
         rooms = [gpu for gpu in order if needed <= self.left(gpu)]
         if not self.sizes.vision or not rooms:
             return self.cpu
-        gpu = max(rooms, key=lambda gpu: (gpu in self.begun, self.left(gpu)))
+        gpu = max(rooms, key=lambda gpu: (gpu == main, gpu in self.begun, self.left(gpu)))
         self._taken[gpu] += needed
         if gpu not in self.begun:
             self.begun.append(gpu)
@@ -234,16 +230,25 @@ class _Planner:
         return fitting
 
     def _share_out(self, filling: _Filling, gpu_items: int) -> None:
-        """Put the last `gpu_items` on GPUs, in device order, as many on each as its share of them."""
+        """Put the last `gpu_items` on GPUs, in device order, as many on each as its share of them.
+
+        The main GPU, where there is one, gets the output beyond its share.
+        """
         shares = [float(share) for share in self._options.tensor_split or ()]
         bounds = [sum(shares[: gpu + 1]) / sum(shares) for gpu in range(len(shares))]
-        for i in range(gpu_items):
-            position = (i + 0.5) / gpu_items
+        main, first, n_shared = self._options.main_gpu, self._n_items - gpu_items, gpu_items
+        if main is not None and gpu_items:
+            filling.put(main, self._n_layers)  # first: small operations without a place of their own go there, too
+            n_shared -= 1
+        for i in range(n_shared):
+            position = (i + 0.5) / n_shared
             filling.put(next(g for g, bound in enumerate(bounds) if position <= bound or g == self._order[-1]),
-                        self._n_items - gpu_items + i)  # fmt: skip
+                        first + i)  # fmt: skip
 
     def _result(self, filling: _Filling, *, place_vision: bool) -> PlacementPlan:
-        vision = filling.place_vision(self._order) if place_vision else filling.cpu
+        main = self._options.main_gpu
+        order = [*self._order, *([main] if main is not None and main not in self._order else [])]
+        vision = filling.place_vision(order, main) if place_vision else filling.cpu
         if vision != filling.cpu and self._options.gpu_layers is None and self._options.tensor_split is None:
             filling.fill_gaps(self._order, self._n_items)  # the tower may have taken the copies
             self._fill_gaps_with_experts(filling)

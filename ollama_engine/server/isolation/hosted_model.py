@@ -148,6 +148,8 @@ def engine_options(body: dict[str, Any]) -> dict[str, Any]:
         options["gpu_layers"] = sum(len(device.get("Layers", ())) for device in body["GPULayers"])
     if body.get("MainGPU") is not None:
         options["main_gpu"] = body["MainGPU"]
+    if body.get("TensorSplit"):
+        options["tensor_split"] = body["TensorSplit"]
     return options
 
 

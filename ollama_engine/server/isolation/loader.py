@@ -93,6 +93,7 @@ def load_request(stored: StoredModel, options: dict[str, Any]) -> dict[str, Any]
         "Devices": options["devices"] and list(options["devices"]),
         "NumGPU": options.get("gpu_layers"),
         "MainGPU": options.get("main_gpu"),
+        "TensorSplit": options.get("tensor_split") and list(options["tensor_split"]),
         "ProjectorPath": None if stored.projector_path is None else str(stored.projector_path),
         "UseMmap": options["mmap"],
     }

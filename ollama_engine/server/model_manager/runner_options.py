@@ -25,7 +25,7 @@ class RunnerOptions:
         num_ctx: tokens that one request may hold.
         num_batch: tokens computed in one step.
         num_gpu: layers on GPUs.
-        main_gpu: the GPU to fill first.
+        main_gpu: the device to fill first, with the output, by its number.
         use_mmap: whether weights are read from the mapped file.
         num_thread: CPU threads.
     """
@@ -78,7 +78,8 @@ class RunnerOptions:
         if self.num_batch is not None:
             options["batch_size"] = self.num_batch
         if has_gpu:
-            options |= {"gpu_layers": self.num_gpu, "main_gpu": self.main_gpu}
+            options |= {"gpu_layers": self.num_gpu, "main_gpu": self.main_gpu,
+                        "tensor_split": settings.tensor_split or None}  # fmt: skip
         return options
 
 
