@@ -26,6 +26,7 @@ from ollama_engine.cli.errors import (
     describe,
     exit_code,
 )
+from ollama_engine.cli.logs import FORMAT_VARIABLE, FORMATS, ShortFormatter, log_formatter
 
 __all__ = ["main", "program"]
 
@@ -82,6 +83,7 @@ LEVELS = {
 EPILOG = f"""\
 environment:
   {LOG_VARIABLE}  what to log on standard error: {", ".join(LEVELS)} (default: warning)
+  {FORMAT_VARIABLE}  {" or ".join(FORMATS)}: one object a line, with fields (default: text)
 
 exit codes:
   {EXIT_OK} done, {EXIT_ERROR} failed, {EXIT_USAGE} wrong options or arguments, {EXIT_INTERRUPTED} interrupted (Ctrl-C)
@@ -258,13 +260,13 @@ def _discard_output() -> None:
 
 @contextmanager
 def _logging() -> Iterator[None]:
-    """Log to standard error while a command runs. Raises UsageError for a level that does not exist."""
+    """Log to standard error while a command runs. Raises UsageError for a level or format that does not exist."""
     level = os.environ.get(LOG_VARIABLE, "") or "warning"
     if level.lower() not in LEVELS:
         raise UsageError(f"{LOG_VARIABLE} is one of {', '.join(LEVELS)}, got {level!r}")
     logging.addLevelName(TRACE, "TRACE")
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Formatter())
+    handler.setFormatter(log_formatter(ShortFormatter()))
     log = logging.getLogger("ollama_engine")
     level_before = log.level
     log.addHandler(handler)
@@ -274,13 +276,6 @@ def _logging() -> Iterator[None]:
     finally:
         log.removeHandler(handler)
         log.setLevel(level_before)
-
-
-class _Formatter(logging.Formatter):
-    """Writes levels in lower case, as in `error: ...`."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
-        return f"{record.levelname.lower()}: {record.message}"
 
 
 if __name__ == "__main__":

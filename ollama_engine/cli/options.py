@@ -14,8 +14,9 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ollama_engine.cli.paths import existing
-from ollama_engine.cli.stored import found_or_pulled, stored_names
+from ollama_engine.cli.stored import MayPull, found_or_pulled, stored_names
 from ollama_engine.config import PYTHON_ONLY
+from ollama_engine.store.hub_names import is_hub_name
 from ollama_engine.store.lookup import DEMO, DEMO_VISION, how_to_get
 
 if TYPE_CHECKING:
@@ -182,13 +183,16 @@ def model_path(model: str) -> str:
     return find_model(model)[0]
 
 
-def find_model(model: str) -> tuple[str, StoredModel | None]:
-    """The path for MODEL, and what the store knows of it. A name of the Hub is downloaded where it is not there yet.
+def find_model(
+    model: str, may_pull: MayPull = is_hub_name, *, insecure: bool = False
+) -> tuple[str, StoredModel | None]:
+    """The path for MODEL, and what the store knows of it, which is downloaded where `may_pull` says so: see
+    `found_or_pulled`.
 
     `demo` and `demo-vision` are built in; for a file of such a name, type ./demo. Raises FileNotFoundError, which
     suggests similar names, where there is no such file and no such model, and what reading the store raises.
     """
-    found = found_or_pulled(model)
+    found = found_or_pulled(model, may_pull, insecure=insecure)
     if found is not None:
         return found
     return existing(model, DEMO, DEMO_VISION, *stored_names(), hint=how_to_get(model)), None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 from ollama_engine.cli.store import model_store
 from ollama_engine.errors import ConfigError
@@ -10,30 +11,36 @@ from ollama_engine.store.hub_names import is_hub_name
 from ollama_engine.store.lookup import FoundModel, find_model
 from ollama_engine.store.names import ModelName
 
-__all__ = ["found_or_pulled", "stored_names"]
+__all__ = ["MayPull", "found_or_pulled", "stored_names"]
+
+MayPull = Callable[[ModelName], bool]
+"""Says whether to download a model that is not in the store."""
 
 
-def found_or_pulled(model: str) -> FoundModel | None:
-    """The model that a text means; one of the Hub is downloaded first. None where it is no name of one.
+def found_or_pulled(model: str, may_pull: MayPull = is_hub_name, *, insecure: bool = False) -> FoundModel | None:
+    """The model that a text means, downloaded first where `may_pull` says so. None where it is no name of one.
+
+    By default models of the Hub are downloaded. `insecure`: by http.
 
     Raises as `find_model` and pulls do.
     """
     found = find_model(model)
-    if found is not None or not _is_of_hub(model):
+    name = _name(model)
+    if found is not None or name is None or not may_pull(name):
         return found
     from ollama_engine.cli.transfers import pull_model  # noqa: PLC0415 (asyncio: 23 ms)
 
     store = model_store()
-    print(f"{ModelName.parse(model).short} is not in the store yet: downloading it to {store.folder}", file=sys.stderr)
-    pull_model(store, model, insecure=False)
+    print(f"{name.short} is not in the store yet: downloading it to {store.folder}", file=sys.stderr)
+    pull_model(store, model, insecure=insecure)
     return find_model(model, store)
 
 
-def _is_of_hub(model: str) -> bool:
+def _name(model: str) -> ModelName | None:
     try:
-        return is_hub_name(ModelName.parse(model))
+        return ModelName.parse(model)
     except ConfigError:
-        return False
+        return None
 
 
 def stored_names() -> list[str]:

@@ -67,9 +67,11 @@ class RequestLog:
             facts = "".join(f" {name}={printable(value)}" for name, value in noted.items())
             seconds = time.perf_counter() - started
             level = logging.DEBUG if scope["path"] in QUIET else logging.INFO
+            fields = {"method": scope["method"], "path": scope["path"], "status": status or CLIENT_GONE,
+                      "seconds": seconds, **noted}  # fmt: skip
             log.log(
                 level, "%s %s %d %.3fs%s", scope["method"], printable(scope["path"]), status or CLIENT_GONE, seconds,
-                facts,
+                facts, extra={"request": fields},
             )  # fmt: skip
 
 

@@ -51,6 +51,7 @@ class ModelFacts:
         memory_bytes: what the model takes, weights, cache and graphs.
         device_bytes: of these on GPUs and workers.
         devices: the same by device and purpose, the CPU last.
+        system: the devices in use and their features, in one line.
     """
 
     architecture: str
@@ -63,6 +64,7 @@ class ModelFacts:
     memory_bytes: int
     device_bytes: int
     devices: tuple[DeviceMemory, ...] = ()
+    system: str = ""
 
 
 class ServedModel(Protocol):

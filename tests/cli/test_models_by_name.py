@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from ollama_engine import demo
 from ollama_engine.store import ModelStore
 from tests.cli.conftest import Result
+from tests.cli.typed_lines import type_lines
 from tests.store.fake_registry import FakeRegistry, serving
 from tests.store.layout import put_model
 
@@ -179,3 +182,27 @@ def test_modelfiles_that_are_refused(cli: Cli, root: Path, tmp_path: Path, text:
     assert refused.code != 0
     assert told in refused.err
     assert not (root / "manifests").exists()
+
+
+def test_run_pulls_what_is_not_there(cli: Cli, root: Path, fake: FakeRegistry) -> None:
+    name = f"{fake.host}/me/m"
+    refused = cli("run", name, "a", "--raw", *GREEDY)
+    assert (refused.code, "ollama-engine pull" in refused.err) == (1, True)
+    first = cli("run", name, "a", "--raw", "--pull", "--insecure", *GREEDY)
+    assert (first.code, first.err) == (0, f"{name}:latest is not in the store yet: downloading it to {root}\n")
+    assert cli("run", name, "a", "--raw", "--pull", *GREEDY) == Result(0, first.out, "")
+
+
+@pytest.mark.parametrize(("typed", "pulls"), [("y", True), ("n", False), ("", False), (EOFError(), False)])
+def test_run_asks_whether_to_pull(
+    cli: Cli, root: Path, fake: FakeRegistry, monkeypatch: pytest.MonkeyPatch, typed: str | BaseException, pulls: bool
+) -> None:
+    """Where somebody sits at a terminal; what is a path is a file that is missing."""
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True, fileno=lambda: 0))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    left = type_lines(monkeypatch, [typed])
+    assert "Pull it" not in cli("run", "./nothing.gguf", "a").err
+    asked = cli("run", f"{fake.host}/me/m", "a", "--raw", "--insecure", *GREEDY)
+    assert f"me/m:latest is not in the store. Pull it from {fake.host}? [y/N] " in asked.err
+    assert (asked.code == 0, bool(ModelStore(root).entries())) == (pulls, pulls)
+    assert next(left, None) is None

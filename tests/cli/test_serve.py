@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.support.tiny import write_tiny_llama
+from tests.support.waiting import eventually
 
 httpx = pytest.importorskip("httpx", reason="the extra `server` is not installed")
 pytest.importorskip("uvicorn", reason="the extra `server` is not installed")
@@ -169,3 +170,23 @@ def test_what_is_wrong(arguments: list[str], environment: dict[str, str], told: 
     assert done.returncode in (1, 2)
     assert told in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_its_log_as_json(tmp_path: Path) -> None:
+    """Every line on standard error is one object, and those of requests have their fields."""
+    environment = {"OLLAMA_MODELS": str(tmp_path), "OLLAMA_ENGINE_LOG_FORMAT": "json"}
+    with serving(**environment) as served:
+        eventually(lambda: any('"url"' in line for line in served.told))
+        told = [json.loads(line) for line in served.told]
+        system = next(line for line in told if line["message"].startswith("system: "))
+        address = next(line["url"] for line in told if "url" in line)
+        assert system["devices"][-1]["features"]
+        body = {"model": "demo", "prompt": "One day", "stream": False, "options": {"num_predict": 2}}
+        assert httpx.post(f"{address}/api/generate", json=body, timeout=PATIENCE).status_code == 200
+        assert served.stop(signal.SIGTERM) == 0
+        told = [json.loads(line) for line in served.told]
+        (request,) = (line["request"] for line in told if line["logger"].endswith("requests"))
+        assert (request["method"], request["path"], request["status"], request["tokens"]) == (
+            "POST", "/api/generate", 200, 2,
+        )  # fmt: skip
+        assert any(f" on {system['message'].removeprefix('system: ')}" in line["message"] for line in told)

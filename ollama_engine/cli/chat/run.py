@@ -8,6 +8,7 @@ import os
 import stat
 import sys
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import ollama_engine
@@ -26,10 +27,12 @@ from ollama_engine.cli.texts import argument, decoded
 from ollama_engine.config import EngineConfig
 from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.sample import SamplingParams
+from ollama_engine.store.hub_names import is_hub_name
 from ollama_engine.store.parameters import own_parameters
 
 if TYPE_CHECKING:
     from ollama_engine.engine import Engine
+    from ollama_engine.store.names import ModelName
     from ollama_engine.store.stored_model import StoredModel
 
 __all__ = ["add_arguments", "main"]
@@ -56,6 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="show the model an image, with PROMPT or the first message; may be repeated")  # fmt: skip
     parser.add_argument("--mmproj", dest="projector", metavar="FILE",
                         help="the model's part that reads images, where it is a file of its own")  # fmt: skip
+    parser.add_argument("--pull", action="store_true", help="download MODEL where the store has it not; a terminal "
+                        "asks otherwise")  # fmt: skip
+    parser.add_argument("--insecure", action="store_true", help="speak http to the registry that MODEL is pulled from")
     parser.add_argument("--raw", action="store_true", help="continue the text, also with a model that chats")
     parser.add_argument("--echo", action="store_true", help="with --raw: print the text before its continuation")
     parser.add_argument("--verbose", action="store_true", help="print times, tokens/s and memory on standard error")
@@ -74,7 +80,7 @@ def main(args: argparse.Namespace) -> None:
     request_options = build(RequestOptions, args, skip=NOT_REQUEST)
     config = build(EngineConfig, args, skip=NOT_ENGINE, parallel=1)
     projector = None if args.projector is None else existing(args.projector)
-    path, stored = find_model(args.model)
+    path, stored = find_model(args.model, partial(_may_pull, args), insecure=args.insecure)
     if stored is not None:  # what its Modelfile says stands below the command line
         params = build(SamplingParams, args, skip=NOT_SAMPLING, **own_parameters(stored.parameters, FROM_MODELFILE))
         num_ctx = own_parameters(stored.parameters, ("num_ctx",))
@@ -108,6 +114,20 @@ def main(args: argparse.Namespace) -> None:
                 continue_texts(answerer, settings, files)
             else:
                 answerer.answer(prompt, params, request_options, files)
+
+
+def _may_pull(args: argparse.Namespace, name: ModelName) -> bool:
+    """Whether to download a model that is not in the store: what the command line says, or who sits at the terminal."""
+    if args.pull or is_hub_name(name):
+        return True
+    a_path = args.model.startswith((".", "/", "~")) or args.model.endswith(".gguf")
+    if a_path or not (_is_terminal() and sys.stderr.isatty()):
+        return False
+    print(f"{name.short} is not in the store. Pull it from {name.host}? [y/N] ", end="", file=sys.stderr, flush=True)
+    try:
+        return input().strip().lower() in ("y", "yes")
+    except EOFError:
+        return False
 
 
 def _chats(engine: Engine, args: argparse.Namespace, *, template: bool) -> bool:
@@ -181,7 +201,7 @@ def _load(path: str, projector: str | None, config: EngineConfig, verbose: bool)
         attention = "on" if info.flash_attention else "off"
         print(
             f"loaded in {seconds:.2f} s: {info.architecture}, num_ctx {info.num_ctx}, {info.threads} threads, "
-            f"flash attention {attention}, cache {config.kv_cache_type}\n\n{engine.memory}\n",
+            f"flash attention {attention}, cache {config.kv_cache_type}\nsystem: {info.system}\n\n{engine.memory}\n",
             file=sys.stderr,
         )
     return engine

@@ -41,7 +41,7 @@ def main(args: argparse.Namespace) -> None:
     for d in devices:
         if d.library == "RPC":
             continue
-        print(f"\n{d.name} features: {_features(d) or 'none'}")
+        print(f"\n{d.name} features: {d.feature_text}")
 
 
 def workers_devices(names: Sequence[str] | None) -> tuple[Device, ...]:
@@ -81,8 +81,3 @@ def device_facts(device: Device) -> dict[str, Any]:
         "id": device.id,
         "features": dict(device.features),
     }
-
-
-def _features(device: Device) -> str:
-    """Instruction sets by name, with their value where it is not "1"."""
-    return " ".join(name if value == "1" else f"{name}={value}" for name, value in device.features.items())

@@ -19,6 +19,7 @@ from ollama_engine.cli.store import model_store
 from ollama_engine.cli.tables import pairs, size, table
 from ollama_engine.config import EngineConfig
 from ollama_engine.errors import EngineError
+from ollama_engine.ml.device.device_info import system_line
 
 if TYPE_CHECKING:
     from ollama_engine.ml.device.device_info import Device
@@ -55,6 +56,7 @@ def main(args: argparse.Namespace) -> None:
     report: dict[str, Any] = {
         "build": _build(),
         "instruction_sets": _instruction_sets(devices, _cpu_flags()),
+        "system": system_line(devices),
         "devices": _devices(devices),
         "store": health.as_json(),
     }
@@ -143,7 +145,7 @@ def _fits(model: str, config: EngineConfig) -> dict[str, Any]:
 def _text(report: dict[str, Any], health: Health) -> str:
     sets = report["instruction_sets"]
     used = " ".join(name for name, state in sets.items() if state == "used")
-    rows = [*report["build"].items(), ("CPU uses", used or "nothing special")]
+    rows = [*report["build"].items(), ("CPU uses", used or "nothing special"), ("system", report["system"])]
     parts = [pairs(rows)]
     unused = [(f"  {name}", state) for name, state in sets.items() if state != "used"]
     if unused:

@@ -6,7 +6,6 @@ import argparse
 import logging
 import os
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,15 @@ from typing import Any
 import ollama_engine
 from ollama_engine import demo
 from ollama_engine.cli.errors import UsageError
+from ollama_engine.cli.logs import LineFormatter, log_format, log_formatter
 from ollama_engine.cli.measure.devices import refuse_unknown
 from ollama_engine.cli.paths import existing
+from ollama_engine.ml.device.device_info import system_line
 from ollama_engine.server.settings import SETTINGS, ServerSettings, Setting, read_address
 
 __all__ = ["add_arguments", "main"]
+
+log = logging.getLogger(__name__)
 
 PACKAGED = {"demo": demo.path, "demo-vision": demo.vision_path}
 MISSING = "serve needs packages that are not installed: pip install 'ollama_engine[server]'"
@@ -112,13 +115,18 @@ def main(args: argparse.Namespace) -> None:
         raise UsageError(f"{MISSING} ({error.name} is missing)") from None
 
     def announce(url: str) -> None:
+        if log_format() == "json":
+            log.info("listening at %s", url, extra={"url": url})
+            return
         model = settings.files[0][0] if settings.files else "demo"
         print(EXAMPLE.format(url=url, model=model), file=sys.stderr, flush=True)
 
     if args.replicas is None:
         refuse_replica_flags(args)
-        if settings.devices and settings.isolation == "none":  # elsewhere, this process loads no driver
-            refuse_unknown(settings.devices, ollama_engine.Engine.devices())
+        if settings.isolation == "none":  # elsewhere, this process loads no driver
+            devices = ollama_engine.Engine.devices()
+            refuse_unknown(settings.devices, devices)
+            log.info("system: %s", system_line(devices), extra={"devices": devices})
         serve(settings, announce)
     else:
         serve_with_ray(args, settings, announce)
@@ -151,19 +159,8 @@ def log_requests(debug: int) -> None:
     log.setLevel(min(LOG_LEVELS[debug], log.level))
     web.setLevel(logging.INFO if debug else logging.WARNING)
     for handler in log.handlers:
-        handler.setFormatter(LineFormatter())
+        handler.setFormatter(log_formatter(LineFormatter()))
         web.addHandler(handler)
-
-
-class LineFormatter(logging.Formatter):
-    """Writes "2026-01-31T12:00:00.000Z INFO message"."""
-
-    default_time_format = "%Y-%m-%dT%H:%M:%S"
-    default_msec_format = "%s.%03dZ"
-
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(message)s")
-        self.converter = time.gmtime
 
 
 def settings_of(args: argparse.Namespace) -> ServerSettings:

@@ -33,6 +33,22 @@ class Device:
     """Instruction sets and build options of its backend, as the variant that was loaded reports them."""
     handle: int = field(default=0, repr=False, compare=False)
 
+    @property
+    def feature_text(self) -> str:
+        """The features by name, with their value where it is not "1"; "none" where there are none."""
+        found = (name if value == "1" else f"{name}={value}" for name, value in self.features.items())
+        return " ".join(found) or "none"
+
+
+def system_line(devices: Iterable[Device], threads: int | None = None) -> str:
+    """Devices and the features of those that this machine has, in one line: what results and speed depend on."""
+    parts = []
+    for device in devices:
+        # A worker's machine does not tell the features of its devices.
+        features = "" if device.library == "RPC" else f", features {device.feature_text}"
+        parts.append(f"{device.name} ({device.description}{features})")
+    return "; ".join([*parts, *([] if threads is None else [f"{threads} threads"])])
+
 
 def number_by_library(devices: Iterable[Device]) -> tuple[Device, ...]:
     """The same devices, each with its number among those that the same library drives."""

@@ -20,6 +20,7 @@ from posix.unistd cimport getpid
 from ollama_engine.errors import ClosedError, ComputeError, ConfigError, DeviceError, NoMemoryError
 from ollama_engine.ml.device import placement
 from ollama_engine.ml.device.device import devices as all_devices
+from ollama_engine.ml.device.device_info import system_line
 
 from ollama_engine.ml.ggml cimport libggml as lib
 from ollama_engine.ml.device.device cimport cpu_library_function, device_handle
@@ -73,7 +74,7 @@ cdef class Backend:
         except BaseException:
             self.close()
             raise
-        log.info("backend: devices %s, %d threads", ", ".join(d.name for d in self.devices), self.threads,
+        log.info("backend: %s", system_line(self.devices, self.threads),
                  extra={"devices": self.devices, "threads": self.threads})
 
     cdef int _connect(self, choose) except -1:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ollama_engine.config import Pooling
+from ollama_engine.ml.device.device_info import system_line
 from ollama_engine.ml.gguf.metadata import MetadataValue
 from ollama_engine.models import Embeds, known_values
 from ollama_engine.runner.load.loading import Loaded
@@ -37,6 +38,7 @@ class ModelInfo:
         num_ctx: tokens that one request may hold.
         flash_attention: whether it is in use.
         threads: CPU threads in use.
+        system: the devices in use and their features, such as instruction sets, in one line.
         metadata: all GGUF keys and values; left out of the repr, for a vocabulary takes megabytes.
     """
 
@@ -54,6 +56,7 @@ class ModelInfo:
     num_ctx: int
     flash_attention: bool
     threads: int
+    system: str
     metadata: Mapping[str, MetadataValue] = field(repr=False)
 
 
@@ -76,6 +79,7 @@ def model_info(loaded: Loaded) -> ModelInfo:
         num_ctx=loaded.num_ctx,
         flash_attention=loaded.executor.flash_attention,
         threads=loaded.backend.threads,
+        system=system_line(loaded.backend.devices),
         metadata=loaded.gguf.metadata,
     )
 

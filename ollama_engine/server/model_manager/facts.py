@@ -29,7 +29,7 @@ def facts_of(engine: Engine) -> ModelFacts:
         n_parameters=info.n_parameters, parallel=engine.config.parallel, capabilities=frozenset(capabilities),
         memory_bytes=memory.total,
         device_bytes=sum(device.allocated + device.mapped for device in memory.devices if device.device != cpu),
-        devices=memory.devices,
+        devices=memory.devices, system=info.system,
     )  # fmt: skip
 
 

@@ -262,7 +262,9 @@ class ModelManager:
             await self._close_entry(entry)
             return
         now = self._clock()
-        log.info("loaded %s in %.2f s", entry.stored.name, now - entry.meter.started_at)
+        facts = entry.loaded.model.facts
+        log.info("loaded %s in %.2f s on %s", entry.stored.name, now - entry.meter.started_at, facts.system,
+                 extra={"model": entry.stored.name, "devices": facts.devices})  # fmt: skip
         entry.state = "ready"
         entry.used(now)
         if entry.loaded.ended is not None:
