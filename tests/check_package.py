@@ -21,6 +21,7 @@ NEEDED = (
     "ml/graph/tensor.pyi",
     "demo/demo.gguf",
     "demo/demo-vision.gguf",
+    "demo/shapes.png",
     "sample/_sample.pyi",
 )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["path", "vision_path"]
+__all__ = ["path", "picture_path", "vision_path"]
 
 
 def path() -> Path:
@@ -18,3 +18,8 @@ def path() -> Path:
 def vision_path() -> Path:
     """The GGUF file of the model that sees: it answers questions about pictures of coloured shapes."""
     return Path(__file__).with_name("demo-vision.gguf")
+
+
+def picture_path() -> Path:
+    """A picture for the model that sees: a red circle at the top left and a yellow square in the middle."""
+    return Path(__file__).with_name("shapes.png")

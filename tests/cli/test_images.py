@@ -298,3 +298,8 @@ def test_a_file_that_is_dropped_into_a_terminal(tmp_path: Path) -> None:
         terminal.wait_for(b">>> ")
         terminal.type(b"/show prompt\n")
         assert b"<user>[image]What is it?" in terminal.wait_for(b">>> ")
+
+
+def test_the_packaged_picture(cli) -> None:
+    result = cli("run", "demo-vision", "What is in the picture?", "--image", "demo", "--temperature", "0")
+    assert result.out == "a red circle at the top left and a yellow square in the middle\n"

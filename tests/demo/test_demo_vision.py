@@ -7,18 +7,27 @@ drawn anew from their numbers.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
+from demo_vision.draw import draw
 from demo_vision.held_out import HELD_OUT, digest, pictures, questions
-from demo_vision.scene import COLOURS, PLACES, SHAPES, Scene
+from demo_vision.questions import describe
+from demo_vision.sample import sample
+from demo_vision.scene import COLOURS, PLACES, SHAPES, Scene, Thing
 from gguf import GGUFReader
-from PIL.Image import Image
+from PIL.Image import Image, fromarray
+from PIL.Image import open as open_image
 
 from ollama_engine import Engine, SamplingParams, demo
 from tests.support.suite import scaled
 
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs" / "images.md"
 MAX_BYTES = 12_000_000
 PICTURES = scaled(HELD_OUT, quick=20)
 LEAST_RIGHT = (0.95, 0.6)
@@ -97,3 +106,27 @@ def test_pictures_hold_every_shape_colour_and_place() -> None:
     assert {thing.shape for thing in things} == set(SHAPES)
     assert {thing.colour for thing in things} == set(COLOURS)
     assert {thing.place for thing in things} == set(range(len(PLACES)))
+
+
+def test_the_packaged_picture_is_answered_as_the_docs_say() -> None:
+    """Questions and answers are those of docs/images.md; the picture is what `sample.py` draws."""
+    asked = re.findall(r'^    "(.+\?)",  # (.+)$', DOCS.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(asked) == 7
+    with open_image(demo.picture_path()) as picture, Engine("demo-vision", num_ctx=256, parallel=1) as engine:
+        assert np.array_equal(np.asarray(picture), sample())
+        assert [(question, ask(engine, picture, question)) for question, _ in asked] == asked
+        assert asked[0][1] in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_one_shape_alone_is_named_right() -> None:
+    """Each shape in each colour; one in nine places each."""
+    things = [
+        Thing(shape, colour, (8 * i + j) % 9) for i, shape in enumerate(SHAPES) for j, colour in enumerate(COLOURS)
+    ]
+    wrong = []
+    with Engine("demo-vision", num_ctx=256, parallel=1) as engine:
+        for number, thing in list(enumerate(things))[:: scaled(1, quick=5)]:
+            scene = Scene((thing,))
+            answer = ask(engine, fromarray(draw(scene, Random(number), number)), "What is in the picture?")
+            wrong += [] if answer == describe(scene) else [(describe(scene), answer)]
+    assert wrong == []

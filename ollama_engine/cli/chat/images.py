@@ -13,10 +13,12 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from ollama_engine import demo
 from ollama_engine.cli.errors import UsageError, describe
 from ollama_engine.cli.paths import existing
 from ollama_engine.errors import ImageError
 from ollama_engine.multimodal.formats import HEAD, is_image, media_type
+from ollama_engine.store.lookup import DEMO
 
 __all__ = ["NamedImage", "dropped_images", "image_of_flag", "image_part", "named_path", "read_named"]
 
@@ -45,7 +47,9 @@ def read_named(path: str) -> NamedImage:
 
 
 def image_of_flag(path: str) -> NamedImage:
-    """An image of --image. Raises UsageError; where there is no such file, it suggests similar names."""
+    """An image of --image; `demo` is the packaged one. Raises UsageError, which suggests similar names of files."""
+    if path == DEMO:
+        path = str(demo.picture_path())
     try:
         return read_named(existing(os.path.expanduser(path)))
     except (ImageError, OSError) as error:

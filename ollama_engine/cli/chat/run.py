@@ -56,7 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("prompt", metavar="PROMPT", nargs="?", help="what to answer, behind what is piped in; "
                         "without both, prompts one by one from the terminal")  # fmt: skip
     parser.add_argument("--image", metavar="FILE", action="append", default=[],
-                        help="show the model an image, with PROMPT or the first message; may be repeated")  # fmt: skip
+                        help="show the model an image, with PROMPT or the first message; may be repeated; "
+                        "demo is one inside of this package, for demo-vision")  # fmt: skip
     parser.add_argument("--mmproj", dest="projector", metavar="FILE",
                         help="the model's part that reads images, where it is a file of its own")  # fmt: skip
     parser.add_argument("--pull", action="store_true", help="download MODEL where the store has it not; a terminal "
