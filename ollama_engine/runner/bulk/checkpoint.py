@@ -98,15 +98,15 @@ class Checkpoint(Closing):
 def check_head(head: bytes, path: Path, job: str) -> None:
     """Raise ConfigError for a first line that is not that of this job's checkpoints."""
     try:
-        found = json.loads(head)
-        told = found["job"] if found[MARK] == VERSION else None
+        fields = json.loads(head)
+        stored_job = fields["job"] if fields[MARK] == VERSION else None
     except (ValueError, KeyError, TypeError):
-        told = None
-    if told is None:
+        stored_job = None
+    if stored_job is None:
         raise ConfigError(Option("checkpoint"), f" {str(path)!r} is a file of another kind", advice=["name a new file"])
-    if told != job:
+    if stored_job != job:
         raise ConfigError(
-            Option("checkpoint"), f" {str(path)!r} has answers of another job: {told}, and this is {job}",
+            Option("checkpoint"), f" {str(path)!r} has answers of another job: {stored_job}, and this is {job}",
             advice=["name a new file"],
         )  # fmt: skip
 

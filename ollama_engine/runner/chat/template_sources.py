@@ -42,8 +42,8 @@ def is_steering(loaded: Loaded, text: str) -> bool:
 
 def sources_in_file(metadata: Mapping[str, Any]) -> dict[str, str]:
     """`tokenizer.chat_template` is the default one, `tokenizer.chat_template.NAME` are others."""
-    found = {DEFAULT: metadata[KEY]} if isinstance(metadata.get(KEY), str) else {}
+    sources = {DEFAULT: metadata[KEY]} if isinstance(metadata.get(KEY), str) else {}
     for key, value in metadata.items():
         if key.startswith(KEY + ".") and isinstance(value, str):
-            found[key[len(KEY) + 1 :]] = value
-    return found
+            sources[key[len(KEY) + 1 :]] = value
+    return sources

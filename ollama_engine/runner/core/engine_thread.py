@@ -267,14 +267,14 @@ class EngineThread:
         try:
             while True:
                 if self._core.busy:
-                    found = self._inbox.get_nowait()
+                    entry = self._inbox.get_nowait()
                 else:
                     idle = None if self._check_devices is None else LOOK_SECONDS
-                    found = self._inbox.get(timeout=SWEEP_SECONDS if self._core.queue else idle)
-                if found is None or isinstance(found, _Owner):
+                    entry = self._inbox.get(timeout=SWEEP_SECONDS if self._core.queue else idle)
+                if entry is None or isinstance(entry, _Owner):
                     self._closed = True
                     return
-                work = found.pop() if isinstance(found, list) else found
+                work = entry.pop() if isinstance(entry, list) else entry
                 if self._closed:
                     self._refuse(work)
                 elif isinstance(work, tuple):
@@ -293,13 +293,13 @@ class EngineThread:
     def _refuse_rest(self) -> None:
         while True:
             try:
-                found = self._inbox.get_nowait()
+                entry = self._inbox.get_nowait()
             except Empty:
                 return
-            if isinstance(found, list):
-                self._refuse_parcel(found)
-            elif found is not None and not isinstance(found, _Owner):
-                self._refuse(found)
+            if isinstance(entry, list):
+                self._refuse_parcel(entry)
+            elif entry is not None and not isinstance(entry, _Owner):
+                self._refuse(entry)
 
     def _refuse_parcel(self, parcel: Parcel) -> None:
         try:

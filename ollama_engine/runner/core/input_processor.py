@@ -67,15 +67,15 @@ def _segment_inputs(
     images = loaded.images
     if not n_media or images is None:
         return Inputs.text([token for tokens in ids for token in tokens])
-    found: list[Input] = []
+    inputs: list[Input] = []
     numbers = itertools.count(1)
     for run, tokens in zip(runs, ids, strict=True):
-        found += map(Input, tokens)
+        inputs += map(Input, tokens)
         if isinstance(run, Media):
             if checkpoint is not None:
                 checkpoint()
-            found.append(Input(-1, _media_item(loaded, images, run, next(numbers), n_media)))
-    made = Inputs.of(images.multimodal.post_tokenize(found))
+            inputs.append(Input(-1, _media_item(loaded, images, run, next(numbers), n_media)))
+    made = Inputs.of(images.multimodal.post_tokenize(inputs))
     if not 0 <= made.tokens.min() <= made.tokens.max() < loaded.model.n_input_ids:
         raise ModelFormatError("the model's file names tokens that stand around an image and have no embedding")
     return made

@@ -141,15 +141,15 @@ class SteeredRows:
 
 def prepare_masks(step: Step) -> None:
     """Make the token masks for the rows of a step, while the device computes it."""
-    wanted: dict[MaskSource, list[Constraint]] = {}
+    by_maker: dict[MaskSource, list[Constraint]] = {}
     for entry in step.entries:
         sequence = entry.sequence
         if not isinstance(sequence, Generation) or not entry.outputs or not entry.alive:
             continue
         constraint = sequence.constraint
         if constraint is not None and constraint.maker is not None:
-            wanted.setdefault(constraint.maker, []).append(constraint)
-    for maker, constraints in wanted.items():
+            by_maker.setdefault(constraint.maker, []).append(constraint)
+    for maker, constraints in by_maker.items():
         maker.make(constraints)
 
 

@@ -66,18 +66,18 @@ def best_rows(logits: Tensor, k: int) -> Tensor:
     return ops.concat(best, ops.sum_rows(logits), 0)
 
 
-def sparse_row(found: FloatArray, needed: int, n_ids: int) -> tuple[Int32Array, FloatArray] | None:
+def sparse_row(best: FloatArray, needed: int, n_ids: int) -> tuple[Int32Array, FloatArray] | None:
     """Ids and logits that stand for a whole row, given a row of `best_rows`; None where they cannot.
 
-    These are all logits above some value, and `needed` at least, counting tokens below `n_ids` only. The least of those
-    found may have equals that were not found, so it is not among them, unless it is -infinity.
+    These are all logits above some value, and `needed` at least, counting tokens below `n_ids` only. The least of
+    `best` may have equals that are not in it, so it is left out, unless it is -infinity.
     """
-    k = len(found) // 2
-    values = found[k:-1]
+    k = len(best) // 2
+    values = best[k:-1]
     least = values.min()
     above = values > least
-    ids = found[:k][above].astype(np.int32)
-    if np.isnan(found[-1]) or not values.max() < np.inf:
+    ids = best[:k][above].astype(np.int32)
+    if np.isnan(best[-1]) or not values.max() < np.inf:
         return None
     enough = least == -np.inf or np.count_nonzero(ids < n_ids) >= needed
     return (ids, values[above]) if enough else None

@@ -128,9 +128,9 @@ def _below(media: list[MediaIdentity], end: int) -> list[MediaIdentity]:
 
 def _from(media: list[MediaIdentity], begin: int, back: int) -> list[MediaIdentity]:
     """The parts of media spans from input `begin` on, moved back by `back` inputs."""
-    found = []
+    moved = []
     for span in media:
         if span.end > begin:
             first = max(span.begin, begin)
-            found.append(MediaIdentity(first - back, span.end - back, span.offset + first - span.begin, span.hash))
-    return found
+            moved.append(MediaIdentity(first - back, span.end - back, span.offset + first - span.begin, span.hash))
+    return moved

@@ -61,11 +61,11 @@ def with_images_each(prompts: Prompt | Prompts, images: Images | Sequence[Images
         raise ConfigError(
             IMAGES, f" of {len(prompts)} prompts are as many lists, one for each prompt ([] for none)",
         )  # fmt: skip
-    found = []
+    joined = []
     for number, (prompt, each) in enumerate(zip(prompts, lists, strict=True)):
         with about_one("prompts", number):
-            found.append(with_images(prompt, cast(Images, each)))
-    return cast(Prompts, found)
+            joined.append(with_images(prompt, cast(Images, each)))
+    return cast(Prompts, joined)
 
 
 def _checked(images: object) -> Sequence[ImageSource]:
@@ -81,22 +81,22 @@ def _text(text: str) -> list[Segment]:
 
 def _numbered(markers: Sequence[str | None], n: int) -> list[int]:
     """The image of each marker. Markers without a number get the images that no other one names, in order."""
-    wanted = [None if number is None else _number(number) for number in markers]
-    named = {number for number in wanted if number is not None}
+    numbers = [None if number is None else _number(number) for number in markers]
+    named = {number for number in numbers if number is not None}
     beyond = next((number for number in sorted(named) if number >= n), None)
     if beyond is not None:
         raise ConfigError(
             f"the prompt has a marker [img-{beyond}], but ", IMAGES, f" has {_counted(n)}: [img-0] is the first"
         )
     unnamed = [number for number in range(n) if number not in named]
-    n_plain = wanted.count(None)
+    n_plain = numbers.count(None)
     if n_plain != len(unnamed):
         raise ConfigError(
             f"the prompt has {len(markers)} marker{'s' * (len(markers) != 1)} for {_counted(n)}",
             advice=["write [img] for each image", "write [img-0], [img-1] by their numbers", "write no marker at all"],
         )
     left = iter(unnamed)
-    return [next(left) if number is None else number for number in wanted]
+    return [next(left) if number is None else number for number in numbers]
 
 
 def _number(digits: str) -> int:

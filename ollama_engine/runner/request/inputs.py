@@ -241,16 +241,16 @@ class Inputs:
         Text advances by 1 on each axis. A media item has its own positions, and the input behind it continues after its
         `n_positions` (Qwen2-VL, arXiv:2409.12191, section 2.1). The rest of a cut item counts as an item.
         """
-        found = np.tile(np.arange(begin, begin + n, dtype=np.int32), (axes, 1))
+        positions = np.tile(np.arange(begin, begin + n, dtype=np.int32), (axes, 1))
         extra = 0
         for span in self.media:
             first, last = (min(max(edge - begin, 0), n) for edge in (span.begin, span.end))
             if first < last:
                 at = begin + first - span.begin
-                found[:, first:last] = span.begin + extra + span.positions(axes)[:, at : at + last - first]
-            found[:, last:] += np.int32(span.extra_positions)
+                positions[:, first:last] = span.begin + extra + span.positions(axes)[:, at : at + last - first]
+            positions[:, last:] += np.int32(span.extra_positions)
             extra += span.extra_positions
-        return found
+        return positions
 
 
 def spans_between(spans: Iterable[MediaSpan], begin: int, end: int) -> Iterator[MediaSpan]:

@@ -143,12 +143,12 @@ def assemble(
 
 def _media(entries: tuple[StepEntry, ...], begins: list[int]) -> tuple[BatchMedia, ...]:
     """The media items of a batch, by row."""
-    found, row = [], 0
+    media, row = [], 0
     for entry, begin in zip(entries, begins, strict=True):
         for span in spans_between(entry.sequence.inputs.media, begin, begin + entry.n):
-            found.append(BatchMedia(row + span.begin - begin, span.end - span.begin, span.item, span.offset))
+            media.append(BatchMedia(row + span.begin - begin, span.end - span.begin, span.item, span.offset))
         row += entry.n
-    return tuple(found)
+    return tuple(media)
 
 
 def _blocks(media: tuple[BatchMedia, ...], n: int) -> Int32Array | None:

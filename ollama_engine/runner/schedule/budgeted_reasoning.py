@@ -154,16 +154,16 @@ class BudgetedReasoning:
             # Of the tokens that are forced, so none of the answer's.
             self._n += 1
             self._leading.push(token)
-            found = True if self._n == len(self._opening) else None
+            reasons = True if self._n == len(self._opening) else None
         else:
             self._answer(token)
-            found = self._leading.push(token)
-        if found:
+            reasons = self._leading.push(token)
+        if reasons:
             self._answer_tokens.clear()
             self.answer = None if self._make_answer is None else self._make_answer()
             closed = self._finder.feed(self._leading.rest)
             self._enter(_Phase.ANSWER if closed else _Phase.REASONING)
-        elif found is False:
+        elif reasons is False:
             self._enter(_Phase.ANSWER)
 
     @property

@@ -17,7 +17,7 @@ class MarkerFinder:
         self._marker = marker.encode()
         self._token_bytes = token_bytes
         self._tail = b""
-        self.found = False
+        self.has_come = False
 
     def push(self, token: int) -> bool:
         """Whether the marker has come, with this token or before."""
@@ -26,9 +26,9 @@ class MarkerFinder:
     def feed(self, text: bytes) -> bool:
         """`push` for bytes."""
         text = self._tail + text
-        self.found = self.found or self._marker in text
+        self.has_come = self.has_come or self._marker in text
         self._tail = text[-max(len(self._marker) - 1, 4) :]
-        return self.found
+        return self.has_come
 
     @property
     def between(self) -> bool:
@@ -41,7 +41,7 @@ class LeadingMarker:
     """Tells whether an answer begins with `marker`, however it is divided into tokens, and behind line breaks.
 
     Attributes:
-        found: True or False once that is certain, before that None.
+        leads: True or False once that is certain, before that None.
         rest: what the token that completed the marker says behind it.
     """
 
@@ -50,26 +50,26 @@ class LeadingMarker:
         self._token_bytes = token_bytes
         self._text = b""
         self._breaks = 0
-        self.found: bool | None = None
+        self.leads: bool | None = None
         self.rest = b""
 
     @property
     def begun(self) -> bool:
         """Whether part of the marker has come: more than line breaks."""
-        return self.found is None and bool(self._text)
+        return self.leads is None and bool(self._text)
 
     def push(self, token: int) -> bool | None:
-        """`found`, with this token."""
-        if self.found is not None:
-            return self.found
+        """`leads`, with this token."""
+        if self.leads is not None:
+            return self.leads
         self._text += self._token_bytes(token)
         while self._breaks < MOST_BREAKS and self._text.startswith(b"\n") and not self._marker.startswith(self._text):
             self._breaks, self._text = self._breaks + 1, self._text[1:]
         if self._text.startswith(self._marker):
-            self.found, self.rest = True, self._text[len(self._marker) :]
+            self.leads, self.rest = True, self._text[len(self._marker) :]
         elif not self._marker.startswith(self._text):
-            self.found = False
-        return self.found
+            self.leads = False
+        return self.leads
 
 
 def _ends_within_character(text: bytes) -> bool:

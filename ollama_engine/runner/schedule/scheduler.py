@@ -258,11 +258,11 @@ class _PlanBuilder:
                 continue
             # A row of logits was set aside for its first token; those in between ask for none.
             most = min(self.room, self.rows + candidate.certain - 1)
-            wanted = max(0, min(candidate.end - candidate.begin - 1, most))
-            more = min(wanted, max(0, cells))
+            drafted = max(0, min(candidate.end - candidate.begin - 1, most))
+            more = min(drafted, max(0, cells))
             outputs = candidate.outputs(1 + more)
             self.scheduled[i] = run._replace(n=1 + more, outputs=outputs)
-            self.short += wanted - more
+            self.short += drafted - more
             self.room -= more
             self.rows -= max(0, outputs - 1)
             cells -= more

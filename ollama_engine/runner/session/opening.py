@@ -19,18 +19,18 @@ def load_session(
 ) -> Session:
     """The session of a file, its keys and values restored. Arguments and errors: `Engine.load_session`."""
     submission.thread.check_open()
-    found = read_session(path, identity.fingerprint, submission.loaded.model.n_input_ids)
-    if len(found.inputs) > submission.loaded.num_ctx:
+    file = read_session(path, identity.fingerprint, submission.loaded.model.n_input_ids)
+    if len(file.inputs) > submission.loaded.num_ctx:
         raise ContextOverflowError(
-            f"the session has {len(found.inputs)} tokens, but ",
+            f"the session has {len(file.inputs)} tokens, but ",
             Option("num_ctx"),
             f" is {submission.loaded.num_ctx}",
             advice=[("choose a larger ", Option("num_ctx"))],
         )
-    _check_media(found.inputs, submission)
+    _check_media(file.inputs, submission)
     session = Session(engine, submission, identity)
     try:
-        session._restore(found)
+        session._restore(file)
     except BaseException:
         session.close()
         raise

@@ -262,20 +262,20 @@ class Session(NotCopied, Closing):
         file = SessionFile(self._identity.fingerprint, layout, inputs, saved, embeddings)
         write_session(path, file, overwrite=overwrite)
 
-    def _restore(self, found: SessionFile) -> None:
+    def _restore(self, file: SessionFile) -> None:
         """Restore a file. Computes keys and values again where this Engine stores them in another type."""
         with (turn := Lock()):
             self._begin(turn)
-            inputs = found.inputs
+            inputs = file.inputs
             if not len(inputs):
                 return
-            if found.layout != layout_of(self._submission.loaded):
+            if file.layout != layout_of(self._submission.loaded):
                 log.info("a session was saved with another kv_cache_type; its %d tokens are computed", len(inputs))
                 self._complete(inputs, _NOTHING, {})
                 return
             self._inputs = inputs
-            if found.saved.length:
-                self._do(put_back(self._pinned, inputs, found.saved))
+            if file.saved.length:
+                self._do(put_back(self._pinned, inputs, file.saved))
 
     # -- internals -----------------------------------------------------------------------------------------------------
 

@@ -183,4 +183,4 @@ def test_markers_are_found_however_they_are_divided(tokens: Any, found: bool, be
     finder = MarkerFinder("</think>", token_bytes)
     for token in tokens:
         finder.push(token)
-    assert (finder.found, finder.between) == (found, between)
+    assert (finder.has_come, finder.between) == (found, between)
