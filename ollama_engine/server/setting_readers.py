@@ -39,13 +39,13 @@ def device_names(text: str) -> tuple[str, ...]:
 
 def shares(text: str) -> tuple[float, ...]:
     """Shares of devices; none for an empty text."""
-    told = "numbers from 0, such as 3,1, one of them above 0"
+    expected = "numbers from 0, such as 3,1, one of them above 0"
     try:
         numbers = tuple(float(part) for part in texts(text))
     except ValueError:
-        raise ValueError(told) from None
+        raise ValueError(expected) from None
     if numbers and not (min(numbers) >= 0 and 0 < sum(numbers) < math.inf):
-        raise ValueError(told)
+        raise ValueError(expected)
     return numbers
 
 

@@ -71,27 +71,27 @@ class ModelSource(NamedTuple):
     @classmethod
     def of(cls, model: object, projector: str | os.PathLike[str] | None, config: EngineConfig) -> ModelSource:
         """Raises ConfigError for what is no path or name, FileNotFoundError, and what reading the store raises."""
-        found = FoundModel(model.path) if isinstance(model, GGUFFile) else _found(model)
+        named = FoundModel(model.path) if isinstance(model, GGUFFile) else _found(model)
         if projector is not None:
             projector = path_of(projector, "a projector")
-        if found.stored is None:
-            return cls(found.path, projector, config, NO_DEFAULTS)
-        given = own_parameters(found.stored.parameters, ["num_ctx"])
+        if named.stored is None:
+            return cls(named.path, projector, config, NO_DEFAULTS)
+        given = own_parameters(named.stored.parameters, ["num_ctx"])
         if config.num_ctx is None and given:
             config = replace(config, **given)
-        return cls(found.path, projector or found.stored.projector_path, config, ModelDefaults.of(found.stored))
+        return cls(named.path, projector or named.stored.projector_path, config, ModelDefaults.of(named.stored))
 
 
 def _found(model: object) -> FoundModel:
     path = path_of(model, "a model")
     if not isinstance(model, str):
         return FoundModel(path)  # a Path is no name
-    found = find_model(path)
-    if found is None:
+    stored = find_model(path)
+    if stored is None:
         if hint := how_to_get(path):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT) + hint, path)
         return FoundModel(path)  # opening it says what is wrong
-    return found
+    return stored
 
 
 def path_of(given: object, what: str) -> str:
