@@ -29,6 +29,9 @@ HIDDEN = (TokenType.CONTROL, TokenType.UNKNOWN)
 class TextModel(Protocol):
     """The part that differs by kind of vocabulary (BPE, SentencePiece, unigram, WordPiece): ordinary text."""
 
+    keeps_all: bool
+    """Whether each character of a text is in some token, or is spelled by several."""
+
     def encode(self, text: str, *, prefix: bool, checkpoint: Checkpoint = None) -> list[int]:
         """Ids of a text without special tokens. `prefix`: it starts the input or follows a special token."""
 
@@ -77,6 +80,12 @@ class Tokenizer:
     def eog_ids(self) -> frozenset[int]:
         """All ids that end a generation."""
         return self._vocab.eog_ids
+
+    @cached_property
+    def longest_token(self) -> int | None:
+        """Most characters that a token stands for; None where some may vanish, such as white space."""
+        vanishes = not self._model.keeps_all or self._vocab.lstrip_ids or self._vocab.rstrip_ids
+        return None if vanishes else max(map(len, self._vocab.texts), default=1) or 1
 
     @property
     def add_bos(self) -> bool:

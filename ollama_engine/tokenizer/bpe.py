@@ -10,6 +10,7 @@ import numpy as np
 from ollama_engine.errors import ModelFormatError, naming_no_memory
 from ollama_engine.tokenizer._merge import BpeMerger
 from ollama_engine.tokenizer.checkpoint import AT_ONCE, Checkpoint
+from ollama_engine.tokenizer.pretokenizer_table import Rule
 from ollama_engine.tokenizer.vocab import Vocabulary
 
 if TYPE_CHECKING:
@@ -32,6 +33,9 @@ class BpeModel:
         plain = vocab.ordinary.astype(np.uint8)
         unknown = -1 if vocab.unknown_id is None or vocab.spec.byte_level else vocab.unknown_id
         self._merger = BpeMerger(vocab.texts, merges or [], plain, vocab.spec.byte_level, unknown)
+        bytes_there = set(_gpt2_alphabet()) <= {ord(text) for text in vocab.texts if len(text) == 1}
+        drops = any(stage.rule is Rule.KEEP for stage in vocab.spec.stages)
+        self.keeps_all = vocab.spec.byte_level and bytes_there and not drops
         self._byte_of = {code: byte for byte, code in enumerate(_gpt2_alphabet())}
 
     @cached_property

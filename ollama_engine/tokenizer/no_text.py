@@ -16,6 +16,8 @@ __all__ = ["NO_TEXT", "NoText"]
 class NoText:
     """Refuses every text. See `base.TextModel`."""
 
+    keeps_all = True
+
     def encode(self, text: str, *, prefix: bool, checkpoint: Checkpoint = None) -> NoReturn:
         """Raises TokenizerError."""
         raise TokenizerError("this model reads no text, and has no vocabulary; it reads images (Engine.embed_image)")

@@ -46,6 +46,7 @@ class SpmModel(MarkedSpaces):
         spelled = byte_ids(vocab.texts)
         unknown = -1 if vocab.unknown_id is None else vocab.unknown_id
         kinds[spelled[spelled >= 0]] = 0
+        self.keeps_all = True
         self._merger = SpmMerger(vocab.texts, ranks, kinds, spelled, unknown)
         self._add_space_prefix = vocab.add_space_prefix
 

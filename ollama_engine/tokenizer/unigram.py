@@ -37,6 +37,7 @@ class UnigramModel(MarkedSpaces):
         scores = vocab.scores.astype(np.float64)
         worst = float(scores[made > 0].min(initial=0.0))
         unknown = -1 if vocab.unknown_id is None else vocab.unknown_id
+        self.keeps_all = False  # normalizing drops characters, and runs of unknown ones are one token
         self._search = UnigramSearch(vocab.texts, scores, made, spelled, unknown, worst - UNKNOWN_PENALTY)
         self._charsmap = Charsmap(charsmap) if charsmap else None
         self._squeeze = squeeze

@@ -62,6 +62,8 @@ class WordPieceModel:
         # A cache, since texts repeat their words. Two threads may compute the same entry, which does no harm.
         self._ids_of = lru_cache(maxsize=CACHED_WORDS)(self._ids_of_word)
 
+    keeps_all = False
+
     def encode(self, text: str, *, prefix: bool, checkpoint: Checkpoint = None) -> list[int]:
         """`prefix` has no effect: a special token separates words like any other border."""
         ids: list[int] = []

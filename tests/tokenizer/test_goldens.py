@@ -41,6 +41,7 @@ def test_name(name: str) -> None:
     for text, ids in compared.items():
         assert tokenizer.encode(text, add_special=False) == ids, text
         assert find_spec(name).byte_level is False or tokenizer.decode(ids) == text
+        assert tokenizer.longest_token is None or len(text) <= tokenizer.longest_token * len(ids)
     left_out = [text for text in GOLDENS["texts"] if text not in compared]
     assert (len(left_out) > 0) == (name in GOLDENS["left_out"])
     assert len(compared) >= 40

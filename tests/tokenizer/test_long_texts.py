@@ -64,6 +64,7 @@ def test_pieces_that_are_found_as_they_are_taken(name: str, monkeypatch: pytest.
 def test_words_of_a_text_that_is_cut(lowercase: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = {"tokenizer.ggml.tokens": ["[UNK]", "▁a"], "tokenizer.ggml.token_type": [NORMAL, NORMAL]}
     metadata = {"general.architecture": "bert", "tokenizer.ggml.model": "bert", **keys}
+    assert from_metadata(metadata).longest_token is None  # white space vanishes
     model = WordPieceModel(read_vocabulary({**metadata, "tokenizer.ggml.normalizer.lowercase": lowercase}))
     texts = [*wild_texts(4), prose(3_000), "ΑΣ Σ ΑΣ.", "A\u030a e\u0301.\u0301 \u0327\u0301a中\u0301", "İ Σ"]
     expected = [model.words(text) for text in texts]

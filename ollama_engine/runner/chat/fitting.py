@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ollama_engine.chat.template import MessageTemplate
-from ollama_engine.errors import ChatError
+from ollama_engine.errors import ChatError, ContextOverflowError
 from ollama_engine.runner.core.input_processor import prompt_inputs
+from ollama_engine.runner.core.text_room import TextRoom
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.request.inputs import Inputs
 from ollama_engine.segments import Media, Segment, Tokens
@@ -50,9 +51,12 @@ def fitted(
         if checkpoint is not None:
             checkpoint()
         try:
-            chat, n_tokens = _counted(rendered(n_dropped), loaded, checkpoint)
+            chat = rendered(n_dropped)
+            chat, n_tokens = _counted(chat, loaded, checkpoint)
         except ChatError:
             return False
+        except ContextOverflowError:  # without counting
+            n_tokens = loaded.num_ctx + 1
         has_room = n_tokens < loaded.num_ctx
         if has_room or n_dropped == n_turns:
             kept[n_dropped] = chat
@@ -79,9 +83,9 @@ def fewest_dropped(n_turns: int, num_ctx: int, fits: Callable[[int], bool]) -> i
 
 def _counted(chat: RenderedChat, loaded: Loaded, checkpoint: Checkpoint) -> tuple[RenderedChat, int]:
     """(the conversation, with its inputs where it has no images; the number of its tokens)."""
-    prompt = chat.prompt
+    prompt, room = chat.prompt, TextRoom(loaded.num_ctx)
     texts = [segment for segment in prompt if not isinstance(segment, Media)]
     if len(texts) < len(prompt):
-        return chat, len(prompt_inputs(loaded, texts, checkpoint=checkpoint)) if texts else 0
-    inputs = prompt_inputs(loaded, prompt, checkpoint=checkpoint)
+        return chat, len(prompt_inputs(loaded, texts, checkpoint=checkpoint, room=room)) if texts else 0
+    inputs = prompt_inputs(loaded, prompt, checkpoint=checkpoint, room=room)
     return replace(chat, inputs=inputs), len(inputs)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from ollama_engine.runner.core.input_processor import refuse_media
 from ollama_engine.runner.core.submission import Submission
+from ollama_engine.runner.core.text_room import TextRoom
 from ollama_engine.runner.request.answer_count import AnswerCount
 from ollama_engine.runner.request.call import EngineCall
 from ollama_engine.runner.request.channel import RequestChannel, run_or_cancel
@@ -146,7 +147,10 @@ class GenerationCall(EngineCall[list[Completion]]):
         return self._inputs_of(cast(Prompt, self.prompt))
 
     def _inputs_of(self, prompt: Prompt) -> Inputs:
-        return self._submission.inputs(prompt, self._preparing) if self.inputs is None else self.inputs
+        if self.inputs is not None:
+            return self.inputs
+        room = TextRoom.of_prompt(self._submission.loaded.num_ctx, self.options)
+        return self._submission.inputs(prompt, self._preparing, room=room)
 
     def _inputs_at_once(self) -> Inputs | None:
         """The inputs of a prompt that an event loop may wait for, whose errors are raised here; None of another."""

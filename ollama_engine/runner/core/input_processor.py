@@ -16,6 +16,7 @@ from ollama_engine.errors import (
 )
 from ollama_engine.input import Input, MediaItem
 from ollama_engine.multimodal.source import before_message, image_bytes
+from ollama_engine.runner.core.text_room import TextRoom
 from ollama_engine.runner.core.text_runs import run_ids, text_runs
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.media.image_reader import PromptImageReader
@@ -28,17 +29,22 @@ __all__ = ["prompt_inputs", "refuse_encoder", "refuse_media", "segment_ids"]
 
 
 def prompt_inputs(
-    loaded: Loaded, prompt: Prompt, *, add_special: bool = True, several: str = SEVERAL, checkpoint: Checkpoint = None
-) -> Inputs:
+    loaded: Loaded, prompt: Prompt, *, add_special: bool = True, several: str = SEVERAL, checkpoint: Checkpoint = None,
+    room: TextRoom | None = None,
+) -> Inputs:  # fmt: skip
     """The inputs of a prompt: text, token ids or segments. BOS comes first, unless the first segment is Tokens.
 
-    `several`: hint shown when several prompts are passed. An exception of `checkpoint` ends the work.
+    `several`: hint shown when several prompts are passed. An exception of `checkpoint` ends the work. `room`: the
+    context that it is for; None where any length will do.
 
-    Raises ConfigError for another type; TokenizerError for text that the vocabulary cannot express and ids beyond it;
-    ImageError for images that the model cannot take, and UnsupportedInputError for any image where it reads text only.
+    Raises ContextOverflowError as `room` does, and ConfigError for another type. Raises TokenizerError for text that
+    the vocabulary cannot express and ids beyond it, ImageError for images that the model cannot take, and
+    UnsupportedInputError for any image where it reads text only.
     """
     if is_segments(prompt):
-        return _segment_inputs(loaded, prompt, checkpoint, add_special=add_special)
+        return _segment_inputs(loaded, prompt, checkpoint, room, add_special=add_special)
+    if isinstance(prompt, str) and room is not None:
+        prompt = "".join(text for text, _ in room.fitted(loaded.tokenizer, [(prompt, True)]))
     text = cast("str | Sequence[int]", prompt)
     ids = prompt_ids(loaded.tokenizer, text, add_special=add_special, several=several, checkpoint=checkpoint)
     return Inputs.text(_checked(ids, loaded))
@@ -52,7 +58,7 @@ def segment_ids(loaded: Loaded, segments: Sequence[Segment], *, add_special: boo
 
 
 def _segment_inputs(
-    loaded: Loaded, segments: Sequence[Segment], checkpoint: Checkpoint, *, add_special: bool
+    loaded: Loaded, segments: Sequence[Segment], checkpoint: Checkpoint, room: TextRoom | None, *, add_special: bool
 ) -> Inputs:
     """Inputs of segments. An input is an object where there are media only: a long conversation has 100,000 tokens."""
     runs = list(text_runs(segments))
@@ -60,8 +66,13 @@ def _segment_inputs(
     if n_media:
         refuse_media(loaded)
     last = len(runs) - 1
+    if room is not None:
+        texts = [text.text for run in runs if isinstance(run, list) for text in run]
+        room.check(loaded.tokenizer, sum(len(text) for text in texts if isinstance(text, str)))
     ids = [
-        _ids_of_run(loaded, run, checkpoint, begins=add_special and number == 0, ends=add_special and number == last)
+        _ids_of_run(
+            loaded, run, checkpoint, room, begins=add_special and number == 0, ends=add_special and number == last
+        )
         for number, run in enumerate(runs)
     ]
     images = loaded.images
@@ -82,14 +93,18 @@ def _segment_inputs(
 
 
 def _ids_of_run(
-    loaded: Loaded, run: list[Text] | Tokens | Media, checkpoint: Checkpoint, *, begins: bool, ends: bool
-) -> list[int]:
+    loaded: Loaded, run: list[Text] | Tokens | Media, checkpoint: Checkpoint, room: TextRoom | None, *, begins: bool,
+    ends: bool,
+) -> list[int]:  # fmt: skip
     """The ids of texts that follow each other, or those given; of media what comes before them, at a beginning."""
     if isinstance(run, Tokens):
         return _checked(_token_ids(loaded.tokenizer, run), loaded)
     if isinstance(run, Media):
         return run_ids(loaded.tokenizer, [], checkpoint, begins=begins, ends=False)
-    return run_ids(loaded.tokenizer, run, checkpoint, begins=begins, ends=ends)
+    parts: Sequence[tuple[str, bool]] = [(text.text, text.parse_special) for text in run if text.text]
+    if room is not None:
+        parts = room.fitted(loaded.tokenizer, parts)
+    return run_ids(loaded.tokenizer, parts, checkpoint, begins=begins, ends=ends)
 
 
 def _token_ids(tokenizer: Tokenizer, tokens: Tokens) -> list[int]:

@@ -12,6 +12,7 @@ from ollama_engine.errors import (
 )
 from ollama_engine.runner.core.image_runs import check_image_runs
 from ollama_engine.runner.core.input_processor import refuse_encoder
+from ollama_engine.runner.core.text_room import CUT, LARGER, LET_CUT, NUM_CTX, SHORTEN
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.request.channel import RequestChannel
 from ollama_engine.runner.request.inputs import Inputs
@@ -29,12 +30,8 @@ from ollama_engine.sample import Sampler, SamplingParams
 
 __all__ = ["new_generation", "new_scoring"]
 
-NUM_CTX = Option("num_ctx")
-SHORTEN, REWIND = "shorten it", "append less or rewind it"
-LARGER = ("choose a larger ", NUM_CTX)
+REWIND = "append less or rewind it"
 _USUAL = RequestOptions()
-CUT = ("let it be cut with ", Option("on_overflow", "truncate"), " or ", Option("on_overflow", "shift"))
-LET_CUT = ("let it be cut: leave ", Option("truncate_prompt"), " out")
 
 
 def new_generation(

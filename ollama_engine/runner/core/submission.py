@@ -13,6 +13,7 @@ from ollama_engine.runner.core.fork_options import NOTHING_YET, Answered, fork_o
 from ollama_engine.runner.core.input_processor import prompt_inputs
 from ollama_engine.runner.core.new_requests import new_generation
 from ollama_engine.runner.core.reasoning import budgeted_reasoning
+from ollama_engine.runner.core.text_room import TextRoom
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.request.answer_options import AnswerKeywords, chosen_params, request_keywords
 from ollama_engine.runner.request.channel import RequestChannel, run_or_cancel
@@ -50,16 +51,19 @@ class Submission:
         self._making = Lock()
 
     def inputs(
-        self, prompt: Prompt, preparing: Preparing | None = None, *, add_special: bool = True, several: str = SEVERAL
-    ) -> Inputs:
-        """The inputs of a prompt. `several`: hint shown when several prompts are passed.
+        self, prompt: Prompt, preparing: Preparing | None = None, *, add_special: bool = True, several: str = SEVERAL,
+        room: TextRoom | None = None,
+    ) -> Inputs:  # fmt: skip
+        """The inputs of a prompt. `several`: hint shown when several prompts are passed. `room`: see `prompt_inputs`.
 
         Raises what `preparing` says, and errors about the prompt; but ClosedError first, because a closed engine has no
         tokenizer.
         """
         self.thread.check_open()
         checkpoint = None if preparing is None else preparing.check
-        return prompt_inputs(self.loaded, prompt, add_special=add_special, several=several, checkpoint=checkpoint)
+        return prompt_inputs(
+            self.loaded, prompt, add_special=add_special, several=several, checkpoint=checkpoint, room=room
+        )
 
     def make(
         self, inputs: Inputs, params: SamplingParams, options: RequestOptions, channel: RequestChannel, *,

@@ -22,13 +22,12 @@ def text_runs(segments: Sequence[Segment]) -> Iterator[list[Text] | Tokens | Med
 
 
 def run_ids(
-    tokenizer: Tokenizer, texts: Sequence[Text], checkpoint: Checkpoint, *, begins: bool, ends: bool
+    tokenizer: Tokenizer, parts: Sequence[tuple[str, bool]], checkpoint: Checkpoint, *, begins: bool, ends: bool
 ) -> list[int]:
-    """The ids of texts, with BOS where they begin the prompt and EOS where they end it.
+    """The ids of texts (text, parse_special), with BOS where they begin the prompt and EOS where they end it.
 
     A template may have written BOS itself; there is only one.
     """
-    parts = [(text.text, text.parse_special) for text in texts if text.text]
     ids = tokenizer.encode_parts(parts, add_special=begins or ends, checkpoint=checkpoint)
     if begins or ends:
         n_bos = int(tokenizer.add_bos and tokenizer.bos_id is not None)

@@ -34,7 +34,8 @@ class Embedding:
 
     Attributes:
         vector: float32 [dim]; with pooling "none" [n_tokens, dim], one for each token.
-        prompt_tokens: tokens of the text, special ones included.
+        prompt_tokens: tokens of the text, special ones included; of one that no context of num_ctx tokens could hold,
+            those of its beginning.
         dropped_tokens: tokens of these cut from the end, because the text had more than num_ctx.
     """
 

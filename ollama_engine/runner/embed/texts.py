@@ -10,6 +10,7 @@ import numpy as np
 from ollama_engine.config import Pooling
 from ollama_engine.errors import ConfigError, ContextOverflowError, Option, TokenizerError, UnsupportedInputError
 from ollama_engine.runner.core.input_processor import prompt_inputs
+from ollama_engine.runner.core.text_room import TextRoom
 from ollama_engine.runner.embed.tokenized_text import TokenizedText
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.request.prompts import Prompt, about_one, has_media
@@ -20,6 +21,11 @@ __all__ = ["EmbedTexts", "TooLong"]
 TooLong = Literal["error", "truncate"]
 
 NUM_CTX = Option("num_ctx")
+ADVICE = (
+    "shorten it",
+    ("choose a larger ", NUM_CTX, " where the model can take it"),
+    ("let it be cut with ", Option("on_overflow", "truncate")),
+)
 
 
 class EmbedTexts:
@@ -50,7 +56,9 @@ class EmbedTexts:
     def _text(self, text: Prompt, pooling: Pooling, too_long: TooLong, checkpoint: Checkpoint) -> TokenizedText:
         if has_media(text):
             raise UnsupportedInputError("embeddings are of texts; leave the images out")
-        inputs = prompt_inputs(self._loaded, text, several="several texts go into a list", checkpoint=checkpoint)
+        inputs = prompt_inputs(
+            self._loaded, text, several="several texts go into a list", checkpoint=checkpoint, room=self._room(too_long)
+        )
         ids = inputs.tokens.tolist()
         self._check(ids)
         fitted = self._fitted(ids, self._loaded.num_ctx, too_long)
@@ -59,6 +67,7 @@ class EmbedTexts:
     def _query(self, query: str, checkpoint: Checkpoint) -> list[int]:
         if not isinstance(query, str):
             raise ConfigError(f"query and documents are texts (str), got {type(query).__name__}")
+        self._room("error").check(self._loaded.tokenizer, len(query), "the query")
         ids = self._loaded.tokenizer.encode(query, checkpoint=checkpoint)
         if ids:
             self._check(ids)
@@ -71,13 +80,18 @@ class EmbedTexts:
         tokenizer = self._loaded.tokenizer
         if not isinstance(document, str):
             raise ConfigError(f"query and documents are texts (str), got {type(document).__name__}")
-        second = tokenizer.encode(document, checkpoint=checkpoint)
+        fitted = self._room(too_long).fitted(tokenizer, [(document, True)], "a text")
+        second = tokenizer.encode("".join(text for text, _ in fitted), checkpoint=checkpoint)
         # Both have the begin token; the second text keeps its end only.
         second = second[1 if tokenizer.add_bos and tokenizer.bos_id is not None else 0 :]
         self._check(first + second)
         cut = self._fitted(second, self._loaded.num_ctx - len(first), too_long, f"after a query of {len(first)}, ")
         tokens = np.array(first + cut, dtype=np.int32)
         return TokenizedText(tokens, "rank", len(first) + len(second), len(first) if types else None)
+
+    def _room(self, too_long: TooLong) -> TextRoom:
+        num_ctx = self._loaded.num_ctx
+        return TextRoom(num_ctx, first=num_ctx) if too_long == "truncate" else TextRoom(num_ctx, advice=ADVICE)
 
     def _check(self, ids: Sequence[int]) -> None:
         n_vocab = self._loaded.model.n_vocab
@@ -97,11 +111,7 @@ class EmbedTexts:
                 f"{after}a text has {len(ids)} tokens, but ",
                 NUM_CTX,
                 f" is {limit}",
-                advice=[
-                    "shorten it",
-                    ("choose a larger ", NUM_CTX, " where the model can take it"),
-                    ("let it be cut with ", Option("on_overflow", "truncate")),
-                ],
+                advice=ADVICE,
             )
         end = ids[-1:] if self._loaded.tokenizer.add_eos and ids[-1] == self._loaded.tokenizer.eos_id else []
         if room <= len(end):

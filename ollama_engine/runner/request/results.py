@@ -20,7 +20,8 @@ class Usage:
     """Tokens and times of a request. Seconds are wall-clock time, to the microsecond.
 
     Attributes:
-        prompt_tokens: tokens of the prompt as it was given, dropped ones included.
+        prompt_tokens: tokens of the prompt as it was given, dropped ones included; of a text that no context of num_ctx
+            tokens could hold without what was cut before it was tokenized.
         completion_tokens: sampled tokens, without the one that ended the generation.
         cached_tokens: prompt tokens whose keys and values were in the cache already.
         queue_seconds: time in the queue, waiting for the engine.

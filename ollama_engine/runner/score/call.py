@@ -10,6 +10,7 @@ from ollama_engine.input import FloatArray
 from ollama_engine.runner.core.input_processor import refuse_encoder
 from ollama_engine.runner.core.new_requests import new_scoring
 from ollama_engine.runner.core.submission import Submission
+from ollama_engine.runner.core.text_room import TextRoom
 from ollama_engine.runner.request.call import EngineCall
 from ollama_engine.runner.request.inputs import Inputs
 from ollama_engine.runner.request.options import RequestOptions
@@ -120,7 +121,9 @@ class LogitsCall(EngineCall[FloatArray]):
         self._rows: FloatArray | None = None
 
     def hand_in(self) -> None:
-        inputs = self._submission.inputs(self._prompt, several="logits takes one prompt at a time")
+        inputs = self._submission.inputs(
+            self._prompt, several="logits takes one prompt at a time", room=TextRoom(self._submission.loaded.num_ctx)
+        )
         self._submission.thread.submit(new_scoring(self._submission.loaded, inputs, self.channel()))
 
     def take(self, number: int, event: Chunk | Result) -> None:

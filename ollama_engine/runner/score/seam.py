@@ -16,6 +16,7 @@ from typing import cast
 
 from ollama_engine.errors import ConfigError
 from ollama_engine.runner.core.input_processor import prompt_inputs
+from ollama_engine.runner.core.text_room import TextRoom
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.request.inputs import Inputs
 from ollama_engine.runner.request.prompts import Prompt, about_one, is_segments, prompt_ids
@@ -79,12 +80,17 @@ def _tokens(
     loaded: Loaded, head: Prompt, inputs: Inputs, moved: str, continuation: Continuation, checkpoint: Checkpoint
 ) -> list[int]:
     if not isinstance(continuation, str):
-        given = _ids(loaded, continuation)
-    elif isinstance(head, str):
+        return _not_empty(_ids(loaded, continuation))
+    TextRoom(loaded.num_ctx).check(loaded.tokenizer, len(moved) + len(continuation), "a continuation")
+    if isinstance(head, str):
         given = _behind(loaded.tokenizer, head, inputs, moved + continuation, checkpoint)
     else:
         text = moved + continuation
         given = loaded.tokenizer.encode(text, add_special=False, continues=True, checkpoint=checkpoint)
+    return _not_empty(given)
+
+
+def _not_empty(given: list[int]) -> list[int]:
     if not given:
         raise ConfigError("a continuation has at least one token, got an empty one")
     return given
@@ -107,7 +113,7 @@ def _behind(tokenizer: Tokenizer, head: str, inputs: Inputs, text: str, checkpoi
 
 def _without_end(loaded: Loaded, prompt: Prompt, checkpoint: Checkpoint) -> Inputs:
     """The inputs of a prompt, without the EOS that some vocabularies put behind a text."""
-    inputs = prompt_inputs(loaded, prompt, several=ONE_PROMPT, checkpoint=checkpoint)
+    inputs = prompt_inputs(loaded, prompt, several=ONE_PROMPT, checkpoint=checkpoint, room=TextRoom(loaded.num_ctx))
     ends_in_text = isinstance(prompt, str) or (len(prompt) > 0 and isinstance(cast(object, prompt[-1]), Text))
     if ends_in_text and loaded.tokenizer.add_eos and loaded.tokenizer.eos_id is not None:
         return inputs.part(0, len(inputs) - 1)

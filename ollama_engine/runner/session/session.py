@@ -15,6 +15,7 @@ from ollama_engine.not_copied import NotCopied
 from ollama_engine.runner.core.engine_core import EngineCore
 from ollama_engine.runner.core.submission import Submission
 from ollama_engine.runner.core.tasks import End, EngineTask, Release
+from ollama_engine.runner.core.text_room import TextRoom
 from ollama_engine.runner.request.answer_options import AnswerKeywords, answer_options
 from ollama_engine.runner.request.astream import AsyncStream
 from ollama_engine.runner.request.channel import CancelFlag, RequestChannel, arun_or_cancel, run_or_cancel
@@ -107,7 +108,7 @@ class Session(NotCopied, Closing):
             self._begin(turn)
             refuse_answer_options(options)
             preparing = Preparing(CancelFlag(), RequestOptions.of(options).timeout)
-            added = self._added(with_images(prompt, images), preparing)
+            added = self._added(with_images(prompt, images), preparing, options)
             if len(added):
                 self._complete(self._inputs.join(added), _NOTHING, options, preparing)
 
@@ -138,9 +139,9 @@ class Session(NotCopied, Closing):
             prompt, flag = with_images(prompt, images), CancelFlag()
             preparing = Preparing(flag, RequestOptions.of(options).timeout)
             if has_media(prompt) or is_long([prompt]):
-                added = await arun_or_cancel(flag, asyncio.to_thread, self._added, prompt, preparing)
+                added = await arun_or_cancel(flag, asyncio.to_thread, self._added, prompt, preparing, options)
             else:
-                added = self._added(prompt, preparing)
+                added = self._added(prompt, preparing, options)
             if len(added):
                 await self._acomplete(self._inputs.join(added), _NOTHING, options, preparing)
 
@@ -160,8 +161,10 @@ class Session(NotCopied, Closing):
         run_or_cancel(stream.channel, self._stream, params, options, stream.channel)
         return stream
 
-    def _added(self, prompt: Prompt, preparing: Preparing) -> Inputs:
-        return self._submission.inputs(prompt, preparing, add_special=not len(self._inputs), several=ONE_BY_ONE)
+    def _added(self, prompt: Prompt, preparing: Preparing, options: RequestKeywords) -> Inputs:
+        room = TextRoom.of_prompt(self._submission.loaded.num_ctx, RequestOptions.of(options))
+        first = not len(self._inputs)
+        return self._submission.inputs(prompt, preparing, add_special=first, several=ONE_BY_ONE, room=room)
 
     def _stream(self, params: SamplingParams | None, keywords: Mapping[str, Any], channel: RequestChannel) -> None:
         with (turn := Lock()):
