@@ -18,6 +18,7 @@
     tokens               tokenize     detokenize     token_bytes
     what it is           info         config         memory, plan_memory, devices
     what it is doing     metrics      slots          steps, trace
+    steering             cancel       set_priority   of requests that are in the engine, whoever made them
     its end              close        closed
 
 Answers, scores and vectors come by an `EngineCall` (runner/request/call.py); each family of methods is a module of its
@@ -44,6 +45,7 @@ from ollama_engine.runner.core.engine_thread import EngineThread
 from ollama_engine.runner.core.input_processor import segment_ids
 from ollama_engine.runner.core.methods import GenerateMethods
 from ollama_engine.runner.core.submission import Submission
+from ollama_engine.runner.core.tasks import EngineTask
 from ollama_engine.runner.embed.image_methods import ImageMethods
 from ollama_engine.runner.embed.methods import EmbedMethods
 from ollama_engine.runner.load.loading import Loaded, load
@@ -211,6 +213,23 @@ class Engine(
         """The requests that are in the engine now, the oldest first."""
         self._open()
         return self._core.queue.slots()
+
+    def cancel(self, request: int) -> bool:
+        """End a request of any caller, by its number in `slots`: its caller gets a ClosedError. False where it is not
+        there any more.
+        """
+        self._open()
+        return self._core.queue.cancel(request)
+
+    def set_priority(self, request: int, priority: int) -> bool:
+        """Change the priority of a request of any caller, by its number in `slots`. Waits for the step in flight.
+
+        False where the request is not there any more. Raises ConfigError for a priority out of range.
+        """
+        self._open()
+        task = EngineTask(lambda core: core.queue.set_priority(request, priority))
+        self._engine_thread.do(task)
+        return task.result()
 
     def steps(self, last: int = 256) -> list[StepRecord]:
         """The latest steps, the oldest first: their tokens, and when each phase began and ended."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ray.exceptions import RayActorError
 from ray.serve.exceptions import DeploymentUnavailableError
 
-from ollama_engine.errors import ClosedError, EngineBusyError, ModelProcessError
+from ollama_engine.errors import ClosedError, ConfigError, EngineBusyError, ModelProcessError
 from ollama_engine.ray.prompt_chain import prompt_chain
 from ollama_engine.server.isolation.called_model import CalledModel, chunk_of
 from ollama_engine.server.isolation.codec import decode
@@ -98,6 +98,10 @@ class ReplicaModel(CalledModel):
     async def slots(self) -> list[SlotInfo]:
         """The requests in all replicas."""
         return [slot for slots in await self._of_all("slots") for slot in slots]
+
+    async def steer(self, request: int, priority: int | None) -> bool:
+        """Raises ConfigError: each replica numbers its own requests, and they come and go."""
+        raise ConfigError("requests of replicas are not steered: their numbers are those of each replica")
 
     async def steps(self, last: int) -> list[StepRecord]:
         """The latest steps of each replica, one replica after the other."""

@@ -20,7 +20,7 @@ from ollama_engine.server.json_reading import AT_ONCE, read_json
 
 __all__ = ["JsonBodies", "JsonRoute"]
 
-APIS = ("/api/", "/v1/", "/tokenize", "/detokenize", "/apply-template", "/rerank")
+APIS = ("/api/", "/v1/", "/tokenize", "/detokenize", "/apply-template", "/rerank", "/slots")
 JSON = (b"content-type", b"application/json")
 
 
@@ -41,7 +41,7 @@ def is_json(scope: Scope) -> bool:
     """Whether a request's body is JSON."""
     path: str = scope["path"]
     uploads = path.startswith(("/api/blobs/", "/v1/audio/"))
-    return scope["method"] in ("POST", "PUT", "DELETE") and path.startswith(APIS) and not uploads
+    return scope["method"] in ("POST", "PUT", "PATCH", "DELETE") and path.startswith(APIS) and not uploads
 
 
 class JsonRequest(Request):

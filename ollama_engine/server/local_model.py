@@ -80,6 +80,11 @@ class LocalModel(ModelBase):
     async def slots(self) -> list[SlotInfo]:
         return self.engine.slots()
 
+    async def steer(self, request: int, priority: int | None) -> bool:
+        if priority is None:
+            return self.engine.cancel(request)
+        return await asyncio.to_thread(self.engine.set_priority, request, priority)
+
     async def steps(self, last: int) -> list[StepRecord]:
         return self.engine.steps(last)
 

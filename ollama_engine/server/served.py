@@ -118,6 +118,9 @@ class ServedModel(Protocol):
     async def slots(self) -> list[SlotInfo]:
         """`Engine.slots`."""
 
+    async def steer(self, request: int, priority: int | None) -> bool:
+        """`Engine.set_priority`, or `Engine.cancel` where the priority is None."""
+
     async def steps(self, last: int) -> list[StepRecord]:
         """`Engine.steps`."""
 

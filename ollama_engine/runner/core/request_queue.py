@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ollama_engine.errors import ClosedError, ContextOverflowError, DeadlineError, Option, short_of_memory
 from ollama_engine.runner.core.gap_turns import GapTurns, arrival, is_fair
@@ -95,6 +96,26 @@ class RequestQueue:
         held = [sequence.slot for sequence in self.running.values()]
         assert sorted(slot for slot in held if slot is not None) == live, "running sequences and live histories"
         assert len(self.running) <= self._parallel, "sequences that run"
+
+    # -- steering ------------------------------------------------------------------------------------------------------
+
+    def cancel(self, key: int) -> bool:
+        """Have the next sweep end a request; False where there is none of this number. Any thread may ask."""
+        request = next((request for request in self if request.key == key), None)
+        if request is not None:
+            request.channel.cancelled = True
+        return request is not None
+
+    def set_priority(self, key: int, priority: int) -> bool:
+        """Change a request's priority, and its place in the line. False where there is none of this number."""
+        request = next((request for request in self if request.key == key), None)
+        if request is None:
+            return False
+        request.options = replace(request.options, priority=priority)
+        if key not in self.running:
+            self.waiting.remove(request)
+            self._queue(request)
+        return True
 
     # -- coming --------------------------------------------------------------------------------------------------------
 

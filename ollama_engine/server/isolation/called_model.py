@@ -97,6 +97,10 @@ class CalledModel(ModelBase):
         found: list[SlotInfo] = await self._call("slots")
         return found
 
+    async def steer(self, request: int, priority: int | None) -> bool:
+        found: bool = await self._call("steer", request, priority)
+        return found
+
     async def steps(self, last: int) -> list[StepRecord]:
         found: list[StepRecord] = await self._call("steps", last)
         return found

@@ -24,8 +24,8 @@ from ollama_engine.server.streaming import streamed
 
 __all__ = ["CALLS", "call_method", "last_line", "lines", "runner_app", "start"]
 
-CALLS = ("embed", "rank", "tokenize", "detokenize", "token_bytes", "apply_template", "metrics", "slots", "steps",
-         "trace")  # fmt: skip
+CALLS = ("embed", "rank", "tokenize", "detokenize", "token_bytes", "apply_template", "metrics", "slots", "steer",
+         "steps", "trace")  # fmt: skip
 """Methods of ServedModel that have one result."""
 
 STREAMS = ("generate", "chat")

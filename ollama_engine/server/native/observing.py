@@ -14,6 +14,7 @@ from ollama_engine.server.errors import ApiError
 from ollama_engine.server.json_bodies import JsonRoute
 from ollama_engine.server.local_model import plain
 from ollama_engine.server.native.metrics import ModelsCollector
+from ollama_engine.server.native.schemas import PriorityRequest
 from ollama_engine.server.served import ServedModel
 from ollama_engine.server.service import Service, service_of
 
@@ -70,13 +71,40 @@ async def slots(service: TheService, model: str | None = None) -> JSONResponse:
     return JSONResponse(rows)
 
 
+@router.delete("/slots/{request}")
+async def cancel(service: TheService, request: int, model: str | None = None) -> dict[str, Any]:
+    """End a request of any client, by its number in /slots: that client gets an error."""
+    return await _steered(service, request, model, None)
+
+
+@router.patch("/slots/{request}")
+async def reprioritize(
+    service: TheService, request: int, body: PriorityRequest, model: str | None = None
+) -> dict[str, Any]:
+    """Change the priority of a request of any client."""
+    return await _steered(service, request, model, body.priority)
+
+
+async def _steered(service: Service, request: int, name: str | None, priority: int | None) -> dict[str, Any]:
+    model = _only(service, name)
+    if not await model.steer(request, priority):
+        raise ApiError(404, f"request {request} is not in the engine of '{model.stored.name}'", param="request")
+    done = {"cancelled": True} if priority is None else {"priority": priority}
+    return {"id": request, "model": model.stored.name, **done}
+
+
 @router.get("/trace")
 async def trace(service: TheService, model: str | None = None) -> Response:
     """The timeline of a model's latest steps and requests, for a trace viewer (Perfetto, Chrome's)."""
-    models = _loaded(service, model)
+    return Response(await _only(service, model).trace(), media_type="application/json")
+
+
+def _only(service: Service, name: str | None) -> ServedModel:
+    """The loaded model of a name, or the only one. Raises ApiError, and ModelNotFoundError."""
+    models = _loaded(service, name)
     if len(models) != 1:
         raise ApiError(400, f"model: name one, for {len(models)} are loaded", param="model")
-    return Response(await models[0].trace(), media_type="application/json")
+    return models[0]
 
 
 def _loaded(service: Service, name: str | None) -> list[ServedModel]:

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from ollama_engine.server.requests.schemas import ChatMessage, Schema
 
-__all__ = ["DetokenizeRequest", "RankRequest", "TemplateRequest", "TokenizeRequest"]
+__all__ = ["DetokenizeRequest", "PriorityRequest", "RankRequest", "TemplateRequest", "TokenizeRequest"]
 
 MODEL = "which model; the one that is loaded where this is left out"
 
@@ -50,3 +50,9 @@ class RankRequest(NativeRequest):
     documents: list[str | dict[str, Any]] = Field(min_length=1, description='texts, or objects with "text"')
     top_n: int | None = Field(None, ge=1, description="give the best of them only")
     return_documents: bool = Field(False, description="give the texts too")
+
+
+class PriorityRequest(Schema):
+    """PATCH /slots/ID."""
+
+    priority: int = Field(ge=-(2**31), lt=2**31, description="0 by default; higher ones are served first")

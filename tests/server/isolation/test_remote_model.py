@@ -151,6 +151,8 @@ def test_looking_inside(text_models: Pair) -> None:
         assert set(metrics) == set(await text_models.local.metrics())
         assert (await text_models.remote.steps(5))[-1].spans
         assert "traceEvents" in await text_models.remote.trace()
+        for priority in (None, 1):
+            assert not await text_models.remote.steer(10**6, priority)
         assert text_models.remote.facts == text_models.local.facts
 
     text_models.run(ask())

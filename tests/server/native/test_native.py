@@ -148,3 +148,34 @@ def test_rerank_orders_by_the_models_scores(tmp_path: Path) -> None:
         (best,) = ask(address, "/v1/rerank", **body, top_n=1, return_documents=True)["results"]
         assert best["document"]["text"] == documents[order[0]]
         assert post(address, {"model": "demo", "query": "a", "documents": ["b"]}, "/rerank").status_code == 400
+
+
+def test_requests_are_steered_by_whoever_may_ask(tmp_path: Path) -> None:
+    """A request of one client is looked at, moved and ended by another; both need a key."""
+    settings = ServerSettings(models=tmp_path, api_keys=("one", "two"), shutdown_timeout=5)
+    endless = {"model": "demo", "prompt": "One day", "raw": True, "format": {"type": "string", "minLength": 100_000},
+               "options": {"num_predict": -1}}  # fmt: skip
+    with running(create_app(settings)) as address:
+        one, two = (httpx.Client(base_url=address, headers={"x-api-key": key}, timeout=60) for key in ("one", "two"))
+        with one, two, one.stream("POST", "/api/generate", json=endless) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            (slot,) = two.get("/slots").json()
+            path = f"/slots/{slot['id']}"
+            for refused in (httpx.delete(address + path), httpx.patch(address + path, json={"priority": 1})):
+                assert refused.status_code == 401
+            assert two.patch(path, json={"priority": 3}).json() == {
+                "id": slot["id"],
+                "model": "demo:latest",
+                "priority": 3,
+            }
+            assert [row["priority"] for row in two.get("/slots").json()] == [3]
+            assert two.get("/page/live").json()["models"][0]["requests"][0]["priority"] == 3
+            assert two.patch(path, json={"priority": 1 << 40}).status_code == 400
+            assert two.patch(path, json={}).status_code == 400
+            gone = two.delete("/slots/999999", params={"model": "demo"})
+            assert (gone.status_code, gone.json()["error"]["param"]) == (404, "request")
+            assert two.delete(path).json() == {"id": slot["id"], "model": "demo:latest", "cancelled": True}
+            *_, last = lines
+            assert "cancelled" in json.loads(last)["error"]
+            assert two.get("/slots").json() == []

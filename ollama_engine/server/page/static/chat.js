@@ -3,6 +3,7 @@
 
 const $ = (id) => document.getElementById(id);
 const KEY = "ollama_engine.model";
+const API_KEY = "ollama_engine.key";
 const conversation = [];
 let images = [];
 let running = null;
@@ -19,11 +20,23 @@ function say(text, bad = false) {
   $("status").className = bad ? "error" : "";
 }
 
+// The server's answer. Where it wants a key, whoever sits here is asked for one, which is kept until the tab is closed.
+async function ask(path, options = {}, mayPrompt = true) {
+  const key = sessionStorage.getItem(API_KEY);
+  const headers = { ...options.headers, ...(key ? { Authorization: `Bearer ${key}` } : {}) };
+  const answer = await fetch(path, { ...options, headers });
+  if (answer.status !== 401 || !mayPrompt) return answer;
+  const given = window.prompt("This server asks for an API key.");
+  if (!given) return answer;
+  sessionStorage.setItem(API_KEY, given.trim());
+  return ask(path, options, false);
+}
+
 // -- models ----------------------------------------------------------------------------------------------------------
 
 async function loadModels() {
   try {
-    const answer = await fetch("/api/tags");
+    const answer = await ask("/api/tags");
     if (!answer.ok) throw new Error(await errorOf(answer));
     const names = (await answer.json()).models.map((model) => model.name);
     for (const packaged of ["demo:latest", "demo-vision:latest"]) if (!names.includes(packaged)) names.push(packaged);
@@ -136,7 +149,7 @@ async function answer() {
   say("Waiting for the model …");
   const found = { content: "", thinking: "", calls: [], began: performance.now(), first: 0, last: null };
   try {
-    const reply = await fetch("/api/chat", {
+    const reply = await ask("/api/chat", {
       method: "POST",
       headers: { "Content-Type": "application/json" },
       body: JSON.stringify(request()),

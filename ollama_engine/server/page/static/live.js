@@ -17,21 +17,66 @@ function rateOf(model, request, now) {
   return before.rate;
 }
 
+// A request's row stays the same element while the request lives: a button that is replaced takes no click.
+const rows = new Map();
+const COLUMNS = 7;
+
+async function steer(model, id, method, body) {
+  const path = `/slots/${id}?model=${encodeURIComponent(model)}`;
+  try {
+    const answer = await ask(path, { method, headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+    if (!answer.ok) throw new Error(await errorOf(answer));
+    say("");
+  } catch (error) {
+    say(`Request ${id} goes on as it was: ${error.message}`, true);
+  }
+}
+
+function button(text, title, act) {
+  const made = element("button", "steer", text);
+  made.type = "button";
+  made.title = title;
+  made.setAttribute("aria-label", title);
+  made.addEventListener("click", act);
+  return made;
+}
+
+function newRow(model, id) {
+  const row = element("tr");
+  for (let column = 0; column < COLUMNS; column++) row.append(element("td"));
+  const change = (by) => () => steer(model, id, "PATCH", { priority: Number(row.dataset.priority) + by });
+  const steering = element("td");
+  steering.append(
+    button("−", `Lower the priority of request ${id}`, change(-1)), element("span", "priority"),
+    button("+", `Raise the priority of request ${id}`, change(1)),
+    button("×", `End request ${id}`, () => steer(model, id, "DELETE")),
+  );
+  row.append(steering);
+  return row;
+}
+
 function showRequests(model, now) {
-  const body = document.querySelector("#requests tbody");
-  body.replaceChildren(...model.requests.map((request) => {
+  const shown = model.requests.map((request) => {
     const rate = rateOf(model.name, request, now);
-    const cells = [
+    const texts = [
       request.id, request.state, request.prompt_tokens, request.cached_tokens, request.completion_tokens,
       rate === null ? "" : rate.toFixed(1), request.seconds.toFixed(1),
     ];
-    const row = document.createElement("tr");
-    row.append(...cells.map((text) => element("td", "", text)));
-    return row;
-  }));
-  if (!model.requests.length) {
+    const key = `${model.name} ${request.id}`;
+    const row = rows.get(key) ?? newRow(model.name, request.id);
+    texts.forEach((text, column) => { row.children[column].textContent = text; });
+    row.dataset.priority = request.priority;
+    row.querySelector(".priority").textContent = request.priority;
+    return [key, row];
+  });
+  rows.clear();
+  for (const [key, row] of shown) rows.set(key, row);
+  const body = document.querySelector("#requests tbody");
+  for (const row of [...body.children]) if (![...rows.values()].includes(row)) row.remove();
+  body.append(...shown.map(([, row]) => row).filter((row) => row.parentNode !== body));
+  if (!shown.length) {
     const none = element("td", "", "none");
-    none.colSpan = 7;
+    none.colSpan = COLUMNS + 1;
     body.append(element("tr"));
     body.lastChild.append(none);
   }
@@ -66,7 +111,7 @@ async function look() {
   if (document.visibilityState === "visible" && !$("live").hidden) {
     try {
       const after = steps.length ? steps[steps.length - 1].at : 0;
-      const answer = await fetch(`/page/live?after=${after}`);
+      const answer = await ask(`/page/live?after=${after}`, {}, false);
       if (answer.ok) {
         const { models } = await answer.json();
         const model = models.find(({ name }) => name === $("model").value) ?? models[0];
