@@ -36,6 +36,7 @@ ARCHITECTURES = (
     Registration("gemma2", "gemma2:Gemma2", "gemma"),
     Registration("gemma3", "gemma3.model:Gemma3", "gemma"),
     Registration("gpt-oss", "gpt_oss:GptOss", "gpt_oss"),
+    Registration("lfm2", "lfm2:Lfm2", "lfm2"),
     Registration("llama", "llama:Llama", "llama"),
     Registration("llama4", "llama4.model:Llama4", "llama4"),
     Registration("llava", "llava.model:Llava", "llava"),

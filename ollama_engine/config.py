@@ -42,6 +42,7 @@ RANGES: Mapping[str, tuple[int, int]] = {
     "main_gpu": (0, 1 << 16),
     "cpu_experts": (0, 1 << 16),
     "image_cache_bytes": (0, 1 << 48),
+    "state_cache_bytes": (0, 1 << 48),
 }
 """First and last value of each option that is a whole number."""
 
@@ -113,6 +114,13 @@ class EngineConfig:
     image_cache_bytes: int = field(
         default=512 << 20,
         metadata={"help": "host memory in bytes for embeddings of images, so that an image is encoded once [>= 0]"},
+    )
+    state_cache_bytes: int = field(
+        default=512 << 20,
+        metadata={
+            "help": "memory in bytes for checkpoints of recurrent models, where prompts that begin alike go on; "
+            "at least one for each of `parallel` [>= 0]"
+        },
     )
     mmap: bool = field(default=True, metadata={"help": "read weights from the mapped file, instead of a copy of it"})
     verify: bool = field(default=False, metadata={"help": "check the cache's bookkeeping after every step (slow)"})

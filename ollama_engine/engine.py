@@ -95,6 +95,8 @@ class Engine(
         kv_cache_type: element type of keys and values: "f32", "f16", "bf16", "q8_0" or "q4_0".
         image_cache_bytes: host memory for embeddings of images, so that an image is encoded once. The least
             recently used go first; an image that is needed again is encoded again.
+        state_cache_bytes: memory for checkpoints of recurrent models (LFM2, say), where prompts that begin alike go on;
+            at least one for each of `parallel`. The least recently used go first.
         mmap: read weights from the mapped file instead of copying them: loading is quicker, and processes with the same
             model share its memory. Changing the file in place, instead of replacing it, closes the Engine with a
             ClosedError. On Linux a read lease makes opening it for writing wait until the step in flight ends.
@@ -131,6 +133,7 @@ class Engine(
         flash_attention: FlashAttention | bool = "auto",
         kv_cache_type: CacheType = "f16",
         image_cache_bytes: int = EngineConfig.image_cache_bytes,
+        state_cache_bytes: int = EngineConfig.state_cache_bytes,
         mmap: bool = True,
         verify: bool = False,
         projector: str | os.PathLike[str] | None = None,
@@ -150,6 +153,7 @@ class Engine(
             flash_attention=flash_attention,
             kv_cache_type=kv_cache_type,
             image_cache_bytes=image_cache_bytes,
+            state_cache_bytes=state_cache_bytes,
             mmap=mmap,
             verify=verify,
         )

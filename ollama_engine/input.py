@@ -135,6 +135,7 @@ class Batch:
         types: which of a pair of texts a token is of, 0 or 1, for encoders; None where all are of the first.
         media: items whose embeddings are rows of this batch or, with cross-attention, come along with one.
         axes: positions for rotation, int32 [axes, n], for models with several axes. None: `positions`.
+        checkpoints: rows behind which a recurrent cache keeps the state of their sequence for later. None: no such row.
     """
 
     tokens: Int32Array
@@ -146,6 +147,7 @@ class Batch:
     types: Int32Array | None = None
     media: tuple[BatchMedia, ...] = ()
     axes: Int32Array | None = None
+    checkpoints: Int32Array | None = None
 
     @classmethod
     def of(

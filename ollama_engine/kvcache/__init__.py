@@ -1,9 +1,11 @@
 """KV caches: policy, bookkeeping of cells, and storage.
 
-LayerView, ImageView, StepCache, Cache, Shiftable, Saveable   protocols for models, the executor and the runner
+LayerView, ImageView, StateView, StepCache, Cache   protocols for models, the executor and the runner
+Shiftable, Saveable, Recurrent                      what only some caches can do
 make_cache, make_null_cache   the cache for a model's layers; the latter for embeddings
 CausalCache     every token sees the earlier ones of its sequence: all, or those of a window or chunk
 CrossAttentionCache   every token sees the latest image of its sequence, and those right before it
+RecurrentCache  a state for each sequence, from which it goes on; StateSlots (pure), StateStore
 NullCache       stores nothing: a token sees its sequence within the batch, all of it or up to itself
 CompositeCache  layers of different kinds
 CacheConfig     element type, flash attention, padding
@@ -24,8 +26,11 @@ from ollama_engine.kvcache.base import (
     ImageView,
     KVIndices,
     LayerView,
+    Recurrent,
     Saveable,
+    Segments,
     Shiftable,
+    StateView,
     StepCache,
 )
 from ollama_engine.kvcache.causal import CausalCache
@@ -34,6 +39,7 @@ from ollama_engine.kvcache.composite import CompositeCache, CompositeStepCache
 from ollama_engine.kvcache.config import CacheConfig, LayerShape
 from ollama_engine.kvcache.make import make_cache, make_null_cache
 from ollama_engine.kvcache.move import ShiftKeys
+from ollama_engine.kvcache.recurrent import RecurrentCache
 from ollama_engine.kvcache.rows import SavedRows
 from ollama_engine.kvcache.visibility import Visibility
 
@@ -50,10 +56,14 @@ __all__ = [
     "KVIndices",
     "LayerShape",
     "LayerView",
+    "Recurrent",
+    "RecurrentCache",
     "Saveable",
     "SavedRows",
+    "Segments",
     "ShiftKeys",
     "Shiftable",
+    "StateView",
     "StepCache",
     "Visibility",
     "make_cache",

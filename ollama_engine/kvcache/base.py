@@ -1,9 +1,9 @@
 """Contracts of a cache, split by audience.
 
-LayerView   models, while a graph is built; ImageView in layers that attend to images
+LayerView   models, while a graph is built; ImageView in layers that attend to images, StateView in recurrent ones
 StepCache   the executor, for one step
 Cache       the runner: what every cache does for sequences
-Shiftable, Saveable   optional: `Cache.shiftable` and `Cache.saveable` are None for caches that lack them
+Shiftable, Saveable, Recurrent   optional: `Cache.shiftable` and so on are None for caches that lack them
 """
 
 from __future__ import annotations
@@ -61,6 +61,45 @@ class ImageView(LayerView, Protocol):
     @property
     def gate(self) -> Tensor:
         """f32 [1, n]: 1 for rows that see an image, 0 for rows whose result must be dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """A batch's rows as recurrent layers take them: runs of rows of one sequence, between two of its states.
+
+    A sequence has as many segments as states are written for it, one after the other. Those that fill up `bounds` and
+    `slots` are empty.
+    """
+
+    rows: Tensor
+    """i32 [n]: the batch's rows, ordered by sequence and position."""
+    bounds: Tensor
+    """i32 [2, m]: for each segment its part of `rows`, [begin, end)."""
+    slots: Tensor
+    """i32 [2, m]: for each segment the slots of the state that it goes on from, and of the one that it leaves. The
+    number of slots stands for none: zeros, and nothing to leave."""
+
+
+class StateView(Protocol):
+    """The states of a recurrent layer, as models see them while a graph is built: `nn.recurrent` computes with them."""
+
+    @property
+    def segments(self) -> Segments:
+        """The runs of rows that go on from one state to another."""
+
+    def part(self, number: int) -> Tensor | None:
+        """A part of the current layer's states, f32 [elements, slots]; None where none are stored."""
+
+    def written(self, result: Tensor) -> None:
+        """Have `result` computed, since computing it writes states: also where nothing else reads it."""
+
+
+class RecurrentView(LayerView, Protocol):
+    """The cache of a model with recurrent layers, as models see it."""
+
+    @property
+    def states(self) -> StateView:
+        """The states of the current layer."""
 
 
 class StepCache(LayerView, Protocol):
@@ -133,6 +172,10 @@ class Cache(StepCache, Protocol):
     def saveable(self) -> Saveable | None:
         """None where sequences cannot be saved and restored."""
 
+    @property
+    def recurrent(self) -> Recurrent | None:
+        """None where no layer has a recurrent state."""
+
     def scrub(self) -> None:
         """Zero the free cells. For after a step that computed NaN or infinity: a mask does not hide those."""
 
@@ -175,6 +218,27 @@ class Shiftable(Protocol):
 
     def reserve(self) -> None:
         """Take the memory for the largest shift now. Raises NoMemoryError."""
+
+
+class Recurrent(Protocol):
+    """Keeps recurrent states. A sequence can be resumed where one of them is, and nowhere else.
+
+    A step leaves a state at its end. It also keeps the states behind the rows of `Batch.checkpoints`, as far as there
+    is room; the least recently used one is given up for a new one.
+    """
+
+    def latest(self, sequence: int, most: int) -> int:
+        """The highest position up to `most` with a state; 0 where there is none: any sequence can begin."""
+
+    def hold(self, sequence: int) -> None:
+        """Keep the sequence's latest state until `release`: a request computes with it."""
+
+    def release(self, sequence: int) -> None:
+        """Undo `hold`. States of the sequence stay until their room is needed."""
+
+    @property
+    def nbytes(self) -> dict[str, int]:
+        """Memory of the states, {device name: bytes}."""
 
 
 class Saveable(Protocol):

@@ -73,6 +73,7 @@ class CausalCache:
         # -- optional contracts --
         self.shiftable = None if shift_keys is None else CellShifter(self.cells, self._store, shift_keys)
         self.saveable = CellSaver(self.cells, self._store)
+        self.recurrent = None
         # -- current batch --
         self._batch: Batch | None = None
         self._places: Int32Array = np.empty(0, dtype=np.int32)

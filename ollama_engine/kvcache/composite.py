@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from ollama_engine.input import Batch
-from ollama_engine.kvcache.base import Cache, CellUsage, KVIndices, Saveable, Shiftable, StepCache
+from ollama_engine.kvcache.base import Cache, CellUsage, KVIndices, Saveable, Shiftable, StateView, StepCache
 from ollama_engine.kvcache.rows import SavedRows
 from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.tensor import Tensor
@@ -16,30 +16,45 @@ from ollama_engine.ml.graph.tensor import Tensor
 CacheT = TypeVar("CacheT", bound=StepCache)
 
 
-class CompositeStepCache(Generic[CacheT]):
-    """Caches of one step. `table[layer]` is (index into `caches`, layer within that cache)."""
+Places = tuple[tuple[int, int], ...]
+"""Where a layer is stored: (index of a cache, layer within that cache). Nowhere, in one cache, or in two where it has
+both keys and values and a recurrent state; the cache of states comes last."""
 
-    def __init__(self, caches: Sequence[CacheT], table: Sequence[tuple[int, int]]) -> None:
+
+class CompositeStepCache(Generic[CacheT]):
+    """Caches of one step. `table` says for each layer where it is stored; `states`: index of the cache of states."""
+
+    def __init__(self, caches: Sequence[CacheT], table: Sequence[Places], states: int | None = None) -> None:
         self.caches = tuple(caches)
-        self._table = tuple((self.caches[number], layer) for number, layer in table)
+        self._table = tuple(tuple((self.caches[number], layer) for number, layer in places) for places in table)
+        self._states = None if states is None else self.caches[states]
         self._current: CacheT | None = None
 
     # ** used by models ************************************************************************************************
 
     @property
     def flash_attention(self) -> bool:
-        """Whether `get` returns values in flash attention's layout; all caches agree on that."""
-        return bool(self.caches) and self.caches[0].flash_attention
+        """Whether `get` returns values in flash attention's layout; all caches with keys and values agree on that."""
+        return any(cache.flash_attention for cache in self.caches)
 
     @property
     def current(self) -> CacheT:
-        """The cache of the current layer; models with cross-attention ask it about images."""
-        assert self._current is not None, "a layer is set first"
+        """The cache of the current layer's keys and values; models with cross-attention ask it about images."""
+        assert self._current is not None, "a layer with keys and values is set first"
         return self._current
 
+    @property
+    def states(self) -> StateView:
+        """The states of the current layer. Raises ValueError where no layer has any."""
+        if self._states is None:
+            raise ValueError("no layer of this cache has a recurrent state")
+        return cast("StateView", self._states)
+
     def set_layer(self, layer: int) -> None:
-        self._current, number = self._table[layer]
-        self._current.set_layer(number)
+        places = self._table[layer]
+        self._current = places[0][0] if places else None
+        for cache, number in places:
+            cache.set_layer(number)
 
     def put(self, key: Tensor, value: Tensor) -> None:
         self.current.put(key, value)
@@ -87,8 +102,9 @@ class CompositeCache(CompositeStepCache[Cache]):
     A composite of no caches is the cache of a model without attention: everything fits, and it holds nothing.
     """
 
-    def __init__(self, caches: Sequence[Cache], table: Sequence[tuple[int, int]]) -> None:
-        super().__init__(caches, table)
+    def __init__(self, caches: Sequence[Cache], table: Sequence[Places], states: int | None = None) -> None:
+        super().__init__(caches, table, states)
+        self.recurrent = None if states is None else self.caches[states].recurrent
         shiftables = [cache.shiftable for cache in self.caches if cache.shiftable is not None]
         saveables = [cache.saveable for cache in self.caches if cache.saveable is not None]
         n = len(self.caches)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import get_args
 
@@ -21,17 +22,29 @@ GATHERED_ROWS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class LayerShape:
-    """Keys and values of one layer, for one token."""
+    """What one layer stores: keys and values for each token, a recurrent state for each sequence, both, or nothing."""
 
-    kv_heads: int
-    key_dim: int
-    value_dim: int
+    kv_heads: int = 0
+    key_dim: int = 0
+    value_dim: int = 0
     window: int | None = None
     """Sliding window: a token sees this many tokens, itself included; None sees all."""
     chunk: int | None = None
     """Chunked attention (Llama 4): a token sees the positions from the last multiple of this on."""
     image_rows: int | None = None
     """Cross-attention: the layer stores this many rows for each image, and no tokens."""
+    state: tuple[tuple[int, ...], ...] = ()
+    """Shapes of the parts of a recurrent state, all f32, such as a convolution's window and an SSM's matrix."""
+
+    @property
+    def attends(self) -> bool:
+        """Whether the layer stores keys and values."""
+        return self.kv_heads > 0
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of one recurrent state."""
+        return 4 * sum(math.prod(part) for part in self.state)
 
     @property
     def n_keys(self) -> int:

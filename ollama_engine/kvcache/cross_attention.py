@@ -69,6 +69,7 @@ class CrossAttentionCache:
         # -- optional contracts --
         self.shiftable = ImageShifter(self.slots)
         self.saveable = ImageSaver(self.slots, self._store, rows)
+        self.recurrent = None
         # -- current batch --
         self._new: list[int] = []
         self._n_new_rows = 0

@@ -6,11 +6,12 @@ from collections.abc import Callable, Collection, Sequence
 
 from ollama_engine.kvcache.base import Cache, StepCache
 from ollama_engine.kvcache.causal import CausalCache
-from ollama_engine.kvcache.composite import CompositeCache, CompositeStepCache
+from ollama_engine.kvcache.composite import CompositeCache, CompositeStepCache, Places
 from ollama_engine.kvcache.config import CacheConfig, LayerShape
 from ollama_engine.kvcache.move import ShiftKeys
 from ollama_engine.kvcache.no_images import NoImages
 from ollama_engine.kvcache.null import NullCache
+from ollama_engine.kvcache.recurrent import RecurrentCache, RecurrentStepCache
 from ollama_engine.kvcache.visibility import Visibility
 from ollama_engine.ml.graph.backend import Backend
 
@@ -27,15 +28,18 @@ def make_cache(
 ) -> Cache:
     """The cache that the runner uses; without layers, an empty composite.
 
-    `size` gives the number of cells for a kind of layer, or of images for cross-attention. Layers with a window or
-    chunk can be resumed up to `memory` positions back. Raises NoMemoryError, with nothing taken, and ConfigError.
+    `size` gives the number of cells for a kind of layer, of images for cross-attention, of states for recurrent layers.
+    Layers with a window or chunk can be resumed up to `memory` positions back. Raises NoMemoryError, with nothing
+    taken, and ConfigError.
     """
     groups = _by_kind(layers)
     caches: list[Cache] = []
     try:
-        for numbers in groups.values():
+        for kind, numbers in groups.items():
             shapes, places = [layers[i] for i in numbers], [devices[i] for i in numbers]
-            if shapes[0].image_rows is not None:
+            if kind == STATES:
+                caches.append(RecurrentCache(backend, shapes, places, size(LayerShape(state=shapes[0].state))))
+            elif shapes[0].image_rows is not None:
                 from ollama_engine.kvcache.cross_attention import CrossAttentionCache  # noqa: PLC0415 (few models see images; 5 ms)
 
                 caches.append(CrossAttentionCache(backend, shapes, places, size(shapes[0]), config))
@@ -48,37 +52,57 @@ def make_cache(
         for cache in caches:
             cache.close()
         raise
-    return caches[0] if len(caches) == 1 else CompositeCache(caches, _table(groups.values()))
+    if len(caches) == 1 and STATES not in groups:
+        return caches[0]
+    return CompositeCache(caches, _table(groups.values(), len(layers)), _states(groups))
 
 
 def make_null_cache(layers: Sequence[LayerShape], *, flash_attention: bool, causal: bool) -> StepCache:
     """The cache for embeddings of texts, which stores nothing: all of a text is in one batch. See `NullCache`."""
     groups = _by_kind(layers)
     caches: list[StepCache] = []
-    for window, chunk, image_rows in groups:
+    for kind in groups:
+        if kind == STATES:
+            caches.append(RecurrentStepCache())
+            continue
+        window, chunk, image_rows = kind
         if image_rows is not None:
             caches.append(NoImages(flash_attention=flash_attention))
         elif causal:
             caches.append(NullCache(flash_attention=flash_attention, causal=Visibility(window=window, chunk=chunk)))
         else:
             caches.append(NullCache(flash_attention=flash_attention, window=window))
-    return caches[0] if len(caches) == 1 else CompositeStepCache(caches, _table(groups.values()))
+    if len(caches) == 1 and STATES not in groups:
+        return caches[0]
+    return CompositeStepCache(caches, _table(groups.values(), len(layers)), _states(groups))
 
 
 Kind = tuple[int | None, int | None, int | None]
 """Window, chunk and image rows."""
+STATES: Kind = (0, 0, 0)
+"""Stands for recurrent states, whatever their shapes: no window has a size of 0."""
 
 
 def _by_kind(layers: Sequence[LayerShape]) -> dict[Kind, list[int]]:
-    """The numbers of the layers of each kind."""
-    kinds = [(layer.window, layer.chunk, layer.image_rows) for layer in layers]
-    return {kind: [i for i, other in enumerate(kinds) if other == kind] for kind in dict.fromkeys(kinds)}
+    """The numbers of the layers of each kind; a layer may be of none, or of two. That of states comes last."""
+    groups: dict[Kind, list[int]] = {}
+    for number, layer in enumerate(layers):
+        if layer.attends:
+            groups.setdefault((layer.window, layer.chunk, layer.image_rows), []).append(number)
+    recurrent = [number for number, layer in enumerate(layers) if layer.state]
+    return groups | ({STATES: recurrent} if recurrent else {})
 
 
-def _table(groups: Collection[list[int]]) -> list[tuple[int, int]]:
-    """For each layer, (index of its group, index within the group)."""
-    places = {layer: (i, at) for i, group in enumerate(groups) for at, layer in enumerate(group)}
-    return [places[layer] for layer in sorted(places)]
+def _states(groups: Collection[Kind]) -> int | None:
+    """The index of the cache of states."""
+    return len(groups) - 1 if STATES in groups else None
+
+
+def _table(groups: Collection[list[int]], n_layers: int) -> list[Places]:
+    """For each layer its (index of group, index within the group)."""
+    return [
+        tuple((i, group.index(layer)) for i, group in enumerate(groups) if layer in group) for layer in range(n_layers)
+    ]
 
 
 def _of_layers(shift_keys: ShiftKeys, numbers: Sequence[int]) -> ShiftKeys:

@@ -40,8 +40,14 @@ class FusedMLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x [n_embd, n] -> [n_embd, n]."""
         rows = self.gate_up(x)
-        n_ff, n = rows.dim(0) // 2, rows.dim(1)
-        gate, up = (
-            ops.cont(ops.view(rows, (n_ff, n), (rows.stride(1),), half * n_ff * rows.stride(0))) for half in (0, 1)
-        )
+        gate, up = columns(rows, *(rows.dim(0) // 2,) * 2)
         return self.down(ops.glu(gate, up, self.activation))
+
+
+def columns(x: Tensor, *sizes: int) -> list[Tensor]:
+    """Copies of consecutive parts of x [all sizes, n], [size, n] each."""
+    parts, begin = [], 0
+    for size in sizes:
+        parts.append(ops.cont(ops.view(x, (size, x.dim(1)), (x.stride(1),), begin * x.stride(0))))
+        begin += size
+    return parts

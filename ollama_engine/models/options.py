@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -49,6 +49,8 @@ class Options:
     """Hidden size of the expert that all tokens share."""
     normalize_experts: bool = True
     """Whether the weights of the chosen experts are normalized to a sum of 1."""
+    attends: tuple[bool, ...] = ()
+    """Whether each layer has attention; empty where all have."""
 
     @property
     def q_size(self) -> int:
@@ -74,6 +76,14 @@ class Options:
     def n_rope_factors(self) -> int:
         """Length of a tensor of rotary factors."""
         return self.rope.n_dims // 2
+
+
+OptionsT = TypeVar("OptionsT", bound=Options)
+
+
+def extended(o: Options, cls: type[OptionsT], **more: Any) -> OptionsT:
+    """The same options as an instance of a subclass, whose own fields are `more`."""
+    return cls(**{field.name: getattr(o, field.name) for field in fields(Options)}, **more)
 
 
 RMS_EPS = "attention.layer_norm_rms_epsilon"
@@ -103,6 +113,7 @@ def read_common(
         )
     if metadata.u32("attention.value_length", head_dim) != head_dim:
         raise ModelFormatError("attention.key_length and attention.value_length differ; this model has one head size")
+    kv_heads = read_kv_heads(metadata, n_head)
     # Some converters write hidden size / heads here, although heads are smaller.
     n_rot = min(metadata.u32("rope.dimension_count", head_dim), head_dim)
     o = Options(
@@ -110,7 +121,7 @@ def read_common(
         n_embd=n_embd,
         n_ff=metadata.u32("feed_forward_length"),
         n_head=n_head,
-        n_head_kv=metadata.u32("attention.head_count_kv", n_head),
+        n_head_kv=max(kv_heads, default=n_head),
         head_dim=head_dim,
         n_vocab=n_vocab,
         norm_eps=metadata.f32(eps),
@@ -121,7 +132,17 @@ def read_common(
         windows=(),
     )
     _check(o, eps)
-    return replace(o, ropes=(o.rope,) * o.n_layer, windows=(None,) * o.n_layer)
+    attends = tuple(n > 0 for n in kv_heads) if 0 in kv_heads else ()
+    return replace(o, ropes=(o.rope,) * o.n_layer, windows=(None,) * o.n_layer, attends=attends)
+
+
+def read_kv_heads(metadata: Metadata, n_head: int) -> list[int]:
+    """Heads of keys and values of each layer: 0 for layers without attention, the same number for all others."""
+    n_layer = min(metadata.u32("block_count"), MAX_LAYERS + 1)
+    heads = metadata.u32s("attention.head_count_kv", n_layer, [n_head] * n_layer)
+    if len({n for n in heads if n}) > 1:
+        raise ModelFormatError(f"attention.head_count_kv differs between layers with attention: {sorted(set(heads))}")
+    return heads
 
 
 def _check(o: Options, eps: str) -> None:

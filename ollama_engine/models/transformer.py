@@ -61,12 +61,20 @@ class Transformer(nn.Module):
 
     @property
     def cache_layers(self) -> tuple[LayerShape, ...]:
-        """The same head size for keys and values of every layer; each layer has its own window."""
+        """The same head size for keys and values of every layer with attention; each layer has its own window."""
         o = self.options
+        attends = o.attends or (True,) * o.n_layer
         return tuple(
-            LayerShape(kv_heads=o.n_head_kv, key_dim=o.head_dim, value_dim=o.head_dim, window=window)
-            for window in o.windows
-        )
+            LayerShape(
+                kv_heads=o.n_head_kv if attends[i] else 0, key_dim=o.head_dim if attends[i] else 0,
+                value_dim=o.head_dim if attends[i] else 0, window=window, state=self.layer_state(i),
+            )
+            for i, window in enumerate(o.windows)
+        )  # fmt: skip
+
+    def layer_state(self, layer: int) -> tuple[tuple[int, ...], ...]:
+        """The shapes of a layer's recurrent state: see `LayerShape.state`."""
+        return ()
 
     def rope_factors(self, like: Tensor) -> Tensor | None:
         """Divisors of the rotary angles, or None. `like` is a tensor of the graph that will use them."""

@@ -18,9 +18,18 @@ from numpy.typing import NDArray
 
 from ollama_engine import nn
 from ollama_engine.input import Batch, BatchMedia, MediaItem
-from ollama_engine.kvcache import Cache, CacheConfig, CompositeStepCache, LayerShape, StepCache, Visibility, make_cache
+from ollama_engine.kvcache import (
+    Cache,
+    CacheConfig,
+    CompositeStepCache,
+    LayerShape,
+    StepCache,
+    Visibility,
+    make_cache,
+    make_null_cache,
+)
 from ollama_engine.kvcache.cross_attention import CrossAttentionCache
-from ollama_engine.kvcache.null import NullCache
+from ollama_engine.ml import ops
 from ollama_engine.ml.device.placement import BackendParams
 from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.context import Context
@@ -29,8 +38,13 @@ from tests.kvcache.drawing import ints
 from tests.support.media import item
 
 DIM, KV_HEADS, HEADS, IMAGE_ROWS, N_CELLS, N_IMAGES, MEMORY = 32, 2, 4, 3, 32, 4, 5
+N_STATES, TAPS = 12, 3
+"""Few enough that checkpoints are given up."""
 Floats = NDArray[np.float32]
-shape = partial(LayerShape, kv_heads=KV_HEADS, key_dim=DIM, value_dim=DIM)
+HEADS_OF: dict[str, Any] = {"kv_heads": KV_HEADS, "key_dim": DIM, "value_dim": DIM}
+shape = partial(LayerShape, **HEADS_OF)
+STATE = LayerShape(state=((HEADS * DIM, TAPS - 1),))
+"""A layer with a causal convolution."""
 
 LAYOUTS: Mapping[str, Mapping[str, Any]] = {
     "indices": {"dtype": "f32", "flash_attention": True},
@@ -65,7 +79,7 @@ class Kind:
     def make(self, backend: Backend, layout: str) -> Cache:
         return make_cache(
             backend, self.layers, [0] * len(self.layers), CacheConfig(history_padding=4, **LAYOUTS[layout]),
-            lambda layer: N_IMAGES if layer.image_rows else N_CELLS,
+            lambda layer: N_IMAGES if layer.image_rows else N_CELLS if layer.attends else N_STATES,
             memory=self.memory, shift_keys=_same if self.shifts else None,
         )  # fmt: skip
 
@@ -81,7 +95,7 @@ class NullKind:
     layers: tuple[LayerShape, ...]
 
     def make(self, backend: Backend, layout: str) -> StepCache:
-        return NullCache(flash_attention=LAYOUTS[layout]["flash_attention"], window=self.layers[0].window)
+        return make_null_cache(self.layers, flash_attention=LAYOUTS[layout]["flash_attention"], causal=False)
 
     def __str__(self) -> str:
         return self.name
@@ -101,11 +115,13 @@ KINDS = (
     Kind("chunk-memory", (shape(chunk=4),), memory=MEMORY),
     Kind("window-and-full", (shape(window=4), shape(), shape(window=4)), memory=MEMORY),
     Kind("chunk-full-window", (shape(chunk=4), shape(), shape(window=3))),
+    Kind("recurrent-and-full", (shape(), STATE, replace(STATE, **HEADS_OF)), shifts=False),
     Kind("images-and-full", (shape(), shape(image_rows=IMAGE_ROWS), shape(), shape(image_rows=IMAGE_ROWS))),
 )
 NULL_KINDS = (
     NullKind("null", (shape(), shape())),
     NullKind("null-window", (shape(window=4),)),
+    NullKind("null-recurrent", (STATE, shape(), replace(STATE, **HEADS_OF))),
 )
 
 
@@ -130,6 +146,7 @@ class Steps:
             ints(tokens), ints(p for _, p in rows), ints(s for s, _ in rows), ints([0]), images=ints(images),
             blocks=None if blocks is None else ints(blocks),
             media=tuple(BatchMedia(row, 1, picture(tokens[row])) for row in images),
+            checkpoints=ints(i for i, (_, p) in enumerate(rows) if p % 4 == 3),
         )  # fmt: skip
 
     def feed(
@@ -166,12 +183,20 @@ class Steps:
         """The graph of one layer's attention; None where no token sees an image."""
         self.step_cache.set_layer(layer)
         query = ctx.from_floats(np.stack([numbers("q", layer, int(t)) for t in batch.tokens]))
-        view = self.step_cache.current if isinstance(self.step_cache, CompositeStepCache) else self.step_cache
+        composite, view = isinstance(self.step_cache, CompositeStepCache), self.step_cache
+        if composite and self.kind.layers[layer].attends:
+            view = self.step_cache.current
         if isinstance(view, CrossAttentionCache):
             return self._image_layer(ctx, layer, batch, query, view)
+        where, out = self.kind.layers[layer], None
+        if where.state:
+            out = convolved(ctx, layer, ops.reshape(query, HEADS * DIM, len(batch)), self.step_cache)
+        if not where.attends:
+            return out
         key, value = (ctx.from_floats(np.stack([numbers(n, layer, int(t)) for t in batch.tokens])) for n in "kv")
         self.step_cache.put(key, value)
-        return nn.attention(query, self.step_cache, DIM**-0.5)
+        attention = nn.attention(query, self.step_cache, DIM**-0.5)
+        return attention if out is None else attention + out
 
     def _image_layer(
         self, ctx: Context, layer: int, batch: Batch, query: Tensor, view: CrossAttentionCache
@@ -184,6 +209,19 @@ class Steps:
         return nn.attention(query, view, DIM**-0.5) * view.gate if view.sees_images else None
 
     def expected(
+        self, layer: int, row: int, rows: Sequence[tuple[int, int]], blocks: Sequence[int] | None = None
+    ) -> Floats:
+        """What a layer gives for a row of the batch, [HEADS, DIM]."""
+        sequence, position = rows[row]
+        tokens, where = self.tokens[sequence], self.kind.layers[layer]
+        if isinstance(self.kind, NullKind):
+            tokens = {p: tokens[p] for s, p in rows if s == sequence}
+        if not where.attends:
+            return convolution(layer, tokens, position)
+        attention = self.attention(layer, row, rows, blocks)
+        return attention + convolution(layer, tokens, position) if where.state else attention
+
+    def attention(
         self, layer: int, row: int, rows: Sequence[tuple[int, int]], blocks: Sequence[int] | None = None
     ) -> Floats:
         """Attention of a row of the batch, [HEADS, DIM]."""
@@ -256,6 +294,27 @@ def numbers(name: str, layer: int, token: int) -> Floats:
     """[heads, DIM] of one token's query, key or value."""
     rng = np.random.default_rng([ord(name), layer, token])
     return rng.standard_normal((HEADS if name == "q" else KV_HEADS, DIM)).astype(np.float32)
+
+
+def convolved(ctx: Context, layer: int, x: Tensor, cache: StepCache) -> Tensor:
+    """The graph of a layer's convolution."""
+    scope = nn.Scope({"conv.weight": ctx.from_floats(taps(layer))}, None)
+    out: Tensor = nn.CausalConv("conv", TAPS, HEADS * DIM).bind(scope)(x, cache)
+    return out
+
+
+@remember
+def taps(layer: int) -> Floats:
+    """[channels, taps]"""
+    return np.random.default_rng([5, layer]).standard_normal((HEADS * DIM, TAPS)).astype(np.float32) / TAPS
+
+
+def convolution(layer: int, tokens: Mapping[int, int], position: int) -> Floats:
+    """The convolution of the tokens up to a position, [HEADS, DIM]."""
+    seen = [p for p in range(position - TAPS + 1, position + 1) if p in tokens]
+    rows = np.stack([numbers("q", layer, tokens[p]).reshape(-1) for p in seen])
+    out: Floats = (rows * taps(layer).T[-len(seen) :]).sum(axis=0).reshape(HEADS, DIM)
+    return out
 
 
 def image(name: str, layer: int, token: int) -> Floats:

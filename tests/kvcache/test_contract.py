@@ -364,4 +364,7 @@ def test_every_kind_is_here() -> None:
     for kind in (*KINDS, *NULL_KINDS):
         with stepped(kind) as f:
             made |= {type(f.step_cache).__name__, *(type(c).__name__ for c in getattr(f.step_cache, "caches", ()))}
-    assert made == {"CausalCache", "CompositeCache", "CrossAttentionCache", "NullCache"}
+    assert made == {
+        "CausalCache", "CompositeCache", "CompositeStepCache", "CrossAttentionCache", "NullCache", "RecurrentCache",
+        "RecurrentStepCache",
+    }  # fmt: skip

@@ -73,9 +73,11 @@ def test_what_is_put_into_another_cache_goes_on_there(kind: Kind, layout: str) -
         there.feed([*run(0, 9, 13), (1, 1)])
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.name != "window-of-one"], ids=str)
+@pytest.mark.parametrize(
+    "kind", [kind for kind in KINDS if kind.name not in ("window-of-one", "recurrent-and-full")], ids=str
+)
 def test_too_few_cells_change_nothing(kind: Kind) -> None:
-    """A window of one leaves one cell, which fits wherever anything does."""
+    """A window of one leaves one cell, which fits wherever anything does; there are fewer states than cells."""
     with fed(kind) as here, fed(kind) as there:
         for position in range(9):
             here.feed([(0, position)])

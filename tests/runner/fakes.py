@@ -22,6 +22,8 @@ N_VOCAB = 4
 class FakeCache:
     """As many cells as anybody wants; it knows how many tokens each sequence has."""
 
+    recurrent = None
+
     def __init__(self, n_cells: int = 1000) -> None:
         self.n_cells = n_cells
         self.lengths: Counter[int] = Counter()

@@ -22,7 +22,9 @@ class DeviceMemory:
     repacked: int = 0
     """Second copies of weights, in ggml's repacked layout."""
     cache: int = 0
-    """Keys and values."""
+    """Keys and values, and recurrent states."""
+    states: int = 0
+    """The part of `cache` that recurrent states take."""
     graph: int = 0
     """Intermediate results of the largest graph."""
     work: int = 0
@@ -58,11 +60,14 @@ class MemoryReport:
         return sum(d.allocated + d.mapped for d in self.devices)
 
     def __str__(self) -> str:
+        recurrent = any(d.states for d in self.devices)
+        states = ("states",) if recurrent else ()
         rows: list[tuple[str, ...]] = [
-            ("device", "weights", "mapped", "repacked", "cache", "graph", "work", "MiB in all")
+            ("device", "weights", "mapped", "repacked", "cache", *states, "graph", "work", "MiB in all")
         ]
         for d in self.devices:
-            numbers = (d.weights, d.mapped, d.repacked, d.cache, d.graph, d.work, d.allocated + d.mapped)
+            stored = (d.cache - d.states, d.states) if recurrent else (d.cache,)
+            numbers = (d.weights, d.mapped, d.repacked, *stored, d.graph, d.work, d.allocated + d.mapped)
             rows.append((d.device, *(f"{n / 2**20:.1f}" for n in numbers)))
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         lines = ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]

@@ -30,6 +30,7 @@ from ollama_engine.ml.ops.math import (
 )
 from ollama_engine.ml.ops.nn import flash_attention, mul_mat, mul_mat_id, softmax
 from ollama_engine.ml.ops.paged import paged_attention
+from ollama_engine.ml.ops.recurrent import causal_conv
 from ollama_engine.ml.ops.rotary import rope, rope_multi
 from ollama_engine.ml.ops.shape import (
     cast,
@@ -50,6 +51,7 @@ __all__ = [
     "argsort",
     "best_k",
     "cast",
+    "causal_conv",
     "clamp",
     "concat",
     "cont",

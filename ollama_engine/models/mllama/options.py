@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.ml.gguf.metadata import Metadata
-from ollama_engine.models.options import MAX_LAYERS, Options, read_common
+from ollama_engine.models.options import MAX_LAYERS, Options, extended, read_common
 from ollama_engine.multimodal.pixels import CLIP_MEAN, CLIP_STD
 from ollama_engine.nn.vision import TowerOptions, read_normalization, read_tower
 
@@ -42,9 +42,8 @@ def read_text(metadata: Metadata, n_vocab: int) -> TextOptions:
     n_logits = metadata.u32("vocab_size", n_vocab - INPUT_ROWS)
     if not 1 <= n_logits <= n_vocab:
         raise ModelFormatError(f"the token embedding has {n_vocab} rows, expected at least vocab_size {n_logits}")
-    common: dict[str, Any] = {field.name: getattr(o, field.name) for field in fields(Options)}
     pairs = "vision.block_count" in metadata and "image_token_id" not in metadata
-    return TextOptions(**common, n_logits=n_logits, cross_layers=frozenset(cross), cross_pairs=pairs)
+    return extended(o, TextOptions, n_logits=n_logits, cross_layers=frozenset(cross), cross_pairs=pairs)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -64,6 +64,7 @@ class EngineCore:
         # -- configuration --
         self._verify = verify
         self._traits = executor.traits
+        self._recurrent = cache.recurrent is not None
         # -- work --
         gaps = GapTurns(executor.batch_size, executor.traits.groups_per_batch)
         self.queue = RequestQueue(self.cache_manager, parallel, monitor, gaps)
@@ -244,7 +245,7 @@ class EngineCore:
                 continue
             if not planned.scheduled and groups == most:
                 return
-            step = assemble(self._steps, planned.scheduled, self.queue.running, self._traits)
+            step = assemble(self._steps, planned.scheduled, self.queue.running, self._traits, recurrent=self._recurrent)
             if step.entries and self._place(step):
                 self._scheduler_state = planned.state
                 return

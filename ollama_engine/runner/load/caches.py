@@ -99,6 +99,6 @@ def _without_flash_attention(backend: Backend, layers: tuple[LayerShape, ...], d
     return [
         device.name
         for number, device in enumerate(backend.devices)
-        for layer in sorted({(s.key_dim, s.value_dim) for s in layers})
+        for layer in sorted({(s.key_dim, s.value_dim) for s in layers if s.attends})
         if not backend.supports_flash_attention(number, *layer, dtype)
     ]

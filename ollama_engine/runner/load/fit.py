@@ -89,7 +89,8 @@ def _room(gpu: Device, tight: int) -> Room:
 
 def _have_flash_attention(gpus: Sequence[Device], model: Model | None, config: EngineConfig) -> bool:
     """Whether all these GPUs have a one-pass kernel for this model's heads; scores take memory otherwise."""
-    heads = {(layer.key_dim, layer.value_dim) for layer in model.cache_layers} if model is not None else ()
+    layers = () if model is None else model.cache_layers
+    heads = {(layer.key_dim, layer.value_dim) for layer in layers if layer.attends}
     return all(
         supports_flash_attention(gpu, *head, config.kv_cache_type) for gpu in gpus if gpu.handle for head in heads
     )

@@ -106,8 +106,11 @@ class Loaded:
 
     def memory(self) -> MemoryReport:
         """The memory taken, by device and layer."""
-        return memory_report(self.backend, self.weights, self.cache.nbytes, self.cache.mask_bytes, self.placement,
-                             self.serving)  # fmt: skip
+        cache = self.cache
+        states = {} if cache.recurrent is None else cache.recurrent.nbytes
+        return memory_report(
+            self.backend, self.weights, cache.nbytes, cache.mask_bytes, self.placement, self.serving, states
+        )
 
     def close(self) -> None:
         """Free cache, weights and backend, and unmap the file. No step may be in flight."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ollama_engine.config import EngineConfig
@@ -33,11 +34,17 @@ __all__ = [
     "num_ctx_of",
     "plan_cache",
     "plan_masks",
+    "plan_states",
     "refuse_cache_if_too_large",
 ]
 
 RESUME_TOKENS = 1024
 """How many positions back a sequence can be resumed, where layers have a window or chunk."""
+
+_NOTHING: Mapping[str, int] = MappingProxyType({})
+
+MOST_CHECKPOINTS = 512
+"""Most checkpoints of recurrent states, however small they are: eight for each sequence that the prefix cache keeps."""
 
 IMAGES_MORE = 3
 """Images that can be stored beside one for each request."""
@@ -64,8 +71,10 @@ def image_slots(config: EngineConfig) -> int:
 def cells_of(layer: LayerShape, model: Model, config: EngineConfig) -> int:
     """Cells of a layer for all requests. With a window or chunk: what a token sees, what can be resumed, and the batch.
 
-    For layers that store images: `image_slots`.
+    For layers that store images: `image_slots`; for those with recurrent states alone: `state_slots`.
     """
+    if not layer.attends:
+        return state_slots(model, config)
     if layer.image_rows is not None:
         return image_slots(config)
     num_ctx = num_ctx_of(config)
@@ -77,20 +86,32 @@ def cells_of(layer: LayerShape, model: Model, config: EngineConfig) -> int:
     return _padded(cells)
 
 
+def state_slots(model: Model, config: EngineConfig) -> int:
+    """Recurrent states that are stored: the one that a running sequence reads, the one it writes, and checkpoints."""
+    nbytes = sum(layer.state_bytes for layer in model.cache_layers)
+    if not nbytes:
+        return 0
+    checkpoints = max(config.parallel, min(config.state_cache_bytes // nbytes, MOST_CHECKPOINTS))
+    return 2 * config.parallel + checkpoints
+
+
 def _padded(rows: int) -> int:
     """As many rows as a cache that is asked for this many has."""
     return -(-rows // HISTORY_PADDING) * HISTORY_PADDING
 
 
 def layer_cache(layer: LayerShape, model: Model, config: EngineConfig) -> int:
-    """Bytes for keys and values of a layer."""
+    """Bytes for keys and values of a layer, and for its recurrent states."""
+    states = layer.state_bytes and layer.state_bytes * state_slots(model, config)
+    if not layer.attends:
+        return states
     elements, nbytes = block_of(config.kv_cache_type)
     rows = _padded(cells_of(layer, model, config) * (layer.image_rows or 1))
-    return rows * (layer.n_keys + layer.n_values) // elements * nbytes
+    return rows * (layer.n_keys + layer.n_values) // elements * nbytes + states
 
 
 def plan_cache(backend: Backend, weights: Weights, model: Model, config: EngineConfig) -> dict[str, int]:
-    """Bytes for keys and values, {device name: bytes}."""
+    """Bytes for keys and values and recurrent states, {device name: bytes}."""
     planned: dict[str, int] = {}
     for number, layer in enumerate(model.cache_layers):
         device = backend.devices[weights.plan.device_of_layer(number)].name
@@ -98,12 +119,17 @@ def plan_cache(backend: Backend, weights: Weights, model: Model, config: EngineC
     return planned
 
 
+def plan_states(model: Model, config: EngineConfig, layers: Iterable[int]) -> int:
+    """Bytes for the recurrent states of these layers: a part of what `layer_cache` counts."""
+    return sum(model.cache_layers[number].state_bytes for number in layers) * state_slots(model, config)
+
+
 def plan_masks(model: Model, config: EngineConfig) -> int:
     """Host bytes for the masks of a full batch, or the KV indices of a short one, over all kinds of layers."""
     kinds = {
         (layer.window, layer.chunk): cells_of(layer, model, config)
         for layer in model.cache_layers
-        if layer.image_rows is None
+        if layer.attends and layer.image_rows is None
     }
     size = batch_size_of(config)
     return sum(max(mask_bytes(size, n), index_bytes(min(size, config.parallel, MOST_LISTS), n)) for n in kinds.values())
@@ -125,13 +151,15 @@ def refuse_cache_if_too_large(backend: Backend, planned: dict[str, int], masks: 
 
 def memory_report(
     backend: Backend, weights: Weights, cache: dict[str, int], masks: int, placement: PlacementPlan | None = None,
-    serving: Mapping[str, int] | None = None,
+    serving: Mapping[str, int] | None = None, states: Mapping[str, int] = _NOTHING,
 ) -> MemoryReport:  # fmt: skip
+    """`states`: the part of `cache` that recurrent states take."""
     plan, graph = weights.planned(), backend.graph_bytes()
     devices = tuple(
         DeviceMemory(
             device=d.name,
             cache=cache.get(d.name, 0),
+            states=states.get(d.name, 0),
             graph=graph[d.name],
             work=backend.work_bytes() + masks if d is backend.devices[-1] else 0,
             **plan[d.name],

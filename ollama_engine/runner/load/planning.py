@@ -20,7 +20,7 @@ from ollama_engine.runner.load.caches import make_text_executor
 from ollama_engine.runner.load.errors import naming
 from ollama_engine.runner.load.fit import fit
 from ollama_engine.runner.load.loading import backend_params, opened
-from ollama_engine.runner.load.memory_plan import plan_masks
+from ollama_engine.runner.load.memory_plan import plan_masks, plan_states
 from ollama_engine.runner.load.projector import known_metadata
 from ollama_engine.runner.load.serving_memory import image_bounds, text_bounds
 from ollama_engine.runner.load.sizes import declared, is_encoder, max_nodes, tower_memory
@@ -90,19 +90,21 @@ def _report(backend: Backend, gguf: GGUFFile, plan: PlacementPlan, config: Engin
     planned = {device.name: device for device in plan.devices[:-1]} | {names[-1]: plan.devices[-1]}
     tied = ties_output(model_class(known_metadata(gguf).architecture))
     weights = plan_weights(backend, gguf, plan.placement(), mmap=config.mmap, tied=tied, cpu=len(names) - 1)
-    masks, serving = 0, dict[str, int]()
+    masks, serving, states = 0, dict[str, int](), dict.fromkeys(names, 0)
     with declared(gguf) as (model, here):
         if model is not None:
             config = config.for_model(model.context_length)
             serving = image_bounds(model, config, tower_memory(model, here, config))
         if model is not None and not is_encoder(model):
             masks = plan_masks(model, config)
+            states = {name: plan_states(model, config, planned[name].layers) for name in names}
             serving |= text_bounds(make_text_executor(here, model, config, reserve=False), config, {})
     taken = weights.planned(names)
     devices = tuple(
         DeviceMemory(
             device=name,
             cache=planned[name].cache,
+            states=states[name],
             graph=planned[name].graph,
             work=masks if name == names[-1] else 0,
             **taken[name],

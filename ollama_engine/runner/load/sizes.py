@@ -134,7 +134,8 @@ def graph_bytes(gguf: GGUFFile, model: Model | None, config: EngineConfig, *, fl
         masks = 2 * rows * rows
     elif model is not None:
         masks = plan_masks(model, config)
-        cells = max((cells_of(layer, model, config) for layer in model.cache_layers if not layer.image_rows), default=0)
+        texts = (layer for layer in model.cache_layers if layer.attends and not layer.image_rows)
+        cells = max((cells_of(layer, model, config) for layer in texts), default=0)
     scores = 0 if flash_attention else 2 * 4 * _heads(gguf) * min(rows, batch_size_of(config)) * cells
     return 4 * ROWS_ALIVE * rows * widest + masks + scores
 

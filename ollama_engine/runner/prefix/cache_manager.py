@@ -19,6 +19,7 @@ from ollama_engine.input import Int32Array
 from ollama_engine.kvcache import MAX_SEQUENCES, Cache, Saveable
 from ollama_engine.runner.execute.executor import Executor
 from ollama_engine.runner.prefix.prefix_cache import PrefixCache
+from ollama_engine.runner.prefix.state_keeper import StateKeeper
 from ollama_engine.runner.request.inputs import Inputs, spans_between
 from ollama_engine.runner.schedule.batching import Step
 from ollama_engine.runner.schedule.overflow import plan_eviction, plan_shift
@@ -40,6 +41,7 @@ class CacheManager:
         self.prefix_cache = PrefixCache(MAX_SEQUENCES)
         self._shiftable = cache.shiftable
         self._saveable = cache.saveable
+        self._states = StateKeeper(cache)
         self._pins: dict[int, PinnedPrefix] = {}
         self._executor = executor
 
@@ -68,9 +70,10 @@ class CacheManager:
         pinned = sequence.pinned
         if pinned is not None and pinned.slot is not None and self.prefix_cache.state(pinned.slot) == "finished":
             self._resume(sequence, pinned.slot, now)
+            self._states.hold(sequence, self.prefix_cache)
             return True
         if sequence.options.cache:
-            start = self.prefix_cache.begin(sequence.inputs, now, self._resumable, sequence.rows_from)
+            start = self.prefix_cache.begin(sequence.inputs, now, self._states.resumable, sequence.rows_from)
         else:
             start = self.prefix_cache.begin_empty(now, sequence.inputs.namespace)
         if start is None:
@@ -82,13 +85,14 @@ class CacheManager:
         sequence.slot, sequence.submitted = start.sequence, start.length
         if pinned is not None and pinned.slot is None and not pinned.closed:
             self._pin(start.sequence, pinned)
+        self._states.hold(sequence, self.prefix_cache)
         return True
 
     def _resume(self, sequence: ScheduledRequest, slot: int, now: float) -> None:
         """Continue a session with its own sequence, unless another one holds a longer prefix of its inputs."""
         limit = sequence.inputs.most_reusable(sequence.rows_from)
-        length = self.prefix_cache.common(slot, sequence.inputs, limit, self._resumable)
-        other = self.prefix_cache.longest_prefix(sequence.inputs, self._resumable, limit)
+        length = self.prefix_cache.common(slot, sequence.inputs, limit, self._states.resumable)
+        other = self.prefix_cache.longest_prefix(sequence.inputs, self._states.resumable, limit)
         source = other.sequence if other.length > length else None
         self._cut(slot, 0 if source is not None else length)
         self.prefix_cache.resume(slot, now, sequence.inputs.namespace)
@@ -103,15 +107,12 @@ class CacheManager:
         if self.prefix_cache.length(slot) > length:
             self.prefix_cache.truncate(slot, length)
 
-    def _resumable(self, sequence: int, length: int) -> int:
-        # Not a shorter length: a window that lacks tokens for this position lacks them for earlier ones, too.
-        return length if self.cache.can_resume(sequence, length) else 0
-
     def leave(self, sequence: ScheduledRequest, now: float, *, keep: bool) -> None:
         """Take a request's sequence back. `keep` leaves it in the prefix cache for later requests."""
         slot, sequence.slot = sequence.slot, None
         if slot is None:
             return
+        self._states.release(slot)
         if not (keep and sequence.leaves_history):
             self.cache.remove(slot)
             if not self.prefix_cache.pinned(slot):
@@ -228,8 +229,12 @@ class CacheManager:
             row += entry.n
 
     def take_back(self, sequence: ScheduledRequest) -> None:
-        """Remove wrong draft tokens from the cache: everything behind the sequence's submitted inputs."""
+        """Remove wrong draft tokens from the cache: everything behind the sequence's submitted inputs.
+
+        A recurrent model goes back to the state before them, and computes the right ones among them again.
+        """
         if sequence.slot is not None:
+            sequence.submitted = self._states.go_back(sequence.slot, sequence.submitted)
             self._cut(sequence.slot, sequence.submitted)
 
     def clean(self, sequences: list[ScheduledRequest]) -> None:
@@ -306,7 +311,7 @@ class CacheManager:
         """Compute everything behind the first `keep` inputs again, as a prompt, at its new positions."""
         slot = generation.slot
         assert slot is not None
-        begin = keep if self.cache.can_resume(slot, keep) else 0
+        begin = self._states.resumable(slot, keep)
         self.cache.remove(slot, begin)
         if self.prefix_cache.length(slot):
             self.prefix_cache.truncate(slot, begin)

@@ -21,6 +21,7 @@ import numpy as np
 
 from ollama_engine.input import Batch, BatchMedia, Int32Array, MediaTraits
 from ollama_engine.runner.request.inputs import spans_between
+from ollama_engine.runner.schedule.checkpoints import checkpoints_between, rows_at_multiples
 from ollama_engine.runner.schedule.scheduler import Scheduled
 from ollama_engine.runner.schedule.sequence import Generation, ScheduledRequest
 
@@ -64,6 +65,8 @@ class Step:
     """How many of its best logits each row of logits needs; 0 for all."""
     constrained: bool = False
     """Whether any sequence has a constraint, whose mask its rows need."""
+    recurrent: bool = False
+    """Whether the model has recurrent states, of which checkpoints are kept."""
 
     @property
     def alive(self) -> bool:
@@ -113,6 +116,8 @@ def assemble(
     scheduled: tuple[Scheduled, ...],
     sequences: Mapping[int, ScheduledRequest],
     traits: MediaTraits = TEXT_ONLY,
+    *,
+    recurrent: bool = False,
 ) -> Step:
     """The step for a plan, whose sequences are all running. Its tokens are read at launch, see `Step.tokens`."""
     chosen = [sequences[run.key] for run in scheduled]
@@ -135,10 +140,23 @@ def assemble(
         images=_images(media),
         media=media,
         axes=_axes(entries, begins, traits.position_axes) if traits.position_axes > 1 else None,
+        checkpoints=_checkpoints(entries, begins) if recurrent else None,
     )
     decoding = all(entry.decoding and entry.n == entry.outputs == 1 for entry in entries)
     constrained = any(isinstance(sequence, Generation) and sequence.constraint is not None for sequence in chosen)
-    return Step(number, batch, entries, decoding, needed=_needed(entries), constrained=constrained)
+    return Step(number, batch, entries, decoding, needed=_needed(entries), constrained=constrained, recurrent=recurrent)
+
+
+def _checkpoints(entries: tuple[StepEntry, ...], begins: list[int]) -> Int32Array | None:
+    """The rows behind which recurrent states are kept: in a prompt where that is planned, and before a draft."""
+    rows: list[int] = []
+    row = 0
+    for entry, begin in zip(entries, begins, strict=True):
+        sequence, end = entry.sequence, begin + entry.n
+        planned = (sequence.known,) if entry.decoding and sequence.known < end else sequence.checkpoints
+        rows += [row + at - begin - 1 for at in checkpoints_between(planned, begin, end)]
+        row += entry.n
+    return np.array(sorted(rows), dtype=np.int32) if rows else None
 
 
 def _media(entries: tuple[StepEntry, ...], begins: list[int]) -> tuple[BatchMedia, ...]:
@@ -220,8 +238,10 @@ def follow(number: int, step: Step) -> Step | None:
         return None
     before = step.batch
     axes = None if before.axes is None else before.axes + np.int32(1)
-    batch = Batch(before.tokens, before.positions + np.int32(1), before.sequences, before.outputs, axes=axes)
-    return Step(number, batch, step.entries, True, left - 1, step.needed, step.constrained)
+    positions = before.positions + np.int32(1)
+    kept = rows_at_multiples(positions) if step.recurrent else None
+    batch = Batch(before.tokens, positions, before.sequences, before.outputs, axes=axes, checkpoints=kept)
+    return Step(number, batch, step.entries, True, left - 1, step.needed, step.constrained, step.recurrent)
 
 
 def _n_followers(step: Step) -> int:

@@ -78,6 +78,8 @@ class ScheduledRequest(QueuedRequest):
     """Embeddings that were encoded for it and that no step has read: held, because a step waits for several images."""
     reading: FloatArray | None = None
     """The embeddings that it is reading: held, because an image may take several steps."""
+    checkpoints: tuple[int, ...] = ()
+    """Where recurrent states are kept: see `plan_checkpoints`."""
 
     n_inputs: int = field(init=False)
     """Length of `inputs`, cached here because every step needs it several times."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -305,10 +306,32 @@ def paged_attention(env: Env) -> Call:
     ], kwargs)  # fmt: skip
 
 
+def _segments(env: Env, n: int, n_slots: int) -> list[Value]:
+    """Rows in any order, cut into segments that read any slot and write one each."""
+    cuts = sorted(env.rng.sample(range(n + 1), env.rng.randint(0, min(3, n + 1))))
+    bounds = [(begin, end) for begin, end in pairwise((0, *cuts, n))] + [(0, 0)] * env.rng.randint(0, 2)
+    order = env.numbers.permutation(n).astype(np.int32)
+    writes = env.rng.sample(range(n_slots), min(len(bounds), n_slots)) + [n_slots] * len(bounds)
+    slots = [(env.rng.choice([s for s in range(n_slots + 1) if s not in writes] or [n_slots]), w) for w in writes]
+    m = len(bounds)
+    return [
+        env.make("i32", (n,), data=order), env.make("i32", (2, m), data=np.array(bounds, np.int32).reshape(-1)),
+        env.make("i32", (2, m), data=np.array(slots[:m], np.int32).reshape(-1)),
+    ]  # fmt: skip
+
+
+def causal_conv(env: Env) -> Call:
+    channels, n, taps = env.rng.choice((1, 5, 63, 64, 130)), env.rng.randint(1, 9), env.rng.randint(2, 5)
+    n_slots = env.rng.choice((0, 0, 1, 5))
+    operands = [env.operand("f32", (channels, n), graph=True, odd=0.1), env.make("f32", (taps, channels))]
+    states = [env.make("f32", (channels * (taps - 1), n_slots))] if n_slots else []
+    return Call("causal_conv", [*operands, *_segments(env, n, n_slots), *states])
+
+
 SOUND: tuple[Callable[[Env], Call], ...] = (
     arithmetic, arithmetic, arithmetic, glu, clamp, sort, view, reshape, permute, cont, cast, copy, concat, repeat,
     get_rows, set_rows, mul_mat, mul_mat, mul_mat_small_batch, mul_mat_id, mul_mat_id_small_batch, weighted_sum, rope,
-    softmax, flash_attention, paged_attention,
+    softmax, flash_attention, paged_attention, causal_conv,
     one_row_operand("unary", _activation), one_row_operand("unary", _activation),
     one_row_operand("scale", lambda e: e.rng.choice((0, 1, -0.5, 3)), lambda e: e.rng.choice((0.0, 0.7))),
     *(one_row_operand(name) for name in ("gelu_exact", "sqr", "sqrt", "log", "sin", "cos", "sum_rows", "mean")),

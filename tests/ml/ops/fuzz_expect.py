@@ -293,6 +293,16 @@ def paged_attention(q: Value, k: Value, v: Value, parts: Value, cells: Value, sc
     return Expected(out, tol=top(f64(v)) * (1e-5 + min(2.0, 4 * scores)) + 1e-5)
 
 
+def causal_conv(x: Value, weight: Value, rows: Value, bounds: Value, slots: Value, states: Value | None = None
+                ) -> Expected:  # fmt: skip
+    inputs, taps = f64(x)[0, 0], f64(weight)[0, 0].T
+    stored = np.zeros((0, 1)) if states is None else f64(states)[0, 0].copy()
+    out = ref.causal_conv(inputs, taps, rows.array.reshape(-1), bounds.array.reshape(-1, 2), slots.array.reshape(-1, 2),
+                          stored)  # fmt: skip
+    largest = max(top(f64(x)), top(stored) if stored.size else 0.0)
+    return Expected(out[None, None], tol=(1e-5 * largest + x.tol) * len(taps) * top(f64(weight)) + 1e-6)
+
+
 EXPECT: dict[str, Callable[..., Expected]] = {
     "+": add, "-": sub, "*": mul, "/": div, "unary": unary, "gelu_exact": gelu_exact,
     "glu": glu, "scale": scale, "clamp": clamp,
@@ -304,4 +314,5 @@ EXPECT: dict[str, Callable[..., Expected]] = {
     "set_rows": set_rows, "mul_mat": mul_mat, "mul_mat_small_batch": mul_mat, "mul_mat_id": mul_mat_id,
     "mul_mat_id_small_batch": mul_mat_id, "weighted_sum": weighted_sum, "rope": rope,
     "softmax": softmax, "flash_attention": flash_attention, "paged_attention": paged_attention,
+    "causal_conv": causal_conv,
 }  # fmt: skip

@@ -220,6 +220,19 @@ def paged_attention(
     return out
 
 
+def causal_conv(x: Array, taps: Array, rows: NDArray, bounds: NDArray, slots: NDArray, states: Array) -> Array:
+    """x [n, channels], taps [taps, channels]; `states` [slots, channels * (taps - 1)] is changed -> [n, channels]."""
+    out, n_taps = np.zeros_like(x), len(taps)
+    for (begin, end), (read, write) in zip(bounds, slots, strict=True):
+        before = states[read].reshape(n_taps - 1, -1) if read < len(states) else np.zeros((n_taps - 1, x.shape[1]))
+        seen = np.concatenate((before, x[rows[begin:end]]))
+        for t, row in enumerate(rows[begin:end]):
+            out[row] = (seen[t : t + n_taps] * taps).sum(axis=0)
+        if write < len(states) and end > begin:
+            states[write] = seen[len(seen) - n_taps + 1 :].reshape(-1)
+    return out
+
+
 # -- types -------------------------------------------------------------------------------------------------------------
 
 

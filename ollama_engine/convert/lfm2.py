@@ -1,0 +1,107 @@
+"""LFM2 -> `general.architecture` = lfm2."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ollama_engine.convert.architecture import Architecture, Sizes, TensorMap, linear
+from ollama_engine.convert.decoder import BLOCK, EMBEDDING, LAYER, OUTPUT, norm, rope_and_size, sizes
+from ollama_engine.convert.keys import DECODER_KEYS
+from ollama_engine.convert.source.folder import Config
+from ollama_engine.convert.transforms import squeeze
+from ollama_engine.errors import UnsupportedModelError
+
+__all__ = ["ARCHITECTURES"]
+
+
+def _attends(config: Config) -> list[bool]:
+    """Whether each layer has attention. Raises ModelFormatError for `layer_types` that make no sense."""
+    n_layer = config.whole("num_hidden_layers")
+    types = config.get("layer_types")
+    if types is None:
+        full = config.get("full_attn_idxs")
+        return [full is None or i in full for i in range(n_layer)]
+    known = {"conv": False, "full_attention": True}
+    if not isinstance(types, list) or len(types) != n_layer or not all(t in known for t in types):
+        raise config.wrong(("layer_types",), f"{n_layer} of {', '.join(known)}", types)
+    return [known[t] for t in types]
+
+
+def _only(applies: Callable[[Config, int], bool], tensors: tuple[TensorMap, ...]) -> tuple[TensorMap, ...]:
+    return tuple(replace(tensor, applies=applies) for tensor in tensors)
+
+
+CONV = (
+    *linear(BLOCK + "shortconv.in_proj", LAYER + "conv.in_proj", "n_embd_thrice", "n_embd"),
+    TensorMap(BLOCK + "shortconv.conv.weight", LAYER + "conv.conv.weight", ("n_embd", 1, "n_taps"), squeeze(1)),
+    *linear(BLOCK + "shortconv.out_proj", LAYER + "conv.out_proj", "n_embd", "n_embd"),
+)
+ATTENTION = (
+    *linear(BLOCK + "attn_q", LAYER + "self_attn.q_proj", "q_size", "n_embd"),
+    *linear(BLOCK + "attn_k", LAYER + "self_attn.k_proj", "kv_size", "n_embd"),
+    *linear(BLOCK + "attn_v", LAYER + "self_attn.v_proj", "kv_size", "n_embd"),
+    *linear(BLOCK + "attn_output", LAYER + "self_attn.out_proj", "n_embd", "q_size"),
+    TensorMap(BLOCK + "attn_q_norm.weight", LAYER + "self_attn.q_layernorm.weight", ("head_dim",)),
+    TensorMap(BLOCK + "attn_k_norm.weight", LAYER + "self_attn.k_layernorm.weight", ("head_dim",)),
+)
+MLP = (
+    *linear(BLOCK + "ffn_gate", LAYER + "feed_forward.w1", "n_ff", "n_embd"),
+    *linear(BLOCK + "ffn_up", LAYER + "feed_forward.w3", "n_ff", "n_embd"),
+    *linear(BLOCK + "ffn_down", LAYER + "feed_forward.w2", "n_embd", "n_ff"),
+)
+
+
+def _sizes(config: Config) -> dict[str, int]:
+    plain = sizes(config)
+    return plain | {
+        "n_ff": _hidden(config),
+        "n_embd_thrice": 3 * plain["n_embd"],
+        "n_taps": config.whole("conv_L_cache", default=3),
+    }
+
+
+def _hidden(config: Config) -> int:
+    """The hidden size of the feed-forward blocks: two thirds of what config.json says, rounded up."""
+    n_ff = config.whole("block_ff_dim", "intermediate_size")
+    if not config.get("block_auto_adjust_ff_dim", default=True):
+        return n_ff
+    n_ff, multiple = 2 * n_ff // 3, config.whole("block_multiple_of", default=256)
+    factor = config.get("block_ffn_dim_multiplier", default=1.0)
+    return n_ff if factor is None else -(-int(factor * n_ff) // multiple) * multiple
+
+
+def _keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
+    if config.get("conv_bias"):
+        raise UnsupportedModelError(f"{config.home}: conv_bias is true, and GGUF has no name for such biases")
+    return {
+        **rope_and_size(config, sizes),
+        "feed_forward_length": sizes["n_ff"],
+        "attention.head_count_kv": [sizes["n_head_kv"] if attends else 0 for attends in _attends(config)],
+        "shortconv.l_cache": sizes["n_taps"],
+    }
+
+
+ARCHITECTURES = (
+    Architecture(
+        name="lfm2",
+        classes=("Lfm2ForCausalLM",),
+        sizes=_sizes,
+        keys=DECODER_KEYS,
+        more_keys=_keys,
+        defaults={"rope_theta": 1000000.0, "norm_eps": 1e-5},
+        tensors=(
+            EMBEDDING,
+            norm(BLOCK + "attn_norm", LAYER + "operator_norm"),
+            *_only(lambda config, i: not _attends(config)[i], CONV),
+            *_only(lambda config, i: _attends(config)[i], ATTENTION),
+            norm(BLOCK + "ffn_norm", LAYER + "ffn_norm"),
+            *MLP,
+            norm("token_embd_norm", "model.embedding_norm"),
+            OUTPUT,
+        ),
+        always_f32=(r"shortconv\.conv\.weight$",),
+        pre_names=("lfm2",),
+    ),
+)

@@ -1,0 +1,189 @@
+"""Slots of recurrent states: which state of which sequence lies where, and which is given up next. No tensors.
+
+A state is what a sequence's tokens below a position have left behind. A step reads one state and writes others; it
+never changes one. So a state can be shared by sequences without a copy, kept as a checkpoint by not giving up its slot,
+and found again where a step was not computed.
+
+    sequence 3   position   0     64         96    97
+                 state      none  slot 5     -     slot 2     64 is a checkpoint; decoding goes on from 97
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class _Slot:
+    position: int = 0
+    owners: set[int] = field(default_factory=set)
+    kept: bool = False
+    """Whether it is a checkpoint: it stays when its sequence goes on."""
+    used_at: int = 0
+
+
+class StateSlots:
+    """`n_slots` slots, each with one state of one or more sequences.
+
+    Of a sequence that is held, the latest state stays. Any other is given up, least recently used first, where a step
+    finds no free slot.
+    """
+
+    def __init__(self, n_slots: int) -> None:
+        if n_slots < 2:
+            raise ValueError(f"a step reads one state and writes another: there are at least 2 slots, got {n_slots}")
+        self.n_slots = n_slots
+        self._slots = [_Slot() for _ in range(n_slots)]
+        self._free = list(range(n_slots - 1, -1, -1))
+        self._states: dict[int, dict[int, int]] = {}
+        """{sequence: {position: slot}}, ascending."""
+        self._held: set[int] = set()
+        self._clock = 0
+
+    # -- queries -------------------------------------------------------------------------------------------------------
+
+    def of(self, sequence: int) -> dict[int, int]:
+        """{position: slot} of a sequence's states, ascending."""
+        return dict(self._states.get(sequence, {}))
+
+    def latest(self, sequence: int, most: int) -> int:
+        """The highest position up to `most` with a state; 0, where a sequence begins, without one."""
+        return max((position for position in self._states.get(sequence, {}) if position <= most), default=0)
+
+    def read(self, sequence: int, position: int) -> int | None:
+        """The slot of the state at `position`; None at 0. Raises ValueError where it is not there."""
+        if position == 0:
+            return None
+        slot = self._states.get(sequence, {}).get(position)
+        if slot is None:
+            raise ValueError(f"sequence {sequence} cannot go on at position {position}: its state there is not kept")
+        return slot
+
+    def available(self, firsts: Mapping[int, int]) -> int:
+        """Number of slots for new states, in a step that goes on from these {sequence: position}."""
+        return len(self._free) + len(self._evictable(firsts))
+
+    def _evictable(self, firsts: Mapping[int, int]) -> list[int]:
+        needed = {slot for slot in (self.read(*first) for first in firsts.items()) if slot is not None}
+        for sequence in self._held:
+            states = self._states.get(sequence)
+            if states and sequence not in firsts:
+                needed.add(states[max(states)])
+        return [slot for slot, state in enumerate(self._slots) if state.owners and slot not in needed]
+
+    @property
+    def n_used(self) -> int:
+        """Number of slots that hold a state."""
+        return self.n_slots - len(self._free)
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    def place(self, runs: Mapping[int, tuple[int, Sequence[int], int]]) -> dict[int, dict[int, int]]:
+        """Find slots for a step. `runs`: {sequence: (first position, positions of checkpoints, end)}.
+
+        Returns {sequence: {position: slot}} of the states to write, ascending. The state at each `end` always gets a
+        slot; checkpoints get one as far as there are any. The caller has asked `available` for as many as sequences.
+        """
+        firsts = {sequence: run[0] for sequence, run in runs.items()}
+        for sequence, first in firsts.items():
+            self._pass_on(sequence, first)
+        n_wanted = sum(len(set(run[1])) + 1 for run in runs.values())
+        if n_wanted > len(self._free):
+            self._evict(n_wanted - len(self._free), firsts)
+        spare = len(self._free) - len(runs)
+        assert spare >= 0, "the caller asked for room first"
+        made: dict[int, dict[int, int]] = {}
+        for sequence, (_, checkpoints, end) in runs.items():
+            chosen = [position for position in checkpoints if position < end]
+            if spare < len(chosen):
+                chosen = chosen[len(chosen) - spare :]
+            spare -= len(chosen)
+            made[sequence] = {position: self._take(sequence, position, kept=True) for position in chosen}
+            made[sequence][end] = self._take(sequence, end, kept=end in checkpoints)
+        return made
+
+    def _pass_on(self, sequence: int, first: int) -> None:
+        """Give up the states before and behind `first` that are no checkpoints."""
+        states = self._states.get(sequence, {})
+        for position in [p for p, slot in states.items() if p > first or (p < first and not self._slots[slot].kept)]:
+            self._drop(sequence, position)
+
+    def _evict(self, n: int, firsts: Mapping[int, int]) -> None:
+        for slot in sorted(self._evictable(firsts), key=lambda slot: self._slots[slot].used_at)[:n]:
+            position = self._slots[slot].position
+            for sequence in list(self._slots[slot].owners):
+                self._drop(sequence, position)
+
+    def _take(self, sequence: int, position: int, *, kept: bool) -> int:
+        slot = self._free.pop()
+        self._clock += 1
+        self._slots[slot] = _Slot(position, {sequence}, kept, self._clock)
+        self._states.setdefault(sequence, {})[position] = slot
+        return slot
+
+    def _drop(self, sequence: int, position: int) -> None:
+        states = self._states[sequence]
+        slot = states.pop(position)
+        if not states:
+            del self._states[sequence]
+        owners = self._slots[slot].owners
+        owners.discard(sequence)
+        if not owners:
+            self._slots[slot] = _Slot()
+            self._free.append(slot)
+
+    def restore(self, sequence: int, position: int) -> int:
+        """A slot for a state that is put back into an empty sequence. The caller has asked `available`."""
+        if not self._free:
+            self._evict(1, {})
+        return self._take(sequence, position, kept=True)
+
+    # -- sequences -----------------------------------------------------------------------------------------------------
+
+    def share(self, source: int, target: int, end: int) -> None:
+        """Share the states of `source` up to position `end` with `target`, which is empty."""
+        if target in self._states:
+            raise ValueError(f"sequence {target} has states already")
+        self._clock += 1
+        for position, slot in self.of(source).items():
+            if position <= end:
+                self._states.setdefault(target, {})[position] = slot
+                self._slots[slot].owners.add(target)
+                self._slots[slot].used_at = self._clock
+
+    def remove(self, sequence: int, begin: int = 0) -> None:
+        """Forget the states that depend on the token at `begin` or a later one."""
+        for position in [p for p in self._states.get(sequence, {}) if p > begin]:
+            self._drop(sequence, position)
+
+    def hold(self, sequence: int) -> None:
+        """Keep the sequence's latest state until `release`. Its states now become checkpoints."""
+        self._held.add(sequence)
+        self._clock += 1
+        for slot in self._states.get(sequence, {}).values():
+            self._slots[slot].kept, self._slots[slot].used_at = True, self._clock
+
+    def release(self, sequence: int) -> None:
+        """The sequence does not go on for now: its checkpoints and its latest state may be given up."""
+        self._held.discard(sequence)
+        states = self._states.get(sequence, {})
+        last = max(states, default=0)
+        for position in [p for p, slot in states.items() if p != last and not self._slots[slot].kept]:
+            self._drop(sequence, position)
+
+    def held(self) -> Collection[int]:
+        """Sequences that are held."""
+        return frozenset(self._held)
+
+    def check(self) -> None:
+        """Raise AssertionError unless the bookkeeping is consistent; for tests and debugging."""
+        owned: dict[int, set[int]] = {}
+        for sequence, states in self._states.items():
+            assert states, "a sequence without states is not listed"
+            for position, slot in states.items():
+                assert position > 0, "a sequence begins without a state"
+                assert self._slots[slot].position == position, "a state has one position"
+                owned.setdefault(slot, set()).add(sequence)
+        assert {i: s.owners for i, s in enumerate(self._slots) if s.owners} == owned, "owners"
+        assert sorted(self._free) == sorted(set(range(self.n_slots)) - set(owned)), "free slots"

@@ -1,0 +1,87 @@
+"""The storage of recurrent states: a tensor for each part of each layer, with a row for each slot. No policy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+
+from ollama_engine.kvcache.rows import Bytes
+from ollama_engine.ml import ops
+from ollama_engine.ml.graph.backend import Backend
+from ollama_engine.ml.graph.context import Context
+from ollama_engine.ml.graph.storage import Storage
+from ollama_engine.ml.graph.tensor import Tensor
+
+
+class StateStore:
+    """States of `n_slots` sequences. `shapes`: for each layer the shapes of its parts; `devices`: where it lies.
+
+    Raises NoMemoryError when a device is too small.
+    """
+
+    def __init__(
+        self, backend: Backend, shapes: Sequence[tuple[tuple[int, ...], ...]], devices: Sequence[int], n_slots: int
+    ) -> None:
+        self._backend = backend
+        self._n_slots = n_slots
+        self._storages: dict[int, Storage] = {}
+        self._layers: list[list[Tensor]] = []
+        n_parts = sum(map(len, shapes))
+        for number, (parts, device) in enumerate(zip(shapes, devices, strict=True)):
+            storage = self._storages.setdefault(device, Storage(backend, n_parts))
+            self._layers.append([
+                storage.add(f"state.{number}.{i}", "f32", (math.prod(part), n_slots)) for i, part in enumerate(parts)
+            ])  # fmt: skip
+        for device, storage in self._storages.items():
+            storage.allocate(device)
+
+    def part(self, layer: int, number: int) -> Tensor:
+        """f32 [elements, slots]."""
+        return self._layers[layer][number]
+
+    def _parts(self) -> list[Tensor]:
+        return [part for parts in self._layers for part in parts]
+
+    @property
+    def row_bytes(self) -> tuple[int, ...]:
+        """Bytes of each part of each layer in turn, for one state."""
+        return tuple(part.nbytes // self._n_slots for part in self._parts())
+
+    def read(self, slots: Sequence[int]) -> tuple[Bytes, ...]:
+        """The states in these slots, uint8 [len(slots), bytes] for each part of each layer in turn.
+
+        Every allocated graph loses its memory.
+        """
+        rows = tuple(np.empty((len(slots), size), dtype=np.uint8) for size in self.row_bytes)
+        for entry, slot in enumerate(slots):
+            with self._views(slot) as views:
+                for view, row in zip(views, rows, strict=True):
+                    view.read_into(row[entry])
+        return rows
+
+    def write(self, slot: int, rows: Sequence[Bytes]) -> None:
+        """Write one state, as `read` returned it. Every allocated graph loses its memory."""
+        with self._views(slot) as views:
+            for view, row in zip(views, rows, strict=True):
+                view.set_bytes(np.ascontiguousarray(row))
+
+    @contextmanager
+    def _views(self, slot: int) -> Iterator[list[Tensor]]:
+        """Each part of the state in `slot`."""
+        with Context(self._backend) as ctx:
+            views = [ops.view(part, (part.dim(0),), (), slot * part.stride(1), ctx=ctx) for part in self._parts()]
+            ctx.expand(*views)
+            ctx.alloc()  # only then a view has an address
+            yield views
+
+    @property
+    def nbytes(self) -> dict[str, int]:
+        """Memory taken, {device name: bytes}."""
+        return {self._backend.devices[device].name: storage.nbytes for device, storage in self._storages.items()}
+
+    def close(self) -> None:
+        for storage in self._storages.values():
+            storage.close()

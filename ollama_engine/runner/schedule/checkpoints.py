@@ -1,0 +1,48 @@
+"""Checkpoints: at which inputs a recurrent model's states are kept, so that later requests can go on from there. Pure.
+
+A prompt that shares a prefix with an earlier one goes on from the last checkpoint within that prefix, so they are where
+prompts part: at ends of messages, right before the last input (another answer to the same prompt), where an earlier
+prompt has parted already, and every `EVERY` inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import numpy as np
+
+from ollama_engine.input import Int32Array
+from ollama_engine.runner.request.inputs import Inputs, floor_cut
+
+__all__ = ["EVERY", "checkpoints_between", "plan_checkpoints", "rows_at_multiples"]
+
+EVERY = 512
+"""Inputs from one checkpoint to the next in a long text."""
+
+LAST_MESSAGES = 3
+"""How many ends of messages are kept, beside that of the first one: the system's message, which many prompts share."""
+
+
+def plan_checkpoints(inputs: Inputs, ends: Collection[int], parted: Iterable[int] = ()) -> tuple[int, ...]:
+    """Where states of a prompt are kept beside the multiples of EVERY: numbers of inputs before, ascending.
+
+    `ends`: tokens that end a message. `parted`: lengths at which earlier prompts part from this one.
+    """
+    found = np.flatnonzero(np.isin(inputs.tokens, np.fromiter(ends, np.int32))) + 1 if ends else np.empty(0, np.int64)
+    messages = {int(end) for end in (*found[:1], *found[-LAST_MESSAGES:])}
+    wanted = {*messages, *parted, len(inputs) - 1}
+    return tuple(sorted(at for at in wanted if 0 < at < len(inputs) and floor_cut(at, inputs.groups) == at))
+
+
+def checkpoints_between(planned: Iterable[int], begin: int, end: int) -> list[int]:
+    """The checkpoints of inputs (begin, end]: those planned, and multiples of EVERY; not in any order."""
+    return list({
+        *(at for at in planned if begin < at <= end),
+        *range((begin // EVERY + 1) * EVERY, end + 1, EVERY),
+    })  # fmt: skip
+
+
+def rows_at_multiples(positions: Int32Array) -> Int32Array | None:
+    """The rows of a decoding step behind which states are kept; None where there is none."""
+    rows = np.flatnonzero((positions + 1) % EVERY == 0).astype(np.int32)
+    return rows if len(rows) else None

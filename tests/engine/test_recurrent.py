@@ -1,0 +1,149 @@
+"""Models with recurrent states: prefixes, forks, sessions, preemption and drafts compute only what is new."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ollama_engine import Completion, Engine, SamplingParams
+from tests.models import families
+from tests.models.variants import prompt
+
+N_CTX = 256
+EOS = families.SIZES["eos_token_id"]
+
+
+def greedy(n: int = 12) -> SamplingParams:
+    return SamplingParams(temperature=0, max_tokens=n)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(families.converted(families.case("lfm2"), tmp_path_factory.mktemp("lfm2")))
+
+
+def opened(path: str, **options: Any) -> Engine:
+    settings = {"num_ctx": N_CTX, "threads": 1, "gpu_layers": 0, "kv_cache_type": "f32", "verify": True, **options}
+    return Engine(path, **settings)
+
+
+@pytest.fixture
+def engine(path: str) -> Iterator[Engine]:
+    with opened(path) as engine:
+        yield engine
+
+
+def alone(path: str, ids: list[int], n: int = 12) -> tuple[int, ...]:
+    with opened(path, parallel=1) as engine:
+        return engine.generate(ids, greedy(n)).tokens
+
+
+def cached(answer: Completion) -> int:
+    return answer.usage.cached_tokens
+
+
+def test_the_next_turn_computes_what_is_new(engine: Engine, path: str) -> None:
+    history = prompt(60)
+    for turn in range(4):
+        answer = engine.generate(history, greedy())
+        assert answer.tokens == alone(path, history)
+        if turn:
+            assert cached(answer) == len(history) - 10 - 1, "all but the new message and the answer's last token"
+        history = [*history, *answer.tokens, *prompt(10, seed=turn + 1)]
+
+
+def test_the_same_prompt_again_computes_its_last_token(engine: Engine) -> None:
+    first, second = (engine.generate(prompt(50), greedy()) for _ in range(2))
+    assert (cached(first), cached(second)) == (0, 49)
+    assert first.tokens == second.tokens
+
+
+def test_a_shared_prompt_is_computed_twice(engine: Engine, path: str) -> None:
+    """The first prompt does not know where the second one parts from it; the third finds a checkpoint there."""
+    shared = prompt(40)
+    questions = [[*shared, *prompt(15, seed=seed)] for seed in (1, 2, 3, 4)]
+    answers = [engine.generate(question, greedy()) for question in questions]
+    assert [cached(answer) for answer in answers] == [0, 0, 40, 40]
+    assert [answer.tokens for answer in answers] == [alone(path, question) for question in questions]
+
+
+def test_ends_of_messages_are_checkpoints(engine: Engine) -> None:
+    end = EOS
+    system = [*prompt(20), end]
+    engine.generate([*system, *prompt(12, seed=1)], greedy(2))
+    assert cached(engine.generate([*system, *prompt(12, seed=2)], greedy(2))) == len(system)
+
+
+def test_requests_in_company_answer_as_alone(path: str) -> None:
+    """Prompts of many lengths, cut by a small batch, beside answers; some share a prefix that is being computed."""
+    prompts = [prompt(n, seed=n % 3) for n in (3, 70, 21, 40, 1, 55, 90, 33)]
+    expected = [alone(path, ids, 20) for ids in prompts]
+    with opened(path, batch_size=16, parallel=3) as engine:
+        for _ in range(2):
+            requests = [engine.submit(ids, greedy(20)) for ids in prompts]
+            assert [request.result().tokens for request in requests] == expected
+
+
+def test_several_answers_share_the_prompt(engine: Engine, path: str) -> None:
+    expected = alone(path, prompt(40))
+    answers = engine.generate(prompt(40), greedy(), n=3)
+    assert [answer.tokens for answer in answers] == [expected] * 3
+    assert sorted(cached(answer) for answer in answers) == [0, 39, 39]
+
+
+def test_a_preempted_answer_goes_on_as_if_nothing_had_been(path: str) -> None:
+    prompts = [prompt(100, seed=seed) for seed in range(3)]
+    expected = [alone(path, ids, 100) for ids in prompts]
+    with opened(path, parallel=3, num_ctx=N_CTX) as engine:
+        held = engine.session()
+        held.append(prompt(240, seed=9))  # too few cells are left for three answers
+        held2 = engine.session()
+        held2.append(prompt(220, seed=8))
+        requests = [engine.submit(ids, greedy(100)) for ids in prompts]
+        assert [request.result().tokens for request in requests] == expected
+        assert engine.metrics.preemptions > 0
+
+
+def test_a_session_forks_rewinds_and_comes_back_from_a_file(engine: Engine, path: str, tmp_path: Path) -> None:
+    ids = prompt(60)
+    with engine.session() as session:
+        session.append(ids)
+        first = session.generate(greedy())
+        assert first.tokens == alone(path, ids)
+        after = [*ids, *first.tokens]
+        fork = session.fork()
+        answers = [one.generate(greedy()) for one in (session, fork)]
+        assert [answer.tokens for answer in answers] == [alone(path, after)] * 2
+        assert all(cached(answer) == len(after) - 1 for answer in answers)
+        fork.rewind(len(fork) - 30)
+        again = fork.generate(greedy())
+        assert again.tokens == alone(path, ids[:30])
+        session.save(tmp_path / "session")
+        whole = list(session.tokens)
+    with opened(path) as other, other.load_session(tmp_path / "session") as session:
+        session.append(prompt(5, seed=3))
+        answer = session.generate(greedy())
+        assert answer.tokens == alone(path, [*whole, *prompt(5, seed=3)])
+        assert other.metrics.prompt_tokens <= 5 + 2, "the file's state is gone on from"
+
+
+def test_a_full_context_is_computed_again_behind_what_is_kept(path: str) -> None:
+    with opened(path, num_ctx=64) as engine:
+        params = SamplingParams(temperature=0, max_tokens=60, logit_bias=families.BANNED)
+        answer = engine.generate(prompt(50), params, on_overflow="shift", num_keep=10)
+        assert len(answer.tokens) == 60
+        assert answer.usage.shifted_tokens > 0
+
+
+def test_checkpoints_take_the_memory_that_they_are_given(path: str) -> None:
+    with opened(path, state_cache_bytes=0, parallel=2) as few, opened(path, parallel=2) as many:
+        n_states = [engine.memory.devices[-1].states for engine in (few, many)]
+        assert n_states[0] * 3 < n_states[1] * 2
+        assert "states" in str(few.memory)
+        for seed in range(6):
+            few.generate(prompt(40, seed=seed), greedy(4))
+        assert cached(few.generate(prompt(40, seed=5), greedy(4))) == 39, "the latest prompt's"
+        assert cached(few.generate(prompt(40, seed=0), greedy(4))) == 0, "the first one's is given up"

@@ -1,0 +1,116 @@
+"""StateSlots: what is kept, what is given up, and in which order."""
+
+from __future__ import annotations
+
+import pytest
+
+from ollama_engine.kvcache.state_slots import StateSlots
+
+
+def step(slots: StateSlots, sequence: int, first: int, end: int, *checkpoints: int) -> None:
+    slots.place({sequence: (first, list(checkpoints), end)})
+    slots.check()
+
+
+def positions(slots: StateSlots, *sequences: int) -> list[list[int]]:
+    return [list(slots.of(sequence)) for sequence in sequences]
+
+
+def test_the_state_before_stays_until_the_next_step() -> None:
+    slots = StateSlots(4)
+    step(slots, 0, 0, 5)
+    step(slots, 0, 5, 6)
+    assert positions(slots, 0) == [[5, 6]]
+    step(slots, 0, 6, 7)
+    assert positions(slots, 0) == [[6, 7]]
+    slots.remove(0, 6)
+    assert positions(slots, 0) == [[6]], "a step that was not computed"
+    step(slots, 0, 6, 9)
+    assert positions(slots, 0) == [[6, 9]]
+
+
+def test_a_step_reads_and_writes_different_slots() -> None:
+    slots = StateSlots(2)
+    for position in range(6):
+        slots_before = slots.of(0)
+        step(slots, 0, position, position + 1)
+        assert slots.of(0)[position + 1] != slots_before.get(position)
+
+
+def test_checkpoints_stay_while_there_is_room() -> None:
+    slots = StateSlots(4)
+    step(slots, 0, 0, 8, 3, 8)
+    for position in range(8, 12):
+        step(slots, 0, position, position + 1)
+    assert positions(slots, 0) == [[3, 8, 11, 12]]
+    step(slots, 1, 0, 2)
+    assert positions(slots, 0, 1) == [[8, 11, 12], [2]], "the least recently used one goes"
+
+
+def test_the_last_checkpoints_of_a_step_are_kept_where_not_all_fit() -> None:
+    slots = StateSlots(3)
+    step(slots, 0, 0, 9, 2, 4, 6, 8)
+    assert positions(slots, 0) == [[6, 8, 9]]
+
+
+def test_what_a_running_sequence_goes_on_from_is_never_given_up() -> None:
+    slots = StateSlots(3)
+    for sequence in (0, 1):
+        slots.hold(sequence)
+        step(slots, sequence, 0, 4)
+    step(slots, 0, 4, 5)
+    assert slots.available({1: 4}) == 1, "the state that the other has left behind"
+    step(slots, 1, 4, 5)
+    assert positions(slots, 0, 1) == [[5], [4, 5]]
+    assert slots.available({2: 0}) == 1
+    slots.release(0)
+    assert slots.available({2: 0}) == 2
+
+
+def test_a_shared_state_is_one_slot() -> None:
+    slots = StateSlots(5)
+    step(slots, 0, 0, 8, 4)
+    slots.share(0, 1, 6)
+    assert positions(slots, 0, 1) == [[4, 8], [4]]
+    assert slots.n_used == 2
+    slots.remove(0)
+    assert positions(slots, 0, 1) == [[], [4]]
+    with pytest.raises(ValueError, match="has states already"):
+        slots.share(1, 1, 4)
+    slots.remove(1)
+    assert slots.n_used == 0
+    slots.check()
+
+
+def test_what_is_used_again_stays_longest() -> None:
+    slots = StateSlots(4)
+    for sequence in range(3):
+        step(slots, sequence, 0, 4)
+        slots.release(sequence)
+    slots.share(0, 5, 4)
+    step(slots, 6, 0, 2, 1)
+    assert positions(slots, 0, 1, 2, 5) == [[4], [], [4], [4]]
+
+
+def test_a_sequence_that_is_taken_up_again_keeps_its_end() -> None:
+    slots = StateSlots(6)
+    step(slots, 0, 0, 4)
+    step(slots, 0, 4, 5)
+    slots.release(0)
+    assert positions(slots, 0) == [[5]]
+    slots.hold(0)
+    for position in range(5, 9):
+        step(slots, 0, position, position + 1)
+    assert positions(slots, 0) == [[5, 8, 9]]
+
+
+def test_what_is_not_there_cannot_be_read() -> None:
+    slots = StateSlots(4)
+    step(slots, 0, 0, 4)
+    assert (slots.latest(0, 9), slots.latest(0, 4), slots.latest(0, 3), slots.latest(1, 3)) == (4, 4, 0, 0)
+    assert slots.read(0, 0) is None
+    for sequence, position in ((0, 3), (1, 4)):
+        with pytest.raises(ValueError, match="is not kept"):
+            slots.read(sequence, position)
+    with pytest.raises(ValueError, match="at least 2 slots"):
+        StateSlots(1)
