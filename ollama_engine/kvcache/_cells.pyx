@@ -172,17 +172,17 @@ cdef class Cells:
         """
         cdef const int32_t[::1] places = _positions(positions)
         cdef const int32_t[::1] given = self._sequences(sequences, places.shape[0])
-        cdef int32_t[::1] found = np.empty(places.shape[0], dtype=np.int32)
+        cdef int32_t[::1] cells = np.empty(places.shape[0], dtype=np.int32)
         cdef object order = None
         if not lib.oe_cells_in_order(self._cells, _start(places), _start(given), given.shape[0]):
             order = np.lexsort((places, given))
             given = np.ascontiguousarray(np.asarray(given)[order])
-        if not lib.oe_cells_find(self._cells, _start(given), given.shape[0], _room(found)):
+        if not lib.oe_cells_find(self._cells, _start(given), given.shape[0], _room(cells)):
             return None
         if order is None:
-            return found.base
+            return cells.base
         out = np.empty(places.shape[0], dtype=np.int32)
-        out[order] = found.base
+        out[order] = cells.base
         return out
 
     def place(self, cells, positions, sequences):

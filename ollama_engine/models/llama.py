@@ -13,7 +13,7 @@ from ollama_engine.ml import ops
 from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.decoder import Decoder, PreNormLayer, SparseLayer
-from ollama_engine.models.options import Options, read_common, read_experts, read_windows
+from ollama_engine.models.options import Options, read_llama, read_windows
 
 
 class SparseMLP(nn.Module):
@@ -63,9 +63,7 @@ class Llama(Decoder):
 
     @staticmethod
     def read_options(metadata: Metadata, n_vocab: int) -> Options:
-        o = read_common(metadata, n_vocab, rope_mode="norm")
-        if metadata.u32("expert_count", 0):
-            o = replace(o, **read_experts(metadata, o.n_ff))
+        o = read_llama(metadata, n_vocab)
         return replace(
             o,
             windows=read_windows(metadata, o.n_layer, period=0),

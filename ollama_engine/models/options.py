@@ -176,6 +176,12 @@ def read_experts(metadata: Metadata, default: int | None = None) -> dict[str, An
     return {"n_expert": n_expert, "n_expert_used": used, "n_ff_exp": hidden}
 
 
+def read_llama(metadata: Metadata, n_vocab: int) -> Options:
+    """Options of the Llama family: rope_mode "norm", and experts where the file has some."""
+    o = read_common(metadata, n_vocab, rope_mode="norm")
+    return replace(o, **read_experts(metadata, o.n_ff)) if metadata.u32("expert_count", 0) else o
+
+
 def read_windows(
     metadata: Metadata, n_layer: int, period: int, default: int = 0, *, full_first: bool = False
 ) -> tuple[int | None, ...]:

@@ -26,11 +26,11 @@ def sampler_instructions():
 
 
 cdef dict _find_kernels():
-    cdef dict found = {}
+    cdef dict kernels = {}
     for number in range(lib.OE_LOGIT_KERNEL_SETS):
         if lib.oe_logit_kernels_find(<lib.oe_logit_kernel_set><int>number) != NULL:
-            found[lib.oe_logit_kernels_name(<lib.oe_logit_kernel_set><int>number).decode()] = number
-    return found
+            kernels[lib.oe_logit_kernels_name(<lib.oe_logit_kernel_set><int>number).decode()] = number
+    return kernels
 
 
 cdef dict _kernels = _find_kernels()
@@ -228,19 +228,19 @@ cdef class Sampler:
         cdef const float[::1] row = checked_row(logits, self.n_vocab)
         cdef lib.oe_sample_job job
         cdef double logprob = 0
-        cdef int32_t found = 0, wanted = checked_top(top, self.n_vocab)
-        cdef int32_t[::1] top_id = array("i", bytes(4 * (wanted + 1)))
-        cdef double[::1] top_logprob = array("d", bytes(8 * (wanted + 1)))
+        cdef int32_t n_top = 0, most = checked_top(top, self.n_vocab)
+        cdef int32_t[::1] top_id = array("i", bytes(4 * (most + 1)))
+        cdef double[::1] top_logprob = array("d", bytes(8 * (most + 1)))
         job.token = checked_token(token, self.n_vocab)
         self._claim()
         job.sampler = self._sampler
         job.logits = &row[0]
         with nogil:
-            lib.oe_sampler_logprobs(&job, &logprob, wanted, &top_id[0], &top_logprob[0], &found)
+            lib.oe_sampler_logprobs(&job, &logprob, most, &top_id[0], &top_logprob[0], &n_top)
         self._busy = False
         if job.status != lib.OE_SAMPLE_OK:
             raise _error_of(&job)
-        return TokenLogprobs(job.token, logprob, [(top_id[i], top_logprob[i]) for i in range(found)])
+        return TokenLogprobs(job.token, logprob, [(top_id[i], top_logprob[i]) for i in range(n_top)])
 
     def fork(self):
         """A copy with the same parameters, seed, draws and history: both would continue with the same tokens."""

@@ -149,14 +149,14 @@ cdef int check_size(Py_ssize_t size) except -1:
 
 cdef list to_list(oe_id_list *ids):
     cdef size_t i, first
-    cdef list found = []
+    cdef list listed = []
     if ids.size <= AT_ONCE:
         return [ids.ids[i] for i in range(ids.size)]
     for first in range(0, ids.size, AT_ONCE):
-        found += [ids.ids[i] for i in range(first, min(first + AT_ONCE, ids.size))]
+        listed += [ids.ids[i] for i in range(first, min(first + AT_ONCE, ids.size))]
         with nogil:  # for threads that wait for Python's lock
             pass
-    return found
+    return listed
 
 
 cdef int take(list texts, Py_ssize_t first, oe_bpe_text *batch, list kept) except -1:

@@ -57,7 +57,7 @@ def find_texts(list texts not None, set wanted not None):
 
     A vocabulary is large and few texts are wanted, so the first character rules most of them out.
     """
-    cdef dict found = {}
+    cdef dict last = {}
     cdef set firsts = {text[:1] for text in wanted}
     cdef bint[128] begins
     cdef Py_ssize_t i
@@ -69,8 +69,8 @@ def find_texts(list texts not None, set wanted not None):
         text = texts[i]
         first = text[0] if len(text) else 0
         if (first >= 128 or begins[first]) and text in wanted:
-            found[text] = i
-    return found
+            last[text] = i
+    return last
 
 
 cdef class CharsMapper:
@@ -123,11 +123,11 @@ cdef class TextTrie:
     def __dealloc__(self):
         oe_text_trie_free(&self.trie)
 
-    cdef int find_some(self, const char *text, size_t size, size_t first, oe_trie_match *found) noexcept nogil:
+    cdef int find_some(self, const char *text, size_t size, size_t first, oe_trie_match *matches) noexcept nogil:
         """Up to MATCHES of them; how many."""
         cdef int n = 0
-        while n < MATCHES and oe_text_trie_next(&self.trie, text, size, first, &found[n]):
-            first = found[n].start + found[n].length
+        while n < MATCHES and oe_text_trie_next(&self.trie, text, size, first, &matches[n]):
+            first = matches[n].start + matches[n].length
             n += 1
         return n
 
@@ -137,7 +137,7 @@ cdef class TextTrie:
         cdef size_t size = PyBytes_GET_SIZE(text), at = 0
         cdef oe_trie_match matches[MATCHES]
         cdef int n = MATCHES, i
-        cdef list found = []
+        cdef list spans = []
         while n == MATCHES:
             if size <= SHORT:
                 n = self.find_some(start, size, at, matches)
@@ -146,5 +146,5 @@ cdef class TextTrie:
                     n = self.find_some(start, size, at, matches)
             for i in range(n):
                 at = matches[i].start + matches[i].length
-                found.append((matches[i].start, at, matches[i].id))
-        return found
+                spans.append((matches[i].start, at, matches[i].id))
+        return spans

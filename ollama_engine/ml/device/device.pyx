@@ -104,43 +104,43 @@ cdef lib.ggml_backend_dev_t device_handle(object device) except NULL:
 
 cdef void *cpu_function(const char *name) except NULL:
     """A function of the CPU backend's library by name; a portable build has several of those libraries."""
-    cdef void *found = NULL
+    cdef void *function = NULL
     cdef size_t i
     for i in range(lib.ggml_backend_dev_count()):
         device = lib.ggml_backend_dev_get(i)
         if lib.get_dev_type(device) == lib.GGML_BACKEND_DEVICE_TYPE_CPU:
-            found = lib.ggml_backend_reg_get_proc_address(lib.ggml_backend_dev_backend_reg(device), name)
-    if found == NULL:
+            function = lib.ggml_backend_reg_get_proc_address(lib.ggml_backend_dev_backend_reg(device), name)
+    if function == NULL:
         raise RuntimeError(f"the CPU backend has no {name.decode()}")
-    return found
+    return function
 
 
 cdef void *cpu_library_function(const char *name) except NULL:
     """Any function that the CPU backend's library exports; `cpu_function` finds only those that ggml lists."""
     cdef Dl_info info
     cdef void *library = NULL
-    cdef void *found = NULL
+    cdef void *function = NULL
     if dladdr(cpu_function(b"ggml_threadpool_new"), &info):
         library = dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD)
     if library != NULL:
-        found = dlsym(library, name)
+        function = dlsym(library, name)
         dlclose(library)  # it stays: ggml has loaded it
-    if found == NULL:
+    if function == NULL:
         raise RuntimeError(f"the library of the CPU backend exports no {name.decode()}")
-    return found
+    return function
 
 
 def devices():
     """Every device of this machine that the build supports, in ggml's order, GPUs before the CPU."""
     _REGISTRY.load()
     cdef size_t i
-    cdef list found = []
+    cdef list listed = []
     for i in range(lib.ggml_backend_dev_count()):
         device = _describe(lib.ggml_backend_dev_get(i))
         if device is not None:
-            found.append(device)
-    found.sort(key=lambda d: d.kind == "cpu")
-    return number_by_library(found)
+            listed.append(device)
+    listed.sort(key=lambda d: d.kind == "cpu")
+    return number_by_library(listed)
 
 
 cdef object _describe(lib.ggml_backend_dev_t handle):

@@ -75,13 +75,13 @@ cdef object _fault(const chk.oe_gguf_fault *fault):
 
 cdef list _strings_with_zeros(const uint8_t *data, const chk.oe_gguf_kv *kv):
     """The strings of a value by their stored lengths; the walk has proven that they lie inside `data`."""
-    cdef list found = []
+    cdef list strings = []
     cdef uint64_t at = kv.value, length = 0, _i
     for _i in range(kv.count):
         memcpy(&length, data + at, sizeof(length))
-        found.append(_text(<const char *>data + at + sizeof(length), length))
+        strings.append(_text(<const char *>data + at + sizeof(length), length))
         at += sizeof(length) + length
-    return found
+    return strings
 
 
 @cython.final
@@ -209,13 +209,13 @@ cdef class Header:
     cdef list _strings(self, lib.gguf_context *ctx, int64_t index):
         cdef size_t i, n = lib.gguf_get_arr_n(ctx, index)
         cdef const char *text
-        cdef list found = []
+        cdef list strings = []
         if index in self._zero_strings:
             return list(self._zero_strings[index])
         for i in range(n):
             text = lib.gguf_get_arr_str(ctx, index, i)
-            found.append(_text(text, strlen(text)))
-        return found
+            strings.append(_text(text, strlen(text)))
+        return strings
 
     def tensors(self):
         """(name, type name, shape in ggml order, offset in the file, bytes) of every tensor, in file order."""
@@ -225,18 +225,18 @@ cdef class Header:
         cdef const int64_t *ne
         cdef int64_t i
         cdef int d
-        cdef list found = []
+        cdef list rows = []
         for i in range(lib.gguf_get_n_tensors(ctx)):
             name = lib.gguf_get_tensor_name(ctx, i)
             ne = lib.gguf_get_tensor_ne(ctx, i)
-            found.append((
+            rows.append((
                 _text(name, strlen(name)),
                 lib.ggml_type_name(lib.gguf_get_tensor_type(ctx, i)).decode(),
                 tuple([ne[d] for d in range(max(1, <int>self._n_dims[i]))]),
                 start + lib.gguf_get_tensor_offset(ctx, i),
                 lib.gguf_get_tensor_size(ctx, i),
             ))
-        return found
+        return rows
 
 
 cdef object _values(int kind, const void *data, size_t n):

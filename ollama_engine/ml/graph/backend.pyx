@@ -79,12 +79,12 @@ cdef class Backend:
 
     cdef int _connect(self, choose) except -1:
         """Connect to workers, and choose devices of this machine and theirs."""
-        found = all_devices()
+        devices = all_devices()
         for address in placement.worker_addresses(self.params):
             worker = Worker(address)
             self.workers += (worker,)
-            found += worker.devices
-        self.devices = placement.choose_devices(found, self.params)
+            devices += worker.devices
+        self.devices = placement.choose_devices(devices, self.params)
         if choose is not None:
             self.devices = tuple(choose(self.devices))
         if len(self.devices) > MAX_DEVICES:

@@ -70,12 +70,12 @@ cdef class Uploads:
         cdef size_t begin = 0, end = 0
         cdef Tensor t
         self.forget()
-        found = []
+        places = []
         for t in inputs:
             ptr = t.ptr
             if ptr.data != NULL and ptr.buffer != NULL and not lib.ggml_backend_buffer_is_host(ptr.buffer):
-                found.append((<size_t>ptr.buffer, <size_t>ptr.data, <size_t>ptr))
-        for _, address, tensor in sorted(found):
+                places.append((<size_t>ptr.buffer, <size_t>ptr.data, <size_t>ptr))
+        for _, address, tensor in sorted(places):
             ptr = <lib.ggml_tensor *><size_t>tensor
             if first == NULL or ptr.buffer != first.buffer or <size_t>address > end + GAP:
                 if first != NULL:

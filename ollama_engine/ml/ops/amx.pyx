@@ -132,15 +132,15 @@ cdef int _check_rows(Tensor t) except -1:
 cdef Tensor _rows(Graph graph, Tensor x, int parts):
     """The "rows" of f32 [k, n, matrices], made once for all products that read it."""
     key = ("amx rows", <size_t>x.ptr, parts)
-    found = graph.kept.get(key)
-    if found is None:
+    rows = graph.kept.get(key)
+    if rows is None:
         params = _params(graph, parts, OE_AMX_NONE, 1.0, 0, 0)
-        found = wrap(graph, lib.ggml_custom_4d(
+        rows = wrap(graph, lib.ggml_custom_4d(
             graph.ctx, lib.GGML_TYPE_BF16, oe_amx_padded(x.ptr.ne[0], OE_AMX_K),
             oe_amx_padded(x.ptr.ne[1], OE_AMX_ROWS), x.ptr.ne[2], parts, &x.ptr, 1, oe_amx_split_op,
             lib.GGML_N_TASKS_MAX, &params.values))
-        graph.kept[key] = found
-    return found
+        graph.kept[key] = rows
+    return rows
 
 
 cdef Tensor _tiles(Graph graph, Tensor x, int parts, bint transposed):

@@ -60,15 +60,15 @@ cdef lib.ggml_backend_t start_device(lib.ggml_backend_dev_t device) except? NULL
 cdef void *_rpc_function(const char *name) except NULL:
     """A function of ggml's RPC backend, which a portable build loads at run time."""
     cdef size_t i
-    cdef void *found = NULL
+    cdef void *function = NULL
     local_devices()  # loads the backends
     for i in range(lib.ggml_backend_reg_count()):
         registry = lib.ggml_backend_reg_get(i)
         if <bytes>lib.ggml_backend_reg_name(registry) == b"RPC":
-            found = lib.ggml_backend_reg_get_proc_address(registry, name)
-    if found == NULL:
+            function = lib.ggml_backend_reg_get_proc_address(registry, name)
+    if function == NULL:
         raise DeviceError("this build has no workers' backend", advice=["build with OLLAMA_ENGINE_RPC=ON"])
-    return found
+    return function
 
 
 cdef class Worker:
@@ -166,7 +166,7 @@ cdef class Worker:
         cdef lib.ggml_backend_dev_props props
         cdef lib.ggml_backend_dev_t handle
         cdef sigset_t everything, before
-        found = []
+        sizes = []
         for device in self.devices:
             handle = device_handle(device)
             with nogil:
@@ -175,17 +175,17 @@ cdef class Worker:
                 lib.ggml_backend_dev_get_props(handle, &props)
                 pthread_sigmask(SIG_SETMASK, &before, NULL)
             self.check()
-            found.append((props.memory_free, props.memory_total))
-        return found
+            sizes.append((props.memory_free, props.memory_total))
+        return sizes
 
     def counts(self):
         """Counts of the connection since it was made: {"messages", "round_trips", "bytes_sent", ...}."""
-        cdef oe_relay_counts found
+        cdef oe_relay_counts counts
         if self.relay == NULL:
             return {}
-        found = oe_relay_count(self.relay)
-        return {"messages": found.messages, "round_trips": found.round_trips, "graphs": found.graphs,
-                "bytes_sent": found.bytes_sent, "bytes_received": found.bytes_received}
+        counts = oe_relay_count(self.relay)
+        return {"messages": counts.messages, "round_trips": counts.round_trips, "graphs": counts.graphs,
+                "bytes_sent": counts.bytes_sent, "bytes_received": counts.bytes_received}
 
     def give_up(self):
         """Have calls that wait for the worker return; what they give cannot be used."""
@@ -208,13 +208,13 @@ cdef class Worker:
 
 def weights_hash(const uint8_t[::1] data not None):
     """The number by which ggml's workers keep weights: FNV-1a with 64 bits (isthe.com/chongo/tech/comp/fnv)."""
-    cdef uint64_t found = 0xcbf29ce484222325
+    cdef uint64_t hashed = 0xcbf29ce484222325
     cdef uint64_t prime = 0x100000001b3
     cdef Py_ssize_t i
     with nogil:
         for i in range(data.shape[0]):
-            found = (found ^ data[i]) * prime
-    return found
+            hashed = (hashed ^ data[i]) * prime
+    return hashed
 
 
 cdef void _reason_of_end(const char *message) noexcept nogil:

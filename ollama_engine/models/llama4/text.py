@@ -18,7 +18,7 @@ from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.attention import LayerStep, SelfAttention
 from ollama_engine.models.decoder import Decoder, PreNormLayer, SparseLayer
-from ollama_engine.models.options import Options, read_common, read_experts
+from ollama_engine.models.options import Options, read_llama
 
 MAVERICK_EXPERTS = 128
 """llama.cpp has no key for `use_qk_norm`; of the published models only the one with so many experts goes without."""
@@ -107,9 +107,7 @@ class Llama4Text(Decoder):
 
     @staticmethod
     def read_options(metadata: Metadata, n_vocab: int) -> Llama4Options:
-        o = read_common(metadata, n_vocab, rope_mode="norm")
-        if metadata.u32("expert_count", 0):
-            o = replace(o, **read_experts(metadata, o.n_ff))
+        o = read_llama(metadata, n_vocab)
         return _with_options(o, metadata)
 
     @property
