@@ -13,9 +13,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 
 ROOT = Path(__file__).resolve().parents[1]
 TOOLS = (
@@ -152,16 +153,16 @@ class Finished:
     peak_rss_bytes: int
 
 
-def _environment() -> dict[str, str]:
+def _environment(added: Mapping[str, str]) -> dict[str, str]:
     """Programs in Python keep their bytecode, as they do once installed, and are not compiled at each start."""
-    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"} | dict(added)
 
 
-def run(command: list[str]) -> Finished:
-    """Run to the end, with wall time and this child's own peak memory."""
+def run(command: list[str], added: Mapping[str, str] = MappingProxyType({})) -> Finished:
+    """Run to the end, with wall time and this child's own peak memory; `added` are variables of its environment."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         start = time.perf_counter()
-        child = subprocess.Popen(command, stdout=out, stderr=err, env=_environment())
+        child = subprocess.Popen(command, stdout=out, stderr=err, env=_environment(added))
         _, status, usage = os.wait4(child.pid, 0)
         seconds = time.perf_counter() - start
         child.returncode = os.waitstatus_to_exitcode(status)

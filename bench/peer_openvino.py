@@ -1,14 +1,13 @@
-"""OpenVINO beside ollama-engine: a prompt of so many tokens, and tokens decoded behind it.
+"""OpenVINO with int4 weights: a prompt of so many tokens, and tokens decoded behind it. `.venv-peers` has its Python.
 
-    pip install openvino
-    python bench/openvino_peer.py MODEL.gguf -p 512 -n 32 -t 2 -r 3
+    .venv-peers/bin/python bench/peer_openvino.py SHAPE -p 512 -n 32 -t 2
 
-OpenVINO gets a decoder of a shape in `model_shapes.py` (llama-1b) that is built here from its own operations: int4
-weights in groups of 64 (u4, with f16 scales and u4 zero points) of random bits, keys and values as states. MODEL.gguf
-should have the same shape: `python bench/make_model.py llama-1b q4_k_m MODEL.gguf`.
+SHAPE is a llama-like shape of `model_shapes.py` as JSON. Its decoder is built here from OpenVINO's own operations: int4
+weights in groups of 64 (u4, with f16 scales and u4 zero points) of random bits, keys and values as states. Prints JSON
+as `peer_child.py` does.
 
-Not equal on both sides: OpenVINO's model takes embeddings, so it looks up no tokens; its rotary embedding has no
-frequency factors; its output product is of the last row only and its weights are 4 bits everywhere, where q4_k_m has
+Not equal to a GGUF file of this shape: the model takes embeddings, so it looks up no tokens; its rotary embedding has
+no frequency factors; its output product is of the last row only and its weights are 4 bits everywhere, where q4_k_m has
 some of 6 bits. It samples nothing.
 """
 
@@ -17,28 +16,16 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 import time
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for when this file is run as a program
-
-from bench.model_shapes import SHAPES, Shape
-from bench.peer_tools import our_program, run
-
-try:
-    import openvino as ov
-    from openvino import opset6 as states
-    from openvino import opset13 as ops
-except ImportError:
-    raise SystemExit("openvino is not installed: pip install openvino") from None
+import openvino as ov
+from openvino import opset6 as states
+from openvino import opset13 as ops
 
 GROUP = 64
-PRECISIONS = {"default": {}, "f32": {"INFERENCE_PRECISION_HINT": "f32"}}
-
 Node = Any  # openvino.Node: openvino's stubs do not cover its operations
 
 
@@ -64,7 +51,7 @@ def nibbles(rng: np.random.Generator, *dims: int) -> Node:
 class Builder:
     """Builds the layers of `shape` on embeddings [1, tokens, n_embd] at `positions` [tokens]."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: SimpleNamespace) -> None:
         self.shape = shape
         self.rng = np.random.default_rng(1)
         self.embeddings = ops.parameter([1, -1, shape.n_embd], np.float32, "embeddings")
@@ -152,8 +139,8 @@ class Builder:
 class Peer:
     """One compiled model: positional inputs are embeddings, positions, beam_idx."""
 
-    def __init__(self, model: Any, shape: Shape, threads: int, precision: str) -> None:
-        settings = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", **PRECISIONS[precision]}
+    def __init__(self, model: Any, shape: SimpleNamespace, threads: int) -> None:
+        settings = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
         self.compiled = ov.Core().compile_model(model, "CPU", settings)
         self.request = self.compiled.create_infer_request()
         self.rng = np.random.default_rng(2)
@@ -176,60 +163,27 @@ class Peer:
         read = prompt / self.step(0, prompt)
         return read, 1 / statistics.median(self.step(prompt + i, 1) for i in range(generate))
 
-    def kernels(self) -> dict[str, int]:
-        """How many nodes of each kind run products and attention: type, implementation, types of its inputs."""
-        counts: dict[str, int] = {}
-        for node in self.compiled.get_runtime_model().get_ordered_ops():
-            facts = {key: str(node.get_rt_info()[key].astype(str)) for key in ("layerType", "primitiveType")
-                     if key in node.get_rt_info()}  # fmt: skip
-            if not any(word in facts.get("layerType", "") for word in ("FullyConnected", "MatMul", "Attention")):
-                continue
-            types = ",".join(source.get_element_type().get_type_name() for source in node.input_values())
-            line = f"{facts['layerType']} {facts.get('primitiveType')} ({types})"
-            counts[line] = counts.get(line, 0) + 1
-        return counts
-
-
-def ours(model: str, prompt: int, generate: int, threads: int) -> tuple[float, float]:
-    """(prompt, decode) in tokens/s of one run of `ollama-engine bench` in a fresh process, warmed up."""
-    done = run([our_program(), "bench", model, "-t", str(threads), "-r", "1", "--json", "-p", str(prompt),
-                "-n", str(generate)])  # fmt: skip
-    found = json.loads(done.stdout)
-    return found["prefill_tps"], found["decode_tps"]
-
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(description="OpenVINO with int4 weights beside ollama-engine, in turn.")
-    made.add_argument("model", metavar="MODEL.gguf")
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("shape", type=json.loads, metavar="SHAPE", help="its fields as JSON")
     made.add_argument("-p", type=int, default=512, metavar="TOKENS", help="prompt length")
     made.add_argument("-n", type=int, default=32, metavar="TOKENS", help="tokens to decode")
     made.add_argument("-t", type=int, default=2, metavar="THREADS")
-    made.add_argument("-r", type=int, default=3, metavar="ROUNDS")
-    made.add_argument("--shape", choices=["llama-1b"], default="llama-1b")
     return made
 
 
-def main(arguments: list[str] | None = None) -> None:
-    chosen = parser().parse_args(arguments)
-    shape = SHAPES[chosen.shape]
+def main() -> None:
+    chosen = parser().parse_args()
+    shape = SimpleNamespace(**chosen.shape)
     model = Builder(shape).model()
-    rows: dict[str, list[tuple[float, float]]] = {"ollama_engine": []}
-    peers = {name: Peer(model, shape, chosen.t, name) for name in PRECISIONS}
-    for name, peer in peers.items():
-        rows[f"openvino {ov.__version__}, {name}"] = []
-        for work, start, count in (("prompt", 0, chosen.p), ("decode", chosen.p, 1)):
-            peer.step(start, count)  # warms up; which kernels run is known only afterwards
-            for line, nodes in peer.kernels().items():
-                print(f"{name}, {work}: {nodes} x {line}")
-    names = list(rows)
-    for i in range(chosen.r):
-        print(f"round {i + 1} of {chosen.r}", file=sys.stderr)
-        rows[names[0]].append(ours(chosen.model, chosen.p, chosen.n, chosen.t))
-        for name, peer in zip(names[1:], peers.values(), strict=True):
-            rows[name].append(peer.speeds(chosen.p, chosen.n))
-    for name, found in rows.items():
-        read, decoded = (statistics.median(column) for column in zip(*found, strict=True))
-        print(f"{name}: prompt {read:.1f} tokens/s, decode {decoded:.2f} tokens/s")
+    began = time.perf_counter()
+    peer = Peer(model, shape, chosen.t)
+    loaded = time.perf_counter() - began
+    peer.step(0, chosen.p)  # warms up
+    peer.step(chosen.p, 1)
+    read, decoded = peer.speeds(chosen.p, chosen.n)
+    print(json.dumps({"load_seconds": loaded, "prefill_tps": read, "decode_tps": decoded}))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,163 @@
+"""One engine of .venv-peers (`peer_packages.py`) reads a prompt and decodes behind it; its Python runs this.
+
+    .venv-peers/bin/python bench/peer_child.py ik MODEL.gguf -p 512 -n 64 -t 2 --repack
+    .venv-peers/bin/python bench/peer_child.py xllamacpp MODEL.gguf -p 128 -n 32 -t 2 --streams 8
+
+Prints JSON: seconds to load, tokens/s of the prompt and of decoding, those of all streams together. Each engine has
+read a prompt before, as a program that runs for a while has. The tokens are random: what they are costs nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from typing import Any
+
+Speeds = tuple[float, float]
+"""Prompt and decoding, tokens/s."""
+
+
+def token_ids(count: int, seed: int) -> list[int]:
+    numbers = random.Random(seed)
+    return [numbers.randrange(10, 1000) for _ in range(count)]
+
+
+def rounded_up(count: int, step: int = 256) -> int:
+    return -(-count // step) * step
+
+
+# -- ik_llama.cpp ------------------------------------------------------------------------------------------------------
+
+
+class Ik:
+    """By the bindings' C functions: their Python wrapper samples in Python and turns flash attention off."""
+
+    def __init__(self, asked: argparse.Namespace) -> None:
+        self.api, self.streams = import_module("ik_llama_cpp._ctypes_api"), asked.streams
+        api = self.api
+        api.llama_backend_init()
+        params = api.llama_model_default_params()
+        params.n_gpu_layers, params.repack_tensors = 0, asked.repack
+        params.use_mmap = not asked.repack  # as its own programs do
+        self.model = api.llama_model_load_from_file(asked.model.encode(), params)
+        options = api.llama_context_default_params()
+        options.n_ctx = rounded_up(asked.prompt + asked.generate) * asked.streams
+        options.n_batch, options.n_ubatch, options.n_seq_max = 2048, 512, asked.streams
+        options.n_threads = options.n_threads_batch = asked.threads
+        options.flash_attn = True
+        self.context = self.model and api.llama_init_from_model(self.model, options)
+        if not self.context:
+            sys.exit("ik_llama.cpp did not load the model")
+
+    def run(self, prompt: int, generate: int) -> Speeds:
+        self.api.llama_kv_cache_clear(self.context)
+        streams = range(self.streams)
+        tokens = [(token, at, s) for s in streams for at, token in enumerate(token_ids(prompt, s))]
+        read = sum(self._decode(tokens[i : i + 2048], prompt - 1) for i in range(0, len(tokens), 2048))
+        steps = [self._decode([(11, prompt + i, s) for s in streams], prompt + i) for i in range(generate)]
+        return len(tokens) / read, self.streams * generate / sum(steps)
+
+    def _decode(self, tokens: list[tuple[int, int, int]], last: int) -> float:
+        """Seconds for (token, position, stream); logits are computed at position `last` of each stream."""
+        batch = self.api.llama_batch_init(len(tokens), 0, 1)
+        batch.n_tokens = len(tokens)
+        for i, (token, at, stream) in enumerate(tokens):
+            batch.token[i], batch.pos[i], batch.n_seq_id[i] = token, at, 1
+            batch.seq_id[i][0], batch.logits[i] = stream, at == last
+        began = time.perf_counter()
+        if self.api.llama_decode(self.context, batch):
+            sys.exit("ik_llama.cpp could not decode")
+        seconds = time.perf_counter() - began
+        self.api.llama_batch_free(batch)
+        return seconds
+
+
+# -- xllamacpp ---------------------------------------------------------------------------------------------------------
+
+
+class XLlamaCpp:
+    """llama.cpp's server in this process. With streams: the sum of what each request reports."""
+
+    def __init__(self, asked: argparse.Namespace) -> None:
+        xllamacpp = import_module("xllamacpp")
+        params = xllamacpp.CommonParams()
+        params.model.path = asked.model
+        params.n_parallel, params.n_gpu_layers = asked.streams, 0
+        params.n_ctx = rounded_up(asked.prompt + asked.generate) * asked.streams
+        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = asked.threads
+        self.server, self.streams = xllamacpp.Server(params), asked.streams
+
+    def run(self, prompt: int, generate: int) -> Speeds:
+        with ThreadPoolExecutor(self.streams) as threads:
+            timings = list(threads.map(lambda s: self._ask(token_ids(prompt, s), generate), range(self.streams)))
+        return tuple(sum(t[name] for t in timings) for name in ("prompt_per_second", "predicted_per_second"))  # type: ignore[return-value]
+
+    def _ask(self, prompt: list[int], generate: int) -> dict[str, float]:
+        wish = {"prompt": prompt, "max_tokens": generate, "temperature": 0, "ignore_eos": True, "cache_prompt": False}
+        answer = self.server.handle_completions(wish)
+        timings: dict[str, float] = (json.loads(answer) if isinstance(answer, str | bytes) else answer)["timings"]
+        return timings
+
+
+# -- OpenVINO ----------------------------------------------------------------------------------------------------------
+
+
+class OpenVinoGenAi:
+    """OpenVINO GenAI, which reads the GGUF file."""
+
+    def __init__(self, asked: argparse.Namespace) -> None:
+        self.np, self.genai = import_module("numpy"), import_module("openvino_genai")
+        self.tensor = import_module("openvino").Tensor
+        self.pipeline = self.genai.LLMPipeline(asked.model, "CPU", INFERENCE_NUM_THREADS=asked.threads)
+        self.streams, self.seed = asked.streams, 0
+
+    def run(self, prompt: int, generate: int) -> Speeds:
+        self.seed += self.streams  # it keeps what prompts begin with
+        rows = [token_ids(prompt, self.seed + s) for s in range(self.streams)]
+        ids = self.np.array(rows, self.np.int64)
+        inputs = self.genai.TokenizedInputs(self.tensor(ids), self.tensor(self.np.ones_like(ids)))
+        config = self.genai.GenerationConfig()
+        config.max_new_tokens, config.ignore_eos, config.do_sample = generate + 1, True, False
+        times = self.pipeline.generate(inputs, config).perf_metrics
+        read, step = times.get_ttft().mean / 1000, times.get_tpot().mean / 1000
+        return self.streams * prompt / read, self.streams / step
+
+
+ENGINES: dict[str, Callable[[argparse.Namespace], Any]] = {
+    "ik": Ik, "xllamacpp": XLlamaCpp, "openvino": OpenVinoGenAi,
+}  # fmt: skip
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("engine", choices=ENGINES)
+    made.add_argument("model", metavar="MODEL.gguf")
+    made.add_argument("-p", dest="prompt", type=int, default=512)
+    made.add_argument("-n", dest="generate", type=int, default=64)
+    made.add_argument("-t", dest="threads", type=int, default=2)
+    made.add_argument("--streams", type=int, default=1)
+    made.add_argument("--repack", action="store_true", help="ik_llama.cpp's run-time repacking")
+    made.add_argument("--rounds", type=int, default=1)
+    return made
+
+
+def main(arguments: Iterable[str] | None = None) -> None:
+    asked = parser().parse_args(arguments if arguments is None else list(arguments))
+    began = time.perf_counter()
+    engine = ENGINES[asked.engine](asked)
+    loaded = time.perf_counter() - began
+    engine.run(min(asked.prompt, 64), 2)
+    speeds = [engine.run(asked.prompt, asked.generate) for _ in range(asked.rounds)]
+    read, decoded = (statistics.median(column) for column in zip(*speeds, strict=True))
+    print(json.dumps({"load_seconds": loaded, "prefill_tps": read, "decode_tps": decoded}))
+
+
+if __name__ == "__main__":
+    main()
