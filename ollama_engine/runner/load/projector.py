@@ -17,7 +17,7 @@ __all__ = ["JoinedFile", "known_metadata", "with_projector"]
 
 
 class JoinedFile(GGUFFile):
-    """The file of a text model with the tensors and the `clip.` keys of its projector, which have known names here."""
+    """The file of a text model with the tensors and the keys of its projector, which have known names here."""
 
     def __init__(self, text: GGUFFile, part: GGUFFile, projector: Projector) -> None:
         """Takes both files over: `close` closes them."""
@@ -25,8 +25,8 @@ class JoinedFile(GGUFFile):
         self.path = text.path
         self.files = (*text.files, *part.files)
         self._parts = [*text._parts, *part._parts]
-        clip = {key: value for key, value in part.metadata.items() if key.startswith("clip.")}
-        self._metadata = ChainMap(clip, cast("MutableMapping[str, MetadataValue]", text.metadata))
+        added_keys = {key: value for key, value in part.metadata.items() if projector.owns(key)}
+        self._metadata = ChainMap(added_keys, cast("MutableMapping[str, MetadataValue]", text.metadata))
         added = _moved(part, projector, len(text.files))
         both = sorted(text.tensors.keys() & added.keys())
         if both:

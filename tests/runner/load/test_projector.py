@@ -121,14 +121,6 @@ def test_what_does_not_belong_together(pair: tuple[Path, Path], whole: Path, tmp
         Engine(text, projector=broken)
 
 
-def test_llama_3_2_vision_in_two_files() -> None:
-    """As early models of Ollama's library are: docs/images.md says that they are refused."""
-    with pytest.raises(ConfigError, match=r"projector is a file of architecture 'mllama', and not the vision part"):
-        find_projector("mllama", {"general.architecture": "mllama"})
-    with pytest.raises(ConfigError, match=r"a text model of architecture mllama takes none"):
-        find_projector("mllama", {"general.architecture": "clip", "clip.projector_type": "mllama"})
-
-
 def test_every_row_of_the_table_has_its_module() -> None:
     for text, whole in PAIRS:
         projector = import_module(f"ollama_engine.models.{whole}.projector").PROJECTOR
