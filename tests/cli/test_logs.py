@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from ollama_engine.cli.logs import JsonFormatter, log_formatter
+from ollama_engine.cli.log_lines import JsonFormatter
+from ollama_engine.cli.logs import log_formatter
 from ollama_engine.errors import EngineError
 from ollama_engine.ml.device.device import devices
 from ollama_engine.ml.device.device_info import Device, system_line

@@ -25,10 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    from ollama_engine.ml.device.worker_address import read_address  # noqa: PLC0415 (--help needs none)
-
     for name in args.devices:
-        read_address(name)
+        _check_address(name)
     devices = (*ollama_engine.Engine.devices(), *workers_devices(args.devices))
     if args.json:
         print(json.dumps([device_facts(device) for device in devices], indent=2))
@@ -55,17 +53,22 @@ def workers_devices(names: Sequence[str] | None) -> tuple[Device, ...]:
 
 def refuse_unknown(names: Iterable[str], devices: Iterable[Device]) -> None:
     """Raise UsageError for a name of none of these devices, ConfigError for no address. No worker is asked."""
-    from ollama_engine.ml.device.worker_address import SCHEME, read_address  # noqa: PLC0415 (--help needs none)
-
     there = [device.name for device in devices if device.kind != "cpu"]
     for name in names:
-        if name.startswith(SCHEME):
-            read_address(name)
+        if "://" in name:
+            _check_address(name)
         elif name not in there:
             told = ", ".join(there) or "none beside the CPU"
             raise UsageError(
                 f"--device names {name!r}, which does not exist; there are: {told}; a worker is rpc://HOST:PORT"
             )
+
+
+def _check_address(name: str) -> None:
+    """Raise ConfigError for what is not the address of a worker."""
+    from ollama_engine.ml.device.worker_address import read_address  # noqa: PLC0415 (--help needs none)
+
+    read_address(name)
 
 
 def device_facts(device: Device) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from typing import Any
 import ollama_engine
 from ollama_engine import demo
 from ollama_engine.cli.errors import UsageError
-from ollama_engine.cli.logs import LineFormatter, log_format, log_formatter
+from ollama_engine.cli.log_lines import LineFormatter
+from ollama_engine.cli.logs import log_format, log_formatter
 from ollama_engine.cli.measure.devices import refuse_unknown
 from ollama_engine.cli.paths import existing
 from ollama_engine.ml.device.device_info import system_line
