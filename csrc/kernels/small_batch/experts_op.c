@@ -3,6 +3,7 @@
 #include <stdbool.h>
 
 #include "ggml.h"
+#include "kernels/small_batch/op.h"
 #include "kernels/small_batch/quads.h"
 #include "threads/chunk_counter.h"
 
@@ -129,7 +130,8 @@ void oe_experts_quantize_op(struct ggml_tensor *dst, int ith, int nth, void *use
 /* -- products ------------------------------------------------------------------------------------------------------ */
 
 /* The product of one run; `out` has a row for each route. */
-static oe_sb_product product_of(const oe_sb_kernel *kernel, const struct ggml_tensor *dst, plan p, run of) {
+static oe_sb_product product_of(const oe_sb_multiplying *by, const struct ggml_tensor *dst, plan p, run of) {
+    const oe_sb_kernel *kernel = by->kernel;
     const struct ggml_tensor *weights = dst->src[0], *acts = dst->src[1];
     return (oe_sb_product){
         .weights = (const uint8_t *)weights->data + (size_t)of.expert * weights->nb[2],
@@ -138,13 +140,15 @@ static oe_sb_product product_of(const oe_sb_kernel *kernel, const struct ggml_te
         .blocks = weights->ne[0] / kernel->block,
         .m = dst->ne[0],
         .rows = of.routes,
+        .variant = by->variant,
         .out = dst->data,
         .places = p.sorted + of.first,
     };
 }
 
 void oe_experts_multiply_op(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
-    const oe_sb_kernel *kernel = userdata;
+    const oe_sb_multiplying *multiplying = userdata;
+    const oe_sb_kernel *kernel = multiplying->kernel;
     const int64_t k = dst->src[0]->ne[0], m = dst->ne[0], routes = dst->ne[1] * dst->ne[2];
     const plan p = plan_in(dst->src[2], routes);
     const int64_t groups = (m + OE_SB_GROUP - 1) / OE_SB_GROUP, parts = *p.n_runs * groups;
@@ -156,7 +160,7 @@ void oe_experts_multiply_op(struct ggml_tensor *dst, int ith, int nth, void *use
             const int64_t begin = first / groups * groups;
             end = last < begin + groups ? last : begin + groups;
             const run mine = p.runs[first / groups];
-            const oe_sb_product product = product_of(kernel, dst, p, mine);
+            const oe_sb_product product = product_of(multiplying, dst, p, mine);
             const int64_t stop = (end - begin) * OE_SB_GROUP;
             const oe_sb_kernel *by = oe_sb_kernel_for(kernel, mine.routes);
             (is_alone(kernel, k, mine) ? by->multiply_single : by->multiply)(

@@ -31,8 +31,8 @@ void oe_experts_quantize_op(struct ggml_tensor *dst, int ith, int nth, void *ker
 
 /* dst f32 [m, used, tokens] from src[0], the contiguous weights [k, m, experts], src[1], which oe_experts_quantize_op
  * wrote, and src[2], the plan. Several products may share src[1], but must run one after the other, because it holds
- * their chunk counter. */
-void oe_experts_multiply_op(struct ggml_tensor *dst, int ith, int nth, void *kernel);
+ * their chunk counter. `multiplying` is an oe_sb_multiplying (op.h). */
+void oe_experts_multiply_op(struct ggml_tensor *dst, int ith, int nth, void *multiplying);
 
 #ifdef __cplusplus
 }

@@ -31,10 +31,19 @@ typedef struct place { /* of a tile */
     size_t ahead; /* distance to prefetch in bytes, or 0 */
 } place;
 
-/* As in the other kernels: each step prefetches its share of the following rows, in order. */
+/* As in the other kernels: each step fetches its share of the following rows, in order. It is short, so there is
+ * nothing to spread. */
 INLINE void prefetch(const oe_sb_product *p, size_t group, size_t done, size_t share, size_t ahead) {
     const size_t at = group + done + ahead;
-    if (ahead && at + share <= (size_t)p->m * p->row_bytes) {
+    if (!ahead || p->variant.fetch == OE_SB_FETCH_NONE || at + share > (size_t)p->m * p->row_bytes) {
+        return;
+    }
+    if (p->variant.fetch == OE_SB_FETCH_L2) {
+#pragma GCC unroll 8
+        for (size_t i = 0; i < share; i += 64) {
+            __builtin_prefetch(p->weights + at + i, 0, 2);
+        }
+    } else {
 #pragma GCC unroll 8
         for (size_t i = 0; i < share; i += 64) {
             __builtin_prefetch(p->weights + at + i);

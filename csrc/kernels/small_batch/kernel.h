@@ -54,6 +54,21 @@ typedef enum oe_sb_isa { OE_SB_PLAIN, OE_SB_AVX2, OE_SB_AVX_VNNI, OE_SB_AVX512, 
 #define OE_SB_MORE 15  /* rows of activations that tiles may read beyond the last, in blocks of 256; not stored */
 #define OE_QUAD 4      /* blocks of activations come in fours; the last four of a row is padded with 0 */
 
+/* How a product fetches weights before it reads them. Which way is the fastest depends on the CPU and the type: a CPU
+ * waits when it is asked for more lines at once than it can have in flight. */
+typedef enum oe_sb_fetch {
+    OE_SB_FETCH_SPREAD, /* into L1, a few lines at a time */
+    OE_SB_FETCH_BURST,  /* into L1, all lines of a step at once */
+    OE_SB_FETCH_L2,     /* into L2, a few lines at a time */
+    OE_SB_FETCH_NONE    /* left to the CPU's own prefetchers */
+} oe_sb_fetch;
+
+/* A product's variant, in ways that change no bit of its results. */
+typedef struct oe_sb_variant {
+    oe_sb_fetch fetch;
+    bool two_streams; /* read weights at two places by turns; for a single row of activations, of a quantized type */
+} oe_sb_variant;
+
 typedef struct oe_sb_product {
     const uint8_t *weights; /* [m] rows of `blocks` blocks */
     size_t row_bytes;
@@ -63,6 +78,7 @@ typedef struct oe_sb_product {
     int64_t blocks;
     int64_t m;
     int64_t rows;
+    oe_sb_variant variant;
     float *out;             /* rows of m */
     const int32_t *places;  /* [rows] the row of `out` for each row's results; NULL: in order */
 } oe_sb_product;

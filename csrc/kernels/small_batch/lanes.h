@@ -21,7 +21,8 @@
 typedef struct window {
     const uint8_t *at;
     size_t near, far;
-    const uint8_t *ahead; /* what to prefetch meanwhile, as many bytes; or NULL */
+    const uint8_t *ahead; /* what to fetch meanwhile, as many bytes; or NULL */
+    bool into_l2;         /* and where to */
 } window;
 
 #if defined(__AVX512VNNI__)
@@ -126,23 +127,42 @@ INLINE void add_fifth_bits(ints bits, ints codes[8]) {
 /* Bytes from 0 to 63, less 32. */
 INLINE ints bytes_minus_32(ints x) { return ints_xor(ints_add(x, bytes_set(0x60)), bytes_set(0x80)); }
 
-/* Where the blocks begin that lie `ahead` bytes behind these `share` bytes, of rows from `group` on; NULL behind the
- * last row. Rows lie one after the other, so that each step through a group of rows fetches its share of later ones in
- * order, as memory likes it best. */
-INLINE const uint8_t *blocks_ahead(const oe_sb_product *p, size_t group, int64_t step, size_t share, size_t ahead) {
-    const size_t from = group + (size_t)step * share + ahead;
-    return from + share <= (size_t)p->m * p->row_bytes ? p->weights + from : NULL;
+/* Fetches lines first .. last - 1. */
+INLINE void fetch_lines(const uint8_t *from, size_t first, size_t last, bool into_l2) {
+    if (into_l2) {
+#pragma GCC unroll 16
+        for (size_t i = first; i < last; i++) {
+            _mm_prefetch((const char *)(from + 64 * i), _MM_HINT_T1);
+        }
+    } else {
+#pragma GCC unroll 16
+        for (size_t i = first; i < last; i++) {
+            _mm_prefetch((const char *)(from + 64 * i), _MM_HINT_T0);
+        }
+    }
 }
 
-/* Fetches part `part` of `parts` of the blocks ahead, of `bytes` each. A CPU waits when it is asked for more lines at
- * once than it can have in flight, so those of large blocks are spread over a step. */
+/* Fetches, or has add_block fetch, the blocks that lie `ahead` bytes behind these `share` bytes, of rows from `group`
+ * on; none behind the last row. Rows lie one after the other, so that each step through a group of rows fetches its
+ * share of later ones in order, as memory likes it best. */
+INLINE void fetch_ahead(window *w, const oe_sb_product *p, size_t group, int64_t step, const size_t share,
+                        size_t ahead) {
+    const size_t from = group + (size_t)step * share + ahead;
+    const bool any = p->variant.fetch != OE_SB_FETCH_NONE && from + share <= (size_t)p->m * p->row_bytes;
+    w->ahead = any ? p->weights + from : NULL;
+    w->into_l2 = p->variant.fetch == OE_SB_FETCH_L2;
+    if (any && p->variant.fetch == OE_SB_FETCH_BURST) {
+        fetch_lines(w->ahead, 0, (share + 63) / 64, false);
+        w->ahead = NULL;
+    }
+}
+
+/* Fetches part `part` of `parts` of the blocks ahead, of `bytes` each. */
 INLINE void fetch_part(window w, const size_t bytes, const int part, const int parts) {
     const size_t lines = (LANES * bytes + 63) / 64;
     if (w.ahead) {
-#pragma GCC unroll 16
-        for (size_t i = lines * (size_t)part / (size_t)parts; i < lines * (size_t)(part + 1) / (size_t)parts; i++) {
-            _mm_prefetch((const char *)(w.ahead + 64 * i), _MM_HINT_T0);
-        }
+        fetch_lines(w.ahead, lines * (size_t)part / (size_t)parts, lines * (size_t)(part + 1) / (size_t)parts,
+                    w.into_l2);
     }
 }
 

@@ -130,7 +130,8 @@ void oe_sb_quantize_norm_op(struct ggml_tensor *dst, int ith, int nth, void *rou
 /* -- products ------------------------------------------------------------------------------------------------------ */
 
 void oe_sb_multiply_op(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
-    const oe_sb_kernel *kernel = userdata;
+    const oe_sb_multiplying *by = userdata;
+    const oe_sb_kernel *kernel = by->kernel;
     const struct ggml_tensor *weights = dst->src[0], *acts = dst->src[1];
     const oe_sb_product product = {
         .weights = weights->data,
@@ -140,6 +141,7 @@ void oe_sb_multiply_op(struct ggml_tensor *dst, int ith, int nth, void *userdata
         .blocks = weights->ne[0] / kernel->block,
         .m = dst->ne[0],
         .rows = dst->ne[1],
+        .variant = by->variant,
         .out = dst->data,
     };
     void (*const multiply)(const oe_sb_product *p, int64_t first, int64_t last) =

@@ -1,6 +1,6 @@
 /* Small-batch matmul (kernel.h) as ggml custom operations: callbacks for ggml_custom_4d, run by the CPU backend's
- * threads. `kernel` is an oe_sb_kernel, `rounding` an oe_sb_rounding. What comes before a product may be computed while
- * activations are quantized: its results are not written to memory and read again. */
+ * threads. `rounding` is an oe_sb_rounding, `multiplying` an oe_sb_multiplying. What comes before a product may be
+ * computed while activations are quantized: its results are not written to memory and read again. */
 #ifndef OE_SB_OP_H
 #define OE_SB_OP_H
 
@@ -35,10 +35,15 @@ float oe_sb_norm_eps(const struct ggml_tensor *norm);
 /* The same of src[0] f32 [k, rows], each row divided by sqrt(mean of its squares + eps), times src[1], f32 [k]. */
 void oe_sb_quantize_norm_op(struct ggml_tensor *dst, int ith, int nth, void *rounding);
 
+typedef struct oe_sb_multiplying {
+    const oe_sb_kernel *kernel;
+    oe_sb_variant variant;
+} oe_sb_multiplying;
+
 /* dst f32 [m, rows] from src[0], the weights [k, m], and src[1], which one of these wrote; with a kernel that packs, if
  * this one does. Several products may share src[1], but must run one after the other, because it holds their chunk
  * counter. */
-void oe_sb_multiply_op(struct ggml_tensor *dst, int ith, int nth, void *kernel);
+void oe_sb_multiply_op(struct ggml_tensor *dst, int ith, int nth, void *multiplying);
 
 #ifdef __cplusplus
 }

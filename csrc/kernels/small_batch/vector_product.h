@@ -18,12 +18,12 @@ INLINE floats total(floats s0, floats s1, floats s2, floats s3) {
 INLINE void multiply_tile(const int n_tile, const oe_sb_product *p, int64_t row, int64_t from, int skip) {
     const size_t group = (size_t)from * p->row_bytes;
     const act_block *act = (const act_block *)p->acts + row * OE_QUAD;
-    window w = {p->weights + group, p->row_bytes, 4 * p->row_bytes, NULL};
+    window w = {p->weights + group, p->row_bytes, 4 * p->row_bytes, NULL, false};
     floats out[OE_QUAD][TILE];
     memset(out, 0, sizeof out);
     for (int64_t b = 0; b < p->blocks; b++, w.at += BLOCK_BYTES) {
         if (row == 0) {
-            w.ahead = blocks_ahead(p, group, b, LANES * BLOCK_BYTES, LANES * p->row_bytes);
+            fetch_ahead(&w, p, group, b, LANES * BLOCK_BYTES, LANES * p->row_bytes);
         }
         add_block(false, n_tile, w, act + b / OE_QUAD * p->rows * OE_QUAD + b % OE_QUAD, out[b % OE_QUAD]);
     }
@@ -72,6 +72,7 @@ static void oe_multiply(const oe_sb_product *p, int64_t first, int64_t last) {
 /* -- a single row of activations ----------------------------------------------------------------------------------- */
 
 #define SINGLE_ROWS (LANES / OE_QUAD) /* of weights at a time */
+#define STREAMS 2
 #define NEAR_ENOUGH 8192 /* least distance in bytes to prefetch; with 4096, Zen 5 waits for large blocks */
 
 /* The blocks that SINGLE_ROWS rows have after their last whole four, and zeros for the others. */
@@ -84,29 +85,48 @@ INLINE void copy_rest(const oe_sb_product *p, size_t group, uint8_t *rest) {
     }
 }
 
-/* The sums s0 to s3 of each of SINGLE_ROWS rows, in its 4 lanes. */
-INLINE floats multiply_rows(const oe_sb_product *p, size_t group, size_t ahead) {
+/* The sums s0 to s3 of each of SINGLE_ROWS rows, in its 4 lanes, for rows from each of `streams` places on. */
+INLINE void multiply_rows(const int streams, const oe_sb_product *p, const int64_t *from, size_t ahead, floats *out) {
     const act_block *act = p->acts;
-    window w = {p->weights + group, BLOCK_BYTES, p->row_bytes, NULL};
-    floats out = floats_set(0);
-    for (int64_t quad = 0; quad < p->blocks / OE_QUAD; quad++, act += OE_QUAD, w.at += OE_QUAD * BLOCK_BYTES) {
-        w.ahead = blocks_ahead(p, group, quad, LANES * BLOCK_BYTES, ahead);
-        add_block(true, 1, w, act, &out);
+    window w[STREAMS];
+    size_t group[STREAMS];
+#pragma GCC unroll 2
+    for (int s = 0; s < streams; s++) {
+        group[s] = (size_t)from[s] * p->row_bytes;
+        w[s] = (window){p->weights + group[s], BLOCK_BYTES, p->row_bytes, NULL, false};
+        out[s] = floats_set(0);
     }
-    if (p->blocks % OE_QUAD) {
+    for (int64_t quad = 0; quad < p->blocks / OE_QUAD; quad++, act += OE_QUAD) {
+#pragma GCC unroll 2
+        for (int s = 0; s < streams; s++) {
+            fetch_ahead(&w[s], p, group[s], quad, LANES * BLOCK_BYTES, ahead);
+            add_block(true, 1, w[s], act, out + s);
+            w[s].at += OE_QUAD * BLOCK_BYTES;
+        }
+    }
+    for (int s = 0; s < streams && p->blocks % OE_QUAD; s++) {
         uint8_t rest[LANES * BLOCK_BYTES];
-        copy_rest(p, group, rest);
-        add_block(true, 1, (window){rest, BLOCK_BYTES, OE_QUAD * BLOCK_BYTES, NULL}, act, &out);
+        copy_rest(p, group[s], rest);
+        add_block(true, 1, (window){rest, BLOCK_BYTES, OE_QUAD * BLOCK_BYTES, NULL, false}, act, out + s);
     }
-    return out;
 }
 
 static void oe_multiply_single(const oe_sb_product *p, int64_t first, int64_t last) {
     const size_t step = SINGLE_ROWS * p->row_bytes, ahead = (NEAR_ENOUGH + step - 1) / step * step;
+    floats out[STREAMS];
+    if (p->variant.two_streams) {
+        const int64_t half = (last - first) / (STREAMS * SINGLE_ROWS) * SINGLE_ROWS;
+        for (const int64_t end = first + half; first < end; first += SINGLE_ROWS) {
+            multiply_rows(STREAMS, p, (const int64_t[]){first, first + half}, ahead, out);
+            store_sums_of_4(oe_sb_out(p, 0) + first, 0, out[0]);
+            store_sums_of_4(oe_sb_out(p, 0) + first + half, 0, out[1]);
+        }
+        first += half;
+    }
     for (; first < last; first += SINGLE_ROWS) {
         const int64_t from = first + SINGLE_ROWS <= p->m ? first : p->m - SINGLE_ROWS;
-        const floats out = multiply_rows(p, (size_t)from * p->row_bytes, ahead);
-        store_sums_of_4(oe_sb_out(p, 0) + from, (int)(first - from), out);
+        multiply_rows(1, p, &from, ahead, out);
+        store_sums_of_4(oe_sb_out(p, 0) + from, (int)(first - from), out[0]);
     }
 }
 

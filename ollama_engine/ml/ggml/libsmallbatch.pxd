@@ -39,6 +39,16 @@ cdef extern from "kernels/small_batch/kernel.h" nogil:
         OE_SB_AVX512
         OE_SB_AMX
 
+    enum oe_sb_fetch:
+        OE_SB_FETCH_SPREAD
+        OE_SB_FETCH_BURST
+        OE_SB_FETCH_L2
+        OE_SB_FETCH_NONE
+
+    struct oe_sb_variant:
+        oe_sb_fetch fetch
+        bint two_streams
+
     struct oe_sb_product:
         pass
 
@@ -63,7 +73,11 @@ cdef extern from "kernels/small_batch/op.h" nogil:
     void oe_sb_quantize_op(ggml_tensor *dst, int ith, int nth, void *rounding) noexcept
     void oe_sb_quantize_swiglu_op(ggml_tensor *dst, int ith, int nth, void *rounding) noexcept
     void oe_sb_quantize_norm_op(ggml_tensor *dst, int ith, int nth, void *rounding) noexcept
-    void oe_sb_multiply_op(ggml_tensor *dst, int ith, int nth, void *kernel) noexcept
+    struct oe_sb_multiplying:
+        const oe_sb_kernel *kernel
+        oe_sb_variant variant
+
+    void oe_sb_multiply_op(ggml_tensor *dst, int ith, int nth, void *multiplying) noexcept
 
 
 cdef extern from "kernels/small_batch/experts_op.h" nogil:
@@ -71,7 +85,7 @@ cdef extern from "kernels/small_batch/experts_op.h" nogil:
     int64_t oe_experts_acts_size(const oe_sb_kernel *kernel, int64_t k, int64_t routes)
     void oe_experts_plan_op(ggml_tensor *dst, int ith, int nth, void *experts) noexcept
     void oe_experts_quantize_op(ggml_tensor *dst, int ith, int nth, void *kernel) noexcept
-    void oe_experts_multiply_op(ggml_tensor *dst, int ith, int nth, void *kernel) noexcept
+    void oe_experts_multiply_op(ggml_tensor *dst, int ith, int nth, void *multiplying) noexcept
 
 
 cdef extern from "kernels/weighted_sum_op.h" nogil:

@@ -16,7 +16,7 @@ from ollama_engine.ml.ggml.libsmallbatch cimport (
     oe_sb_kernel, oe_sb_kernel_for, oe_weighted_sum_op,
 )
 from ollama_engine.ml.ops.operands cimport check_routed
-from ollama_engine.ml.ops.small_batch cimport custom, kernel_of
+from ollama_engine.ml.ops.small_batch cimport custom, kernel_of, multiplying_by
 from ollama_engine.ml.graph.row_check cimport limit_index
 from ollama_engine.ml.graph.tensor cimport Graph, Tensor, alive, describe, graph_of, wrap
 
@@ -55,13 +55,15 @@ cdef Tensor _rounded(Graph graph, Tensor b, Tensor ids, Tensor plan, const oe_sb
     return acts
 
 
-def mul_mat_id_small_batch(Tensor experts not None, Tensor b not None, Tensor ids not None, str instructions=None):
+def mul_mat_id_small_batch(Tensor experts not None, Tensor b not None, Tensor ids not None, str instructions=None,
+                           str variant not None="spread"):
     """One matrix for each row, as mul_mat_id: experts [n, m, e] of a type in SMALL_BATCH_QUANTIZED, b f32
     [n, used or 1, k], ids i32 [used, k] -> f32 [m, used, k].
 
     Takes up to 2**22 ids, and is fast where few rows choose the same expert. Ids may repeat, also within one token. `b`
     is quantized to 8 bits as in mul_mat_id. A row of the result has the same bits on every CPU and whatever the other
-    rows are. `instructions`: one of `small_batch_instructions(experts.dtype)`; None takes the last.
+    rows are. `instructions`: one of `small_batch_instructions(experts.dtype)`; None takes the last. `variant`: one of
+    SMALL_BATCH_VARIANTS, as for mul_mat_small_batch.
     """
     cdef Graph graph = graph_of(experts, b, ids)
     cdef lib.ggml_tensor *operands[3]
@@ -77,7 +79,7 @@ def mul_mat_id_small_batch(Tensor experts not None, Tensor b not None, Tensor id
     operands[0], operands[1], operands[2] = experts.ptr, (<Tensor>acts).ptr, (<Tensor>plan).ptr
     ne[0], ne[1], ne[2], ne[3] = experts.ptr.ne[1], ids.ptr.ne[0], ids.ptr.ne[1], 1
     result = custom(graph, ne, lib.GGML_TYPE_F32, operands, 3, oe_experts_multiply_op, lib.GGML_N_TASKS_MAX,
-                    <void *>kernel)
+                    multiplying_by("mul_mat_id_small_batch", graph, kernel, variant))
     limit_index(graph, ids, experts.ptr.ne[2], result)
     return wrap(graph, result)
 

@@ -6,5 +6,6 @@ from ollama_engine.ml.graph.tensor cimport Graph, Tensor
 
 
 cdef const oe_sb_kernel *kernel_of(str op, tuple types, Tensor weight, str instructions) except NULL
+cdef void *multiplying_by(str op, Graph graph, const oe_sb_kernel *kernel, str variant) except NULL
 cdef lib.ggml_tensor *custom(Graph graph, const int64_t *ne, lib.ggml_type type, lib.ggml_tensor **operands, int n,
                              lib.ggml_custom_op_t run, int n_tasks, void *userdata) except NULL

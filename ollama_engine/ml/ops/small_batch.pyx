@@ -13,12 +13,12 @@ from ollama_engine.errors import ShapeError
 
 from ollama_engine.ml.ggml cimport libggml as lib
 from ollama_engine.ml.ggml.libsmallbatch cimport (
-    OE_SB_AMX, OE_SB_AVX2, OE_SB_AVX512, OE_SB_AVX_VNNI, OE_SB_BF16, OE_SB_F16, OE_SB_IQ4_NL, OE_SB_IQ4_XS,
-    OE_SB_MXFP4, OE_SB_PLAIN, OE_SB_Q2_K, OE_SB_Q3_K, OE_SB_Q4_0, OE_SB_Q4_1, OE_SB_Q4_K, OE_SB_Q5_0, OE_SB_Q5_1,
+    OE_SB_AMX, OE_SB_AVX2, OE_SB_AVX512, OE_SB_AVX_VNNI, OE_SB_BF16, OE_SB_F16, OE_SB_FETCH_BURST, OE_SB_FETCH_L2,
+    OE_SB_FETCH_NONE, OE_SB_FETCH_SPREAD, OE_SB_IQ4_NL, OE_SB_IQ4_XS, OE_SB_MXFP4, OE_SB_PLAIN, OE_SB_Q2_K, OE_SB_Q3_K, OE_SB_Q4_0, OE_SB_Q4_1, OE_SB_Q4_K, OE_SB_Q5_0, OE_SB_Q5_1,
     OE_SB_Q5_K, OE_SB_Q6_K, OE_SB_Q8_0, oe_cpu_has_avx2_fma_f16c, oe_cpu_has_avx512, oe_cpu_has_avx512_vnni,
-    oe_cpu_has_avx_vnni, oe_cpu_is_intel, oe_sb_acts_size, oe_sb_isa, oe_sb_kernel, oe_sb_kernel_find,
-    oe_sb_kernel_for, oe_sb_multiply_op, oe_sb_norm_eps, oe_sb_quantize_norm_op, oe_sb_quantize_op,
-    oe_sb_quantize_swiglu_op, oe_sb_rounding, oe_sb_type,
+    oe_cpu_has_avx_vnni, oe_cpu_is_intel, oe_sb_acts_size, oe_sb_fetch, oe_sb_isa, oe_sb_kernel, oe_sb_kernel_find,
+    oe_sb_kernel_for, oe_sb_multiply_op, oe_sb_multiplying, oe_sb_norm_eps, oe_sb_quantize_norm_op, oe_sb_quantize_op,
+    oe_sb_quantize_swiglu_op, oe_sb_rounding, oe_sb_type, oe_sb_variant,
 )
 from ollama_engine.ml.graph.tensor cimport Graph, Tensor, alive, describe, graph_of, root_of, wrap
 from ollama_engine.ml.graph.types cimport check_size, type_of
@@ -48,6 +48,13 @@ cdef dict _INSTRUCTIONS = {
 }  # fmt: skip
 # mul_mat_id_small_batch has kernels for the quantized types only.
 cdef tuple _FLOATS = ("f16", "bf16")
+# How weights are fetched, and from how many places at once (oe_sb_variant); the first is what a product has by default.
+cdef dict _VARIANTS = {
+    "spread": (OE_SB_FETCH_SPREAD, False), "burst": (OE_SB_FETCH_BURST, False), "l2": (OE_SB_FETCH_L2, False),
+    "none": (OE_SB_FETCH_NONE, False), "spread-2": (OE_SB_FETCH_SPREAD, True), "burst-2": (OE_SB_FETCH_BURST, True),
+    "l2-2": (OE_SB_FETCH_L2, True),
+}  # fmt: skip
+SMALL_BATCH_VARIANTS = tuple(_VARIANTS)
 SMALL_BATCH_QUANTIZED = tuple([dtype for dtype in _TYPES if dtype not in _FLOATS])
 cdef int64_t MANY = 1 << 20  # more results than the widest kernel needs
 cdef int64_t SHORTEST = 16  # f16 and bf16 rows must be multiples of this; blocks of the other types always are
@@ -153,6 +160,28 @@ cdef _Rounding _rounding_of(Graph graph, const oe_sb_kernel *kernel, bint alone,
     return rounding
 
 
+@final
+cdef class _Multiplying:
+    """What a product is told, kept alive like a _Rounding."""
+
+    cdef oe_sb_multiplying values
+
+
+cdef void *multiplying_by(str op, Graph graph, const oe_sb_kernel *kernel, str variant) except NULL:
+    """The userdata of a product. Raises ShapeError for a variant that is none of SMALL_BATCH_VARIANTS."""
+    key = ("multiplying", <size_t>kernel, variant)
+    multiplying = graph.kept.get(key)
+    if multiplying is None:
+        if variant not in _VARIANTS:
+            raise ShapeError(f"{op}: no variant {variant!r}; there are {SMALL_BATCH_VARIANTS}")
+        multiplying = _Multiplying()
+        fetch, two_streams = _VARIANTS[variant]
+        (<_Multiplying>multiplying).values = oe_sb_multiplying(
+            kernel, oe_sb_variant(<oe_sb_fetch><int>fetch, two_streams))
+        graph.kept[key] = multiplying
+    return &(<_Multiplying>multiplying).values
+
+
 cdef bint _unchanged(Graph graph, lib.ggml_tensor *t):
     return <size_t>root_of(t) not in graph.written
 
@@ -204,14 +233,16 @@ cdef Tensor _rounded(Graph graph, Tensor b, const oe_sb_kernel *kernel, bint alo
     return acts
 
 
-def mul_mat_small_batch(Tensor a not None, Tensor b not None, str instructions=None):
+def mul_mat_small_batch(Tensor a not None, Tensor b not None, str instructions=None,
+                        str variant not None="spread"):
     """Product with a transposed, as mul_mat: a [n, m] of type f16, bf16 or one of SMALL_BATCH_QUANTIZED, b f32 [n, k]
     -> f32 [m, k].
 
     Takes any k, and is fast for a small one. `b` is quantized to 8 bits as in mul_mat where a is quantized, and stays
     f32 where a is f16 or bf16. A row of the result has the same bits on every CPU and whatever the other rows are (NaNs
     aside).
-    `instructions`: one of `small_batch_instructions(a.dtype)`; None takes the last.
+    `instructions`: one of `small_batch_instructions(a.dtype)`; None takes the last. `variant`: how weights are fetched,
+    one of SMALL_BATCH_VARIANTS; a row has the same bits with each.
     """
     cdef Graph graph = graph_of(a, b)
     cdef lib.ggml_tensor *operands[2]
@@ -226,4 +257,4 @@ def mul_mat_small_batch(Tensor a not None, Tensor b not None, str instructions=N
     operands[0], operands[1] = a.ptr, acts.ptr
     ne[0], ne[1], ne[2], ne[3] = a.ptr.ne[1], b.ptr.ne[1], 1, 1
     return wrap(graph, custom(graph, ne, lib.GGML_TYPE_F32, operands, 2, oe_sb_multiply_op, lib.GGML_N_TASKS_MAX,
-                              <void *>kernel))
+                              multiplying_by("mul_mat_small_batch", graph, kernel, variant)))

@@ -145,6 +145,9 @@ static int check(const expectation *e) {
     }
     if (e->product.rows == 1 && k->multiply_single) {
         bad += differs(e, k->multiply_single, e->single, e->product.m, "a single row");
+        expectation two = *e;
+        two.product.variant = (oe_sb_variant){OE_SB_FETCH_BURST, true};
+        bad += differs(&two, k->multiply_single, e->single, e->product.m, "a single row, two streams");
     }
     return bad;
 }

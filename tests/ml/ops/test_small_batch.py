@@ -16,7 +16,7 @@ from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.storage import Storage, can_repack
 from ollama_engine.ml.graph.tensor import Tensor
-from ollama_engine.ml.ops.small_batch import reads_in_place, small_batch_instructions
+from ollama_engine.ml.ops.small_batch import SMALL_BATCH_VARIANTS, reads_in_place, small_batch_instructions
 from tests.ml.ops.small_batch_weights import (
     FLOAT_KERNELS,
     FLOATS,
@@ -40,7 +40,8 @@ from tests.support.suite import scaled, slow_except
 RNG = np.random.default_rng(20_260_102)
 
 
-def product(backend: Backend, dtype: str, raw: Bytes, x: Floats, name: str | None, *, by_ggml: bool = False) -> Floats:
+def product(backend: Backend, dtype: str, raw: Bytes, x: Floats, name: str | None, *, variant: str = "spread",
+            by_ggml: bool = False) -> Floats:  # fmt: skip
     """The result of mul_mat_small_batch, or of ggml's mul_mat on the weights as they are."""
     k = x.shape[1]
     with Storage(backend, 1) as storage, Context(backend) as ctx:
@@ -48,7 +49,7 @@ def product(backend: Backend, dtype: str, raw: Bytes, x: Floats, name: str | Non
         storage.allocate(0)
         weight.set_bytes(raw)
         b = ctx.from_floats(x)
-        y = ops.mul_mat(weight, b) if by_ggml else ops.mul_mat_small_batch(weight, b, name)
+        y = ops.mul_mat(weight, b) if by_ggml else ops.mul_mat_small_batch(weight, b, name, variant)
         ctx.forward(y)
         ctx.compute()
         out: Floats = y.numpy()
@@ -104,6 +105,23 @@ def test_every_number_of_rows_gives_the_same_bits(
         for rows in scaled(range(1, 34), quick=(1, 2, 3, 7, 33)):
             for threads in (backend, one_thread):
                 assert product(threads, dtype, raw, x[:rows], name).tobytes() == expected[:rows].tobytes(), (name, rows)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_every_variant_gives_the_same_bits(
+    backend: Backend, one_thread: Backend, dtype: str, record_property: RecordProperty
+) -> None:
+    """However weights are fetched, and from however many places: also where the blocks fill no four of them, and where
+    the second half of a thread's rows is shorter than the first."""
+    k = 80 if dtype in FLOATS else 5 * block_of(dtype)
+    raw, x = raw_weights(dtype, 101, k), RNG.normal(0, 1, (9, k)).astype(np.float32)
+    expected = product(one_thread, dtype, raw, x, "scalar")
+    for name in every_set(dtype, record_property):
+        for variant in SMALL_BATCH_VARIANTS:
+            for rows in (1, 2, 9):
+                for threads in (backend, one_thread):
+                    got = product(threads, dtype, raw, x[:rows], name, variant=variant)
+                    assert got.tobytes() == expected[:rows].tobytes(), (name, variant, rows)
 
 
 @pytest.mark.parametrize("dtype", QUANTIZED)
@@ -297,6 +315,7 @@ REFUSALS: list[tuple[str, Any, str]] = [
     ("f16 values", lambda c, w, x: ops.mul_mat_small_batch(w, c.zeros("f16", (256, 2))), "must be f32"),
     ("turned", lambda c, w, x: ops.mul_mat_small_batch(w, ops.transpose(c.zeros("f32", (2, 256)))), "contiguous rows"),
     ("unknown set", lambda c, w, x: ops.mul_mat_small_batch(w, x, "mmx"), "no 'mmx' kernel"),
+    ("unknown variant", lambda c, w, x: ops.mul_mat_small_batch(w, x, None, "l3"), "no variant 'l3'; there are"),
     ("2**31 values", lambda c, w, x: ops.mul_mat_small_batch(w, c.input("f32", (256, 1 << 30))), "2\\*\\*31"),
 ]  # fmt: skip
 

@@ -18,7 +18,7 @@ from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.storage import Storage, can_repack
 from ollama_engine.ml.graph.tensor import Tensor
-from ollama_engine.ml.ops.small_batch import reads_in_place
+from ollama_engine.ml.ops.small_batch import SMALL_BATCH_VARIANTS, reads_in_place
 from tests.ml.ops.small_batch_weights import (
     QUANTIZED,
     QUANTIZED_KERNELS,
@@ -48,14 +48,14 @@ def routes(tokens: int, used: int, experts: int) -> Ids:
 
 
 def product(backend: Backend, dtype: str, raw: Bytes, x: Floats, ids: Ids, name: str | None = None, *,
-            by_ggml: bool = False) -> Floats:  # fmt: skip
+            variant: str = "spread", by_ggml: bool = False) -> Floats:  # fmt: skip
     """The result [tokens, used, m] of mul_mat_id_small_batch, or of ggml's mul_mat_id; x [tokens, used or 1, k]."""
     with Storage(backend, 1) as storage, Context(backend) as ctx:
         weight = storage.add("w", dtype, (x.shape[2], raw.shape[1], raw.shape[0]))
         storage.allocate(0)
         weight.set_bytes(raw)
         b, i = ctx.from_floats(x), ctx.from_ints(ids)
-        y = ops.mul_mat_id(weight, b, i) if by_ggml else ops.mul_mat_id_small_batch(weight, b, i, name)
+        y = ops.mul_mat_id(weight, b, i) if by_ggml else ops.mul_mat_id_small_batch(weight, b, i, name, variant)
         ctx.forward(y)
         ctx.compute()
         out: Floats = y.numpy()
@@ -129,6 +129,15 @@ def test_every_number_of_tokens_gives_the_same_bits(
             for threads in (backend, one_thread):
                 got = product(threads, dtype, raw, x[:n], ids[:n], name)
                 assert got.tobytes() == expected[:n].tobytes(), (name, n)
+
+
+@pytest.mark.parametrize("dtype", slow_except(QUANTIZED, "q4_K", "mxfp4"))
+def test_every_variant_gives_the_same_bits(backend: Backend, dtype: str, record_property: RecordProperty) -> None:
+    raw, x, ids = raw_experts(dtype, 6, 53, 1024), RNG.normal(0, 1, (4, 1, 1024)).astype(np.float32), routes(4, 3, 6)
+    expected = product(backend, dtype, raw, x, ids, "scalar")
+    for name in every_set(dtype, record_property):
+        for variant in SMALL_BATCH_VARIANTS:
+            assert product(backend, dtype, raw, x, ids, name, variant=variant).tobytes() == expected.tobytes(), variant
 
 
 @pytest.mark.parametrize("dtype", slow_except(QUANTIZED, "q4_K", "q5_1"))
@@ -316,6 +325,8 @@ REFUSALS: list[tuple[str, Any, str]] = [
         c.zeros(dtype, (40, 4, 3)), f32(c, 40, 1, 2), i32(c, 2, 2)),
        f"mul_mat_id_small_batch: the weight must be q4_K, .* or mxfp4, got .*{dtype}.*; use mul_mat_id$")
       for dtype in ("f16", "bf16", "f32")),
+    ("unknown variant", lambda c, w: ops.mul_mat_id_small_batch(w, f32(c, 256, 1, 2), i32(c, 2, 2), None, "l3"),
+     "no variant 'l3'; there are"),
     ("unknown set", lambda c, w: ops.mul_mat_id_small_batch(w, f32(c, 256, 1, 2), i32(c, 2, 2), "mmx"),
      "no 'mmx' kernel"),
     ("other length", lambda c, w: ops.mul_mat_id_small_batch(w, f32(c, 512, 1, 2), i32(c, 2, 2)), "do not fit"),
