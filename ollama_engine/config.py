@@ -123,6 +123,13 @@ class EngineConfig:
         },
     )
     mmap: bool = field(default=True, metadata={"help": "read weights from the mapped file, instead of a copy of it"})
+    measure_kernels: bool = field(
+        default=True,
+        metadata={
+            "help": "measure at the first load which kernels are the fastest on this CPU, and keep that in the user's "
+            "cache folder; off: decide by a built-in table"
+        },
+    )
     verify: bool = field(default=False, metadata={"help": "check the cache's bookkeeping after every step (slow)"})
 
     def __post_init__(self) -> None:

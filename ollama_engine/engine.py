@@ -103,6 +103,8 @@ class Engine(
             Elsewhere, and where this process may take no lease (the file is another user's, or on a network file
             system), truncating the file while a step computes kills the process (SIGBUS). So does truncating it while
             the model loads. With False none of this applies.
+        measure_kernels: measure at the first load which kernels are the fastest on this CPU (0.15 s), and keep that in
+            the user's cache folder. False: a built-in table decides, as where that folder cannot be written.
         verify: check the cache's bookkeeping after every step.
         projector: path of the part that reads images, where it is a file of its own (llama.cpp's "mmproj" files).
         progress: called with (bytes done, bytes in all) while weights are read.
@@ -135,6 +137,7 @@ class Engine(
         image_cache_bytes: int = EngineConfig.image_cache_bytes,
         state_cache_bytes: int = EngineConfig.state_cache_bytes,
         mmap: bool = True,
+        measure_kernels: bool = True,
         verify: bool = False,
         projector: str | os.PathLike[str] | None = None,
         progress: Callable[[int, int], None] | None = None,
@@ -154,6 +157,7 @@ class Engine(
             kv_cache_type=kv_cache_type,
             image_cache_bytes=image_cache_bytes,
             state_cache_bytes=state_cache_bytes,
+            measure_kernels=measure_kernels,
             mmap=mmap,
             verify=verify,
         )

@@ -11,6 +11,7 @@ from unittest.mock import patch
 import pytest
 
 from ollama_engine.ml.device import placement
+from ollama_engine.ml.weights import kernel_store
 from tests.support import suite
 
 pytest_plugins = [
@@ -73,6 +74,13 @@ def one_thread_by_default() -> Iterator[None]:
     choose = placement.choose_threads
     default = max(1, choose(None) // processes) if suite.exhaustive else 1
     with patch.object(placement, "choose_threads", lambda n: choose(default if n is None else n)):
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kernels_by_table() -> Iterator[None]:
+    """Kernels are not measured: there is no folder to keep their times in, and the user's own is left alone."""
+    with patch.object(kernel_store, "cache_folder", lambda: Path(os.devnull, "no folder")):
         yield
 
 

@@ -87,6 +87,12 @@ SETTINGS: Mapping[str, Setting] = {
         "N",
         "pulls, pushes, creates and uploads that go on at once",
     ),
+    "measure_kernels": Setting(
+        "OLLAMA_ENGINE_MEASURE_KERNELS",
+        readers.switch,
+        "1|0",
+        "whether the first load measures which kernels are fastest",
+    ),
     "noprune": Setting("OLLAMA_NOPRUNE", readers.switch, "", "keep blobs that no model uses when the server starts"),
     "api_keys": Setting("OLLAMA_ENGINE_API_KEYS", readers.texts, "KEY,...", "requests need one of these keys"),
     "max_body": Setting(
@@ -123,6 +129,7 @@ class ServerSettings:
         debug: 0 info, 1 debug, 2 trace.
         max_transfer_streams: connections that one pull or push has at a time.
         max_transfers: pulls, pushes, creates and uploads that go on at once; others get status 503.
+        measure_kernels: whether the first load on a CPU measures which kernels are the fastest.
         noprune: whether blobs that no model uses stay in the store when the server starts.
         devices: names of the devices that models use beside the CPU, `Engine`'s `devices`; none: this machine's GPUs.
         tensor_split: share of a model's layers for each of them, `Engine`'s `tensor_split`; none: by their free memory.
@@ -151,6 +158,7 @@ class ServerSettings:
     debug: int = 0
     max_transfer_streams: int = 4
     max_transfers: int = 16
+    measure_kernels: bool = True
     noprune: bool = False
     devices: tuple[str, ...] = ()
     tensor_split: tuple[float, ...] = ()

@@ -202,7 +202,8 @@ def _load(path: str, projector: str | None, config: EngineConfig, verbose: bool)
         attention = "on" if info.flash_attention else "off"
         print(
             f"loaded in {seconds:.2f} s: {info.architecture}, num_ctx {info.num_ctx}, {info.threads} threads, "
-            f"flash attention {attention}, cache {config.kv_cache_type}\nsystem: {info.system}\n\n{engine.memory}\n",
+            f"flash attention {attention}, cache {config.kv_cache_type}\nsystem: {info.system}\n"
+            f"kernels: {'; '.join(info.kernels) or 'by the built-in table'}\n\n{engine.memory}\n",
             file=sys.stderr,
         )
     return engine

@@ -1,4 +1,5 @@
-# csrc/base/cpu.h; csrc/kernels/small_batch/kernel.h, op.h and experts_op.h; csrc/kernels/weighted_sum_op.h
+# csrc/base/cpu.h; csrc/kernels/small_batch/kernel.h, op.h and experts_op.h; csrc/kernels/plain_read_op.h and
+# weighted_sum_op.h
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t
@@ -86,6 +87,10 @@ cdef extern from "kernels/small_batch/experts_op.h" nogil:
     void oe_experts_plan_op(ggml_tensor *dst, int ith, int nth, void *experts) noexcept
     void oe_experts_quantize_op(ggml_tensor *dst, int ith, int nth, void *kernel) noexcept
     void oe_experts_multiply_op(ggml_tensor *dst, int ith, int nth, void *multiplying) noexcept
+
+
+cdef extern from "kernels/plain_read_op.h" nogil:
+    void oe_plain_read_op(ggml_tensor *dst, int ith, int nth, void *unused) noexcept
 
 
 cdef extern from "kernels/weighted_sum_op.h" nogil:

@@ -14,10 +14,11 @@ from ollama_engine.errors import ShapeError
 from ollama_engine.ml.ggml cimport libggml as lib
 from ollama_engine.ml.ggml.libsmallbatch cimport (
     OE_SB_AMX, OE_SB_AVX2, OE_SB_AVX512, OE_SB_AVX_VNNI, OE_SB_BF16, OE_SB_F16, OE_SB_FETCH_BURST, OE_SB_FETCH_L2,
-    OE_SB_FETCH_NONE, OE_SB_FETCH_SPREAD, OE_SB_IQ4_NL, OE_SB_IQ4_XS, OE_SB_MXFP4, OE_SB_PLAIN, OE_SB_Q2_K, OE_SB_Q3_K, OE_SB_Q4_0, OE_SB_Q4_1, OE_SB_Q4_K, OE_SB_Q5_0, OE_SB_Q5_1,
-    OE_SB_Q5_K, OE_SB_Q6_K, OE_SB_Q8_0, oe_cpu_has_avx2_fma_f16c, oe_cpu_has_avx512, oe_cpu_has_avx512_vnni,
-    oe_cpu_has_avx_vnni, oe_cpu_is_intel, oe_sb_acts_size, oe_sb_fetch, oe_sb_isa, oe_sb_kernel, oe_sb_kernel_find,
-    oe_sb_kernel_for, oe_sb_multiply_op, oe_sb_multiplying, oe_sb_norm_eps, oe_sb_quantize_norm_op, oe_sb_quantize_op,
+    OE_SB_FETCH_NONE, OE_SB_FETCH_SPREAD, OE_SB_IQ4_NL, OE_SB_IQ4_XS, OE_SB_MXFP4, OE_SB_PLAIN, OE_SB_Q2_K,
+    OE_SB_Q3_K, OE_SB_Q4_0, OE_SB_Q4_1, OE_SB_Q4_K, OE_SB_Q5_0, OE_SB_Q5_1, OE_SB_Q5_K, OE_SB_Q6_K, OE_SB_Q8_0,
+    oe_cpu_has_avx2_fma_f16c, oe_cpu_has_avx512, oe_cpu_has_avx512_vnni, oe_cpu_has_avx_vnni, oe_cpu_is_intel,
+    oe_plain_read_op, oe_sb_acts_size, oe_sb_fetch, oe_sb_isa, oe_sb_kernel, oe_sb_kernel_find, oe_sb_kernel_for,
+    oe_sb_multiply_op, oe_sb_multiplying, oe_sb_norm_eps, oe_sb_quantize_norm_op, oe_sb_quantize_op,
     oe_sb_quantize_swiglu_op, oe_sb_rounding, oe_sb_type, oe_sb_variant,
 )
 from ollama_engine.ml.graph.tensor cimport Graph, Tensor, alive, describe, graph_of, root_of, wrap
@@ -258,3 +259,16 @@ def mul_mat_small_batch(Tensor a not None, Tensor b not None, str instructions=N
     ne[0], ne[1], ne[2], ne[3] = a.ptr.ne[1], b.ptr.ne[1], 1, 1
     return wrap(graph, custom(graph, ne, lib.GGML_TYPE_F32, operands, 2, oe_sb_multiply_op, lib.GGML_N_TASKS_MAX,
                               multiplying_by("mul_mat_small_batch", graph, kernel, variant)))
+
+
+def plain_read(Tensor weight not None, Tensor x not None):
+    """Reads a weight on the CPU and computes nothing, in as many threads as compute: the least time that a product of
+    it and `x` takes. -> i32 without meaning.
+    """
+    cdef Graph graph = graph_of(weight, x)
+    cdef lib.ggml_tensor *operands[2]
+    cdef int64_t[4] ne = [16 * lib.GGML_MAX_N_THREADS, 1, 1, 1]
+    if not lib.ggml_is_contiguous(weight.ptr):
+        raise ShapeError(f"plain_read: {describe(weight)} must be contiguous")
+    operands[0], operands[1] = weight.ptr, x.ptr
+    return wrap(graph, custom(graph, ne, lib.GGML_TYPE_I32, operands, 2, oe_plain_read_op, lib.GGML_N_TASKS_MAX, NULL))

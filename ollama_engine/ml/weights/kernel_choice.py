@@ -5,14 +5,15 @@ lies in the file, and ggml's kernels on a repacked copy. All are equally accurat
 says for each kind of CPU where our kernels are the fastest. `python bench/kernel_choice.py` measures that table; the
 figures are in docs/performance-history.md. On the CPU at hand, `make bench-check` fails where one of ggml's kernels
 would be faster than ours (of six types; BENCH_CHECK=--all: of every type). Other devices have ggml's kernels only. A
-backend may have a `KernelChoice` of its own.
+backend may have a `KernelChoice` of its own, such as one that kernel_timings.py makes of what was measured here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 from ollama_engine.ml.graph.computation import Computation
 from ollama_engine.ml.graph.tensor import Tensor
@@ -128,12 +129,30 @@ def kind_of_cpu(traits: Collection[str]) -> str:
     return next((name for name in ("avxvnni", "avx2") if name in traits), "")
 
 
+class FewRows(NamedTuple):
+    """Products of one kind, for which the fastest variant is chosen."""
+
+    dtype: str
+    rows: int
+    """Of activations; where there are experts, of each."""
+    experts: bool
+
+
+FEW_ROWS = (1, 2, 4, 8)
+"""Numbers of rows that a variant is chosen for. One between two has the variant of the smaller."""
+DEFAULT_VARIANT = "spread"
+
+
 @dataclass(frozen=True, slots=True)
 class KernelChoice:
     """The products, and attention or not, that our kernels compute on the CPU; all else is ggml's."""
 
     borders: Mapping[str, Borders]
     """By weight type."""
+    variants: Mapping[FewRows, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Of our kernels (`SMALL_BATCH_VARIANTS`). They give the same bits."""
+    measured: tuple[str, ...] = ()
+    """What was chosen by measurement, a line for each type; nothing where the table alone decides."""
     attention: bool = True
     """Whether keys and values are read by `ops.paged_attention` where that is the fast choice."""
 
@@ -149,6 +168,13 @@ class KernelChoice:
         """Most rows per expert, on average, for which our kernels are chosen."""
         borders = self.borders.get(dtype)
         return borders.per_expert if borders is not None else 0
+
+    def variant(self, dtype: str, rows: int, *, experts: bool = False) -> str:
+        """How our kernel fetches weights."""
+        if not self.variants:
+            return DEFAULT_VARIANT
+        chosen = (self.variants.get(FewRows(dtype, n, experts)) for n in reversed(FEW_ROWS) if n <= rows)
+        return next((variant for variant in chosen if variant is not None), DEFAULT_VARIANT)
 
     def wants_repacked(self, dtype: str, *, experts: bool) -> bool:
         """Whether products of such weights read a repacked copy, if ggml can make one."""
@@ -181,9 +207,9 @@ def choose_copy(weight: Tensor, rows: int) -> Tensor:
 def product(weight: Tensor, x: Tensor) -> Tensor:
     """weight [n, m] times x [n, rows] -> f32 [m, rows]."""
     rows = x.dim(1)
-    ours = _kernels(x).rows(weight.dtype, weight.dim(0))
-    if rows in ours and x.dim(2) == x.dim(3) == 1 and reads_in_place(weight):
-        return mul_mat_small_batch(weight, x)
+    kernels = _kernels(x)
+    if rows in kernels.rows(weight.dtype, weight.dim(0)) and x.dim(2) == x.dim(3) == 1 and reads_in_place(weight):
+        return mul_mat_small_batch(weight, x, None, kernels.variant(weight.dtype, rows))
     matrices = weight.dim(2) == weight.dim(3) == x.dim(2) == x.dim(3) == 1
     if rows == 1 and weight.dtype == "f32" and matrices and suits_weighted_sum(x):  # which is: on the CPU alone
         # ggml's kernel for a single row rounds otherwise than the one for more, and is no faster.
@@ -196,9 +222,10 @@ def expert_product(experts: Tensor, x: Tensor, ids: Tensor) -> Tensor:
 
     -> f32 [m, used, tokens].
     """
-    routes = ids.dim(0) * ids.dim(1)
-    if routes <= _kernels(x).rows_per_expert(experts.dtype) * experts.dim(2) and reads_in_place(experts):
-        return mul_mat_id_small_batch(experts, x, ids)
+    routes, n_expert, kernels = ids.dim(0) * ids.dim(1), experts.dim(2), _kernels(x)
+    if routes <= kernels.rows_per_expert(experts.dtype) * n_expert and reads_in_place(experts):
+        variant = kernels.variant(experts.dtype, max(1, routes // n_expert), experts=True)
+        return mul_mat_id_small_batch(experts, x, ids, None, variant)
     return mul_mat_id(choose_copy(experts, x.dim(2)), x, ids)
 
 

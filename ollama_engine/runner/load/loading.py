@@ -18,7 +18,7 @@ from ollama_engine.kvcache import Cache
 from ollama_engine.ml.device.placement import BackendParams
 from ollama_engine.ml.gguf.gguf_file import IMAGE_PARTS, GGUFFile
 from ollama_engine.ml.graph.backend import Backend
-from ollama_engine.ml.weights.kernel_choice import BY_TABLE, KernelChoice
+from ollama_engine.ml.weights.kernel_choice import KernelChoice
 from ollama_engine.ml.weights.weight_plan import OUTPUT, TIED
 from ollama_engine.ml.weights.weights import Weights
 from ollama_engine.models import (
@@ -35,6 +35,7 @@ from ollama_engine.runner.execute.executor import Executor
 from ollama_engine.runner.load.caches import make_encoder, make_model_cache, make_text_executor
 from ollama_engine.runner.load.errors import does_not_fit, naming
 from ollama_engine.runner.load.fit import DeviceChoice
+from ollama_engine.runner.load.kernels import choose_kernels
 from ollama_engine.runner.load.memory_plan import (
     batch_size_of,
     memory_report,
@@ -129,7 +130,7 @@ def load(
     *,
     logit_rows: int = LOGIT_ROWS,
     projector: str | os.PathLike[str] | None = None,
-    kernels: KernelChoice = BY_TABLE,
+    kernels: KernelChoice | None = None,
 ) -> Loaded:
     """Load a model from a path, by its name, or from its open file, which is closed with it or when this fails.
 
@@ -137,7 +138,7 @@ def load(
     that reads images, where that is a file of its own.
 
     A step computes up to `logit_rows` rows of logits, or one for each of `config.parallel` sequences if that is more.
-    `kernels`: which the CPU uses; `GGML` compares ours with ggml's.
+    `kernels`: which the CPU uses, `GGML` to compare ours with ggml's; None: as `choose_kernels` says.
 
     Raises OSError, ModelFormatError, UnsupportedModelError, ConfigError, NoMemoryError with the report.
     """
@@ -145,6 +146,7 @@ def load(
     _check_progress(progress)
     with naming(path), contextlib.ExitStack() as undo:
         gguf = opened(source if isinstance(source, GGUFFile) else path, projector, undo)
+        kernels = kernels if kernels is not None else choose_kernels(gguf, config)
         loaded = _load_fitting(path, gguf, config, progress, logit_rows, kernels)
         undo.pop_all()
     loaded.defaults = defaults

@@ -11,6 +11,7 @@ import numpy as np
 from ollama_engine.config import Pooling
 from ollama_engine.ml.device.device_info import system_line
 from ollama_engine.ml.gguf.metadata import MetadataValue
+from ollama_engine.ml.weights.kernel_choice import kernels_of
 from ollama_engine.models import Embeds, known_values
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.load.pooling_type import model_pooling
@@ -39,6 +40,7 @@ class ModelInfo:
         flash_attention: whether it is in use.
         threads: CPU threads in use.
         system: the devices in use and their features, such as instruction sets, in one line.
+        kernels: what was chosen by measurement for weights of each type; nothing where a table decides.
         metadata: all GGUF keys and values; left out of the repr, for a vocabulary takes megabytes.
     """
 
@@ -57,6 +59,7 @@ class ModelInfo:
     flash_attention: bool
     threads: int
     system: str
+    kernels: tuple[str, ...]
     metadata: Mapping[str, MetadataValue] = field(repr=False)
 
 
@@ -80,6 +83,7 @@ def model_info(loaded: Loaded) -> ModelInfo:
         flash_attention=loaded.executor.flash_attention,
         threads=loaded.backend.threads,
         system=system_line(loaded.backend.devices),
+        kernels=kernels_of(loaded.backend).measured,
         metadata=loaded.gguf.metadata,
     )
 

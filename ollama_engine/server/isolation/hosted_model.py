@@ -123,8 +123,8 @@ class HostedModel:
 
 
 def engine_options(body: dict[str, Any]) -> dict[str, Any]:
-    """Keyword arguments of Engine in a /load request: Ollama's fields, and "MaxQueue", "Devices" and "NumGPU"
-    (layers).
+    """Keyword arguments of Engine in a /load request: Ollama's fields, and "MaxQueue", "Devices", "NumGPU"
+    (layers) and "MeasureKernels".
     """
     if body.get("LoraPath"):
         raise UnsupportedModelError("loras are not yet implemented")
@@ -138,6 +138,7 @@ def engine_options(body: dict[str, Any]) -> dict[str, Any]:
         "kv_cache_type": body.get("KvCacheType") or "f16",
         "flash_attention": FLASH_ATTENTION.get(body.get("FlashAttention", -1), "auto"),
         "mmap": body.get("UseMmap", True),
+        "measure_kernels": body.get("MeasureKernels", True),
         "projector": body.get("ProjectorPath") or None,
     }
     if body.get("BatchSize"):

@@ -96,4 +96,5 @@ def load_request(stored: StoredModel, options: dict[str, Any]) -> dict[str, Any]
         "TensorSplit": options.get("tensor_split") and list(options["tensor_split"]),
         "ProjectorPath": None if stored.projector_path is None else str(stored.projector_path),
         "UseMmap": options["mmap"],
+        "MeasureKernels": options["measure_kernels"],
     }

@@ -1,0 +1,100 @@
+"""Chooses kernels for a model: by times measured on this machine, which are kept in a file, or by the built-in table.
+
+The table decides where measuring is switched off, where devices other than the CPU compute, where the user's cache
+folder cannot be written (or each load would decide anew), and for what is too small for the memory to matter.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from ollama_engine import __version__
+from ollama_engine.config import EngineConfig
+from ollama_engine.ml.device import placement
+from ollama_engine.ml.device.device import devices as all_devices
+from ollama_engine.ml.device.placement import BackendParams
+from ollama_engine.ml.gguf.gguf_file import GGUFFile
+from ollama_engine.ml.gguf.model_file import ModelFile
+from ollama_engine.ml.graph.backend import Backend
+from ollama_engine.ml.threads.machine_load import waiting_threads
+from ollama_engine.ml.weights.kernel_choice import BY_TABLE, KernelChoice
+from ollama_engine.ml.weights.kernel_measure import Kind, Weighed, kinds_of, measure
+from ollama_engine.ml.weights.kernel_timings import Timings, decide
+
+if TYPE_CHECKING:
+    from ollama_engine.ml.weights.kernel_store import TimingsFile
+
+__all__ = ["choose_kernels", "timings_file"]
+
+log = logging.getLogger(__name__)
+
+MEASURE_SECONDS = 0.14
+"""Time to measure in; with what comes before and after it is less than 0.15 s."""
+
+
+def timings_file(threads: int) -> TimingsFile:
+    """Where the times for so many threads are kept."""
+    # json and pathlib take 10 ms to import, and small models do without.
+    from ollama_engine.ml.weights.kernel_store import TimingsFile, cache_folder  # noqa: PLC0415
+
+    return TimingsFile(cache_folder(), threads, __version__)
+
+
+def choose_kernels(gguf: GGUFFile, config: EngineConfig) -> KernelChoice:
+    """The kernels for this model. Never raises for a file of times: what is wrong with it is logged."""
+    if not config.measure_kernels or not BY_TABLE.borders or not _cpu_alone(config):
+        return BY_TABLE
+    weighed = kinds_of(gguf.tensors.values())
+    if not weighed:
+        return BY_TABLE
+    file = timings_file(_threads(config))
+    try:
+        timings = _kept_or_measured(file, gguf, weighed)
+    except OSError as error:
+        log.info("kernels are chosen by the table: their times cannot be kept: %s", error)
+        return BY_TABLE
+    mine = {few: times for few, times in timings.items() if Kind(few.dtype, few.experts) in weighed}
+    choice = decide(BY_TABLE, mine)
+    log.info("kernels: %s", "; ".join(choice.measured) or "by the table", extra={"kernels": choice.measured})
+    return choice
+
+
+def _cpu_alone(config: EngineConfig) -> bool:
+    others = [device for device in all_devices() if device.kind != "cpu"] if config.devices is None else config.devices
+    return config.gpu_layers == 0 or not others
+
+
+def _threads(config: EngineConfig) -> int:
+    """How many the engine will have; it also logs where that is less than the options say."""
+    return placement.choose_threads(None if config.threads is None else min(config.threads, placement.usable_cpus()))
+
+
+def _kept_or_measured(file: TimingsFile, gguf: GGUFFile, weighed: Weighed) -> Timings:
+    """The times that are kept, with those of the kinds that are missing there. Raises OSError."""
+    try:
+        timings = file.read()
+    except ValueError as error:
+        log.warning("%s; kernels are measured anew", error)
+        timings = {}
+    known = {Kind(few.dtype, few.experts) for few in timings}
+    missing = {kind: mine for kind, mine in weighed.items() if kind not in known}
+    if not missing:
+        return timings
+    if (waiting_threads() or 0) > 0:
+        log.info("kernels are chosen by the table: the machine is too busy to measure")
+        return timings
+    file.check_writable()
+    timings = {**timings, **_measure(gguf, missing, file.threads)}
+    file.write(timings)
+    return timings
+
+
+def _measure(gguf: GGUFFile, weighed: Weighed, threads: int) -> Timings:
+    with ExitStack() as undo:
+        backend = undo.enter_context(Backend(BackendParams(threads=threads, devices=()), max_nodes=64))
+        files = [ModelFile(path) for path in gguf.files]
+        for file in files:
+            undo.callback(file.close)
+        return measure(backend, [file.mapping() for file in files], weighed, MEASURE_SECONDS)
