@@ -2,32 +2,30 @@
 
 #include <stddef.h>
 #include <stdint.h>
-#include <string.h>
 
 #include "base/target_clones.h"
 #include "ggml.h"
 
 #define LINE 64
-#define WORDS (LINE / sizeof(uint64_t))
 #define AT_ONCE 4 /* lines, so that no addition waits for the one before */
+
+typedef uint64_t line __attribute__((vector_size(LINE), aligned(sizeof(uint64_t))));
 
 /* Adds up whole groups of lines. The sum is returned so that nothing is optimised away. */
 OE_TARGET_CLONES
 static uint64_t sum_of(const char *from, size_t bytes) {
-    uint64_t sum[AT_ONCE][WORDS] = {{0}}, total = 0;
+    line sum[AT_ONCE] = {{0}};
+    uint64_t total = 0;
     for (size_t at = 0; at + AT_ONCE * LINE <= bytes; at += AT_ONCE * LINE) {
-        uint64_t words[AT_ONCE][WORDS];
-        memcpy(words, from + at, sizeof words);
-        for (size_t line = 0; line < AT_ONCE; line++) {
-            for (size_t i = 0; i < WORDS; i++) {
-                sum[line][i] += words[line][i];
-            }
-        }
+        const line *lines = (const line *)(const void *)(from + at);
+        sum[0] += lines[0];
+        sum[1] += lines[1];
+        sum[2] += lines[2];
+        sum[3] += lines[3];
     }
-    for (size_t line = 0; line < AT_ONCE; line++) {
-        for (size_t i = 0; i < WORDS; i++) {
-            total += sum[line][i];
-        }
+    const line all = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+    for (size_t i = 0; i < LINE / sizeof(uint64_t); i++) {
+        total += all[i];
     }
     return total;
 }

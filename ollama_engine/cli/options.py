@@ -172,10 +172,11 @@ def build(cls: type[_T], args: argparse.Namespace, *, skip: Collection[str] = ()
     return cls(**values)
 
 
-def add_model(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="a GGUF file (any part of a split one), a name that "
-                        "ollama-engine list shows, a name of the Hugging Face Hub (hf.co/USER/REPOSITORY), or one of "
-                        f"the models inside of this package: {DEMO} tells stories, {DEMO_VISION} sees")  # fmt: skip
+def add_model(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
+    parser.add_argument("model", metavar="MODEL", nargs="?" if optional else None, help="a GGUF file (any part of a "
+                        "split one), a name that ollama-engine list shows, a name of the Hugging Face Hub "
+                        f"(hf.co/USER/REPOSITORY), or one of the models inside of this package: {DEMO} tells stories, "
+                        f"{DEMO_VISION} sees")  # fmt: skip
 
 
 def model_path(model: str) -> str:

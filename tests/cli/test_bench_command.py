@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 import subprocess
 import sys
@@ -12,7 +13,10 @@ import pytest
 
 from ollama_engine import __version__
 from ollama_engine.cli.measure import bench
+from ollama_engine.ml.ops.small_batch import small_batch_instructions
+from ollama_engine.ml.weights import kernel_measure
 from tests.cli.program import json_of
+from tests.support.tiny import write_tiny_llama
 
 KEYS = {
     "prefill_tps", "decode_tps", "load_seconds", "peak_rss_bytes", "model", "architecture", "threads", "version",
@@ -108,3 +112,23 @@ def test_peak_memory_is_not_inherited() -> None:
     ballast = b"x" * (160 << 20)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert len(ballast) > int(done.stdout) > 1 << 20
+
+
+@pytest.mark.skipif(len(small_batch_instructions("q8_0")) < 2, reason="this CPU has no kernels but plain C")
+def test_kernels_of_the_types_of_a_model(cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One type, on made-up weights that are small for once."""
+    monkeypatch.setattr(kernel_measure, "last_level_cache", lambda: 0)
+    monkeypatch.setattr(kernel_measure, "SAMPLE_BYTES", 1 << 18)
+    path = tmp_path / "tiny.gguf"
+    write_tiny_llama(path, dtype="q8_0")
+    rows = measured(cli, str(path), "--kernels", "-t", "1")["kernels"]
+    assert [(row["dtype"], row["rows"], row["experts"]) for row in rows] == [
+        ("q8_0", n, experts) for experts in (False, True) for n in (1, 2, 4, 8)
+    ]
+    assert all({"read", "spread", "burst", "l2", "none", "ggml"} <= set(row["gb_per_second"]) for row in rows)
+    table = cli("bench", str(path), "--kernels", "-t", "1").out
+    assert re.search(r"^q8_0 experts +8 +[\d. -]+ \d\.\d\d$", table, flags=re.MULTILINE)
+
+
+def test_a_model_or_kernels(cli) -> None:
+    assert "bench measures a MODEL, or --kernels" in cli("bench").err

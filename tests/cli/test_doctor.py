@@ -10,6 +10,9 @@ import ollama_engine
 from ollama_engine import demo
 from ollama_engine.cli.measure.doctor import _instruction_sets
 from ollama_engine.ml.device.device_info import Device
+from ollama_engine.ml.weights import kernel_store
+from ollama_engine.ml.weights.kernel_choice import BY_TABLE, FewRows
+from ollama_engine.runner.load.kernels import timings_file
 from tests.cli.conftest import Result
 from tests.store.layout import put_blob, put_model
 
@@ -55,6 +58,19 @@ def test_a_store_with_damage(cli: Cli, root: Path) -> None:
     assert bad not in quick
     assert f"blob {bad} is damaged: its content has another digest; remove {root / 'blobs'}" in whole
     assert whole.count("(of bad:latest)") == 1
+
+
+def test_measured_kernels(cli: Cli, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_store, "cache_folder", lambda: root / "cache")
+    assert "built-in table; none was measured yet" in cli("doctor", "-t", "1").out
+    file = timings_file(1)
+    file.write({FewRows("q4_0", 1, False): {"spread": 1.0, "l2": 0.5}})
+    assert f"kernels, measured ({file.path}):\n" in cli("doctor", "-t", "1").out
+    told = json.loads(cli("doctor", "-t", "1", "--json").out)["kernels"]
+    assert told["file"] == str(file.path)
+    assert told["chosen"] == (["q4_0: l2 for 1 rows"] if "q4_0" in BY_TABLE.borders else [])
+    file.path.write_bytes(b"{")
+    assert f"built-in table: {file.path} is damaged" in cli("doctor", "-t", "1").out
 
 
 def test_leftovers(cli: Cli, root: Path) -> None:

@@ -8,6 +8,7 @@ import platform
 import sys
 from dataclasses import fields
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 import ollama_engine
@@ -59,21 +60,26 @@ def main(args: argparse.Namespace) -> None:
         "system": system_line(devices),
         "devices": _devices(devices),
         "store": health.as_json(),
+        "kernels": _kernels(config),
     }
     if args.model is not None:
         report["model"] = _fits(args.model, config)
     print(json.dumps(report, indent=2) if args.json else _text(report, health))
 
 
+def _machine() -> ModuleType:
+    from ollama_engine.cli.measure import machine  # noqa: PLC0415 (loads ggml's library; --help needs none)
+
+    return machine
+
+
 # -- what was built ----------------------------------------------------------------------------------------------------
 
 
 def _build() -> dict[str, str]:
-    from ollama_engine.ml.device.device import ggml_version  # noqa: PLC0415 (loads ggml's library; --help needs none)
-
     return {
         "version": ollama_engine.__version__,
-        "ggml": ggml_version(),
+        "ggml": _machine().ggml_version(),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "package": str(Path(ollama_engine.__file__).parent),
@@ -92,10 +98,8 @@ def _cpu_flags() -> set[str] | None:
 
 def _instruction_sets(devices: tuple[Device, ...], flags: set[str] | None) -> dict[str, str]:
     """For each instruction set of this kind of CPU: "used", or why not."""
-    from ollama_engine.ml.ops.amx import amx_allowed  # noqa: PLC0415 (loads ggml's library; --help needs none)
-
     built = {name for device in devices if device.kind == "cpu" for name in device.features}
-    built |= {"AMX"} if amx_allowed() else set()  # by kernels of this package, not by ggml's
+    built |= {"AMX"} if _machine().amx_allowed() else set()  # by kernels of this package, not by ggml's
     x86 = platform.machine() in ("x86_64", "AMD64", "i686")
     return {
         name: "used" if name in built
@@ -119,6 +123,15 @@ def _devices(devices: tuple[Device, ...]) -> list[dict[str, Any]]:
             why = f"not built in, or no device found; build with OLLAMA_ENGINE_{library.upper()}=ON"
             rows.append({"name": library, "used": False, "description": why})
     return rows
+
+
+def _kernels(config: EngineConfig) -> dict[str, Any]:
+    """Which kernels measuring chose for this CPU and number of threads, and where that is kept."""
+    try:
+        file, choice = _machine().kept_kernels(config)
+    except (ValueError, OSError) as error:
+        return {"file": None, "chosen": [], "problem": str(error)}
+    return {"file": file, "chosen": list(choice.measured), "problem": None}
 
 
 # -- a model -----------------------------------------------------------------------------------------------------------
@@ -158,9 +171,18 @@ def _text(report: dict[str, Any], health: Health) -> str:
     ]  # fmt: skip
     parts.append(table(devices))
     parts.append(health.text())
+    parts.append(_kernels_text(report["kernels"]))
     if "model" in report:
         parts.append(_model_text(report["model"]))
     return "\n\n".join(parts)
+
+
+def _kernels_text(kernels: dict[str, Any]) -> str:
+    if kernels["problem"] is not None:
+        return f"kernels are chosen by the built-in table: {kernels['problem']}"
+    if not kernels["chosen"]:
+        return f"kernels are chosen by the built-in table; none was measured yet (for {kernels['file']})"
+    return "\n".join([f"kernels, measured ({kernels['file']}):", *(f"  {line}" for line in kernels["chosen"])])
 
 
 def _model_text(model: dict[str, Any]) -> str:

@@ -39,7 +39,7 @@ from ollama_engine.ml.ops.small_batch import (
 from ollama_engine.ml.weights.kernel_choice import FEW_ROWS, FewRows
 from ollama_engine.ml.weights.kernel_timings import GGML, REPACKED
 
-__all__ = ["PLAIN_READ", "Kind", "Weighed", "kinds_of", "measure"]
+__all__ = ["PLAIN_READ", "Kind", "Weighed", "kinds_of", "measure", "most_bytes"]
 
 PLAIN_READ = "read"
 """The name under which reading the weights, and nothing else, is measured."""
@@ -83,7 +83,7 @@ def kinds_of(tensors: Collection[TensorInfo]) -> Weighed:
         if n_dims in (2, 3) and _has_kernels(info.dtype, experts=n_dims == 3) and not info.name.startswith(IMAGE_PARTS):
             kinds.setdefault(Kind(info.dtype, n_dims == 3), []).append(info)
     sizes = {kind: sum(info.nbytes for info in mine) for kind, mine in kinds.items()}
-    least = _more_than_cached()
+    least = most_bytes()
     return {kind: kinds[kind] for kind in sorted(kinds, key=lambda kind: -sizes[kind]) if sizes[kind] >= least}
 
 
@@ -91,14 +91,15 @@ def _has_kernels(dtype: str, *, experts: bool) -> bool:
     return dtype in SMALL_BATCH_QUANTIZED if experts else len(small_batch_instructions(dtype)) > 1
 
 
-def _more_than_cached() -> int:
+def most_bytes() -> int:
+    """Bytes of weights of one kind that are enough: more than a cache holds."""
     return max(2 * last_level_cache(), 8 * SAMPLE_BYTES)
 
 
 def _parts(tensors: Sequence[TensorInfo]) -> list[WeightPart]:
     """As many parts of these as are needed: more would only have to be paged in."""
     parts: list[WeightPart] = []
-    total, most = 0, _more_than_cached()
+    total, most = 0, most_bytes()
     for part in chain.from_iterable(map(_parts_of, tensors)):
         if total >= most:
             break

@@ -36,7 +36,7 @@ def decide(base: KernelChoice, timings: Timings) -> KernelChoice:
             continue
         measured = {kind: times for kind, times in timings.items() if (kind.dtype, kind.experts) == (dtype, experts)}
         mine = borders[dtype]
-        if not _serves_all(mine, experts=experts) and _mean_ratio(measured.values()) > MUCH_FASTER:
+        if not _serves_all(mine, experts=experts) and _ggml_is_faster(measured.values()) > MUCH_FASTER:
             borders[dtype] = replace(mine, per_expert=0) if experts else replace(mine, last=0, last_long=None)
         else:
             variants |= {kind: best for kind, times in measured.items() if (best := _best_variant(times))}
@@ -60,7 +60,7 @@ def _best_variant(times: Mapping[str, float]) -> str | None:
     return DEFAULT_VARIANT if ours.get(DEFAULT_VARIANT, math.inf) <= FASTER * ours[best] else best
 
 
-def _mean_ratio(measured: Iterable[Mapping[str, float]]) -> float:
+def _ggml_is_faster(measured: Iterable[Mapping[str, float]]) -> float:
     """How many times as fast as ours ggml's kernel is, of which the engine prefers the repacked one.
 
     It is the geometric mean over what has both; 1 for nothing.
@@ -75,11 +75,15 @@ def _mean_ratio(measured: Iterable[Mapping[str, float]]) -> float:
 
 
 def _told(choice: KernelChoice, timings: Timings) -> Iterator[str]:
-    """A line for each type: "q4_K: spread for 1 row, l2 for 2, 4", "q6_K, experts: ggml"."""
+    """A line for each type: "q4_K: spread for 1 rows; l2 for 2, 4 rows", "q6_K experts: ggml"."""
     for dtype, experts in _kinds(timings):
         ours = choice.rows_per_expert(dtype) if experts else choice.rows(dtype, 0)
         rows: dict[str, list[str]] = {}
+        faster = _ggml_is_faster(
+            times for kind, times in timings.items() if (kind.dtype, kind.experts) == (dtype, experts)
+        )
+        lost = f" (ggml's kernel is {faster:.1f} times as fast)" if faster > MUCH_FASTER else ""
         for n in sorted(kind.rows for kind in timings if (kind.dtype, kind.experts) == (dtype, experts)):
             rows.setdefault(choice.variant(dtype, n, experts=experts), []).append(str(n))
         variants = "; ".join(f"{variant} for {', '.join(numbers)} rows" for variant, numbers in rows.items())
-        yield f"{dtype}{' experts' * experts}: {variants if ours else 'ggml'}"
+        yield f"{dtype}{' experts' * experts}: {variants + lost if ours else 'ggml'}"

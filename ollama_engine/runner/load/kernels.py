@@ -26,7 +26,7 @@ from ollama_engine.ml.weights.kernel_timings import Timings, decide
 if TYPE_CHECKING:
     from ollama_engine.ml.weights.kernel_store import TimingsFile
 
-__all__ = ["choose_kernels", "timings_file"]
+__all__ = ["choose_kernels", "kept_kernels", "timings_file"]
 
 log = logging.getLogger(__name__)
 
@@ -36,8 +36,7 @@ MEASURE_SECONDS = 0.14
 
 def timings_file(threads: int) -> TimingsFile:
     """Where the times for so many threads are kept."""
-    # json and pathlib take 10 ms to import, and small models do without.
-    from ollama_engine.ml.weights.kernel_store import TimingsFile, cache_folder  # noqa: PLC0415
+    from ollama_engine.ml.weights.kernel_store import TimingsFile, cache_folder  # noqa: PLC0415 (10 ms; few models)
 
     return TimingsFile(cache_folder(), threads, __version__)
 
@@ -59,6 +58,12 @@ def choose_kernels(gguf: GGUFFile, config: EngineConfig) -> KernelChoice:
     choice = decide(BY_TABLE, mine)
     log.info("kernels: %s", "; ".join(choice.measured) or "by the table", extra={"kernels": choice.measured})
     return choice
+
+
+def kept_kernels(config: EngineConfig) -> tuple[str, KernelChoice]:
+    """The file of times for these options, and the choice by all of them. Raises ValueError for damage, OSError."""
+    file = timings_file(_threads(config))
+    return str(file.path), decide(BY_TABLE, file.read())
 
 
 def _cpu_alone(config: EngineConfig) -> bool:

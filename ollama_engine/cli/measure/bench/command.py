@@ -16,6 +16,8 @@ from contextlib import closing
 from typing import Any
 
 import ollama_engine
+from ollama_engine.cli.errors import UsageError
+from ollama_engine.cli.measure.bench.kernels import ALL_TYPES, kernel_report, kernel_speeds
 from ollama_engine.cli.measure.bench.parts import Samples, measure_depths, measure_parts
 from ollama_engine.cli.measure.bench.plan import BenchPlan
 from ollama_engine.cli.measure.bench.plot import check, draw
@@ -40,7 +42,7 @@ PLOT_DEPTHS = (0, 256, 1024, 2048, 4096)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of this command."""
-    add_model(parser)
+    add_model(parser, optional=True)
     parser.add_argument("-p", "--n-prompt", type=int, default=512, metavar="N", help="tokens of the prompt; 0 leaves "
                         "that part out (default: 512)")  # fmt: skip
     parser.add_argument("-n", "--n-gen", type=int, default=128, metavar="N", help="tokens of the answer; 0 leaves "
@@ -55,6 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plot", metavar="FILE", help="draw tokens/s over callers and over depth as .png, .svg or "
                         ".pdf: 1 to 8 callers and depths up to 4096 if neither is given; needs the extra plot"
                         )  # fmt: skip
+    parser.add_argument("--kernels", action="store_true", help="measure instead how fast each kernel of few rows reads "
+                        "weights of each type, or of the types of MODEL, beside reading alone")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_options(parser, "engine", EngineConfig, skip=SIZED)
 
@@ -67,6 +71,11 @@ def _counts(text: str) -> tuple[int, ...]:
 
 
 def main(args: argparse.Namespace) -> None:
+    if args.kernels:
+        _kernels(args)
+        return
+    if args.model is None:
+        raise UsageError("bench measures a MODEL, or --kernels")
     if args.plot is not None:
         check(args.plot)
     path = model_path(args.model)
@@ -80,6 +89,16 @@ def main(args: argparse.Namespace) -> None:
     if args.plot is not None:
         draw(result, args.plot)
         print(f"drawn: {args.plot}", file=sys.stderr)
+
+
+def _kernels(args: argparse.Namespace) -> None:
+    dtypes: Collection[str] = ALL_TYPES
+    if args.model is not None:
+        with GGUFFile(model_path(args.model)) as file:
+            there = {info.dtype for info in file.tensors.values()}
+        dtypes = [dtype for dtype in ALL_TYPES if dtype in there]
+    result = kernel_speeds(dtypes, build(EngineConfig, args, skip=SIZED).threads)
+    print(json.dumps(result, indent=2) if args.json else kernel_report(result))
 
 
 def _plan(args: argparse.Namespace, path: str) -> BenchPlan:
