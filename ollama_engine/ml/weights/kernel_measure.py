@@ -28,7 +28,9 @@ from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.storage import ALIGNMENT, Storage, can_repack
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.ml.ops.experts import mul_mat_id_small_batch
+from ollama_engine.ml.ops.math import top_k
 from ollama_engine.ml.ops.nn import mul_mat, mul_mat_id
+from ollama_engine.ml.ops.shape import cont
 from ollama_engine.ml.ops.small_batch import (
     SMALL_BATCH_QUANTIZED,
     SMALL_BATCH_VARIANTS,
@@ -113,8 +115,8 @@ def _parts_of(info: TensorInfo) -> Iterator[WeightPart]:
     nbytes = info.nbytes // n
     if len(one) == 1:
         step = max(TILE, min(n, PART_BYTES // nbytes) // TILE * TILE)
-    else:
-        step = min(n, max(1, SAMPLE_BYTES // nbytes))
+    else:  # two at least: ggml takes one for a matrix, and repacks that otherwise
+        step = max(2, min(n, SAMPLE_BYTES // nbytes))
     if info.offset % ALIGNMENT == 0 and step * nbytes % ALIGNMENT == 0 and one[0] % 16 == 0:
         for first in range(0, n - step + 1, step):
             yield WeightPart(info.file, info.offset + first * nbytes, (*one, step), step * nbytes)
@@ -196,7 +198,8 @@ def product(ctx: Context, name: str, weight: Tensor, x: Tensor, rows: int, *, ex
         return plain_read(weight, x)
     if not experts:
         return mul_mat_small_batch(weight, x, None, name) if name in SMALL_BATCH_VARIANTS else mul_mat(weight, x)
-    ids = ctx.from_ints(np.tile(np.arange(weight.dim(2), dtype=np.int32), (rows, 1)))
+    n = weight.dim(2)
+    ids = cont(top_k(ctx.from_floats(np.tile(np.arange(n, dtype=np.float32), (rows, 1))), n))
     if name in SMALL_BATCH_VARIANTS:
         return mul_mat_id_small_batch(weight, x, ids, None, name)
     return mul_mat_id(weight, x, ids)

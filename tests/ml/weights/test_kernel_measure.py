@@ -70,6 +70,8 @@ def test_all_of_small_matrices_and_whole_parts_of_large_ones_are_measured(small:
         (1024, 32), (1024, 32), (1024, 32), (1024, 32), (1024, 32), (1024, 32)
     ]  # fmt: skip
     assert kernel_measure._parts(tensors[-1:])[0].shape == (1024, 8, 14)
+    assert kernel_measure._parts([info("q4_0", 1024, 512, 8)])[0].shape == (1024, 512, 2)
+    assert kernel_measure._parts([info("q4_0", 1024, 512, 1)]) == []
 
 
 def test_weights_that_a_cache_holds_are_not_measured(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +82,9 @@ def test_weights_that_a_cache_holds_are_not_measured(small: None, monkeypatch: p
 
 
 def test_all_kernels_take_part(small: None, backend: Backend, file: ModelFile) -> None:
-    weighed = kinds_of([info("q4_0", 1024, 912), info("q8_0", 256, 512, 7)])
+    """Also of experts, of which there are repacked copies."""
+    weighed = kinds_of([info("q8_0", 1024, 512), info("q4_0", 512, 512, 7)])
+    assert len(weighed) == 2
     timings = measure(backend, [file.mapping()], weighed, LONG, everything=True)
     assert set(timings) == {FewRows(*kind[:1], n, kind[1]) for kind in weighed for n in FEW_ROWS}
     for few, times in timings.items():
