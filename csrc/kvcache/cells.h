@@ -131,6 +131,16 @@ bool oe_cells_can_shift(oe_cells *cells, int32_t sequence, int64_t begin, int64_
 /* Applies a plan that was made for the table as it is now. */
 void oe_cells_shift(oe_cells *cells, int32_t sequence, int64_t begin, int64_t discard, const int32_t *target);
 
+/* -- moving cells -- */
+
+/* Plans the first `most` moves that close the gaps among the cells in [begin, end), from `begin` on. Cells keep their
+ * order. Both arrays have room for `most`. Returns the number of moves. */
+int32_t oe_cells_pack_plan(const oe_cells *cells, int32_t begin, int32_t end, int32_t most, int32_t *source,
+                           int32_t *target);
+
+/* Applies a plan that was made for the table as it is now. */
+void oe_cells_pack(oe_cells *cells, const int32_t *source, const int32_t *target, int32_t n);
+
 /* -- debugging -- */
 
 /* Describes an inconsistency of the table, or returns NULL. *sequence gets the sequence concerned, or -1. */

@@ -246,6 +246,21 @@ cdef class Cells:
         cdef const int32_t[::1] targets = plan.targets
         lib.oe_cells_shift(self._cells, self._sequence(sequence), _begin(begin), _discard(discard), _start(targets))
 
+    def pack_plan(self, begin, end, most):
+        """The first `most` moves that close the gaps among the cells [begin, end), which keep their order."""
+        if not (0 <= begin <= end <= self._cells.n and 0 <= most):
+            raise ValueError(f"a run of {self._cells.n} cells and a number of moves, got {begin}, {end} and {most}")
+        cdef int32_t[::1] sources = np.empty(min(most, end - begin), dtype=np.int32)
+        cdef int32_t[::1] targets = np.empty_like(sources.base)
+        cdef int32_t n = lib.oe_cells_pack_plan(self._cells, begin, end, len(sources), _room(sources), _room(targets))
+        return Moves(sources.base[:n], targets.base[:n])
+
+    def pack(self, begin, end, most):
+        """Apply the moves that `pack_plan` returned for these arguments and the table as it is now."""
+        cdef object moves = self.pack_plan(begin, end, most)
+        cdef const int32_t[::1] sources = moves.sources, targets = moves.targets
+        lib.oe_cells_pack(self._cells, _start(sources), _start(targets), sources.shape[0])
+
     # -- internals -----------------------------------------------------------------------------------------------------
 
     cdef int32_t _sequence(self, object sequence) except -1:

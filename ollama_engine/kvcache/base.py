@@ -3,7 +3,8 @@
 LayerView   models, while a graph is built; ImageView in layers that attend to images, StateView in recurrent ones
 StepCache   the executor, for one step
 Cache       the runner: what every cache does for sequences
-Shiftable, Saveable, Recurrent   optional: `Cache.shiftable` and so on are None for caches that lack them
+Shiftable, Saveable, Recurrent, Defragmentable   optional: `Cache.shiftable` and its like are None for caches that
+lack them
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ollama_engine.input import Batch
+from ollama_engine.input import Batch, Int32Array
 from ollama_engine.kvcache.rows import SavedRows
 from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.tensor import Tensor
@@ -176,6 +177,10 @@ class Cache(StepCache, Protocol):
     def recurrent(self) -> Recurrent | None:
         """None where no layer has a recurrent state."""
 
+    @property
+    def defragmentable(self) -> Defragmentable | None:
+        """None where the cost of a step does not depend on where cells lie, so that moving them gains nothing."""
+
     def scrub(self) -> None:
         """Zero the free cells. For after a step that computed NaN or infinity: a mask does not hide those."""
 
@@ -239,6 +244,27 @@ class Recurrent(Protocol):
     @property
     def nbytes(self) -> dict[str, int]:
         """Memory of the states, {device name: bytes}."""
+
+
+class Defragmentable(Protocol):
+    """Moves cells together. No step may be prepared or in flight, and every allocated graph loses its memory."""
+
+    def due(self, sequences: Int32Array, rows: int) -> bool:
+        """Whether moving cells pays while these sequences compute `rows` rows more. Changes nothing.
+
+        So it is where at least half of the run of cells that attention reads for them is free, and reading the free
+        cells would take longer than closing the gaps. Cheap enough for every step.
+        """
+
+    def defrag(self, sequences: Int32Array, rows: int) -> int:
+        """Close gaps in that run where it is `due`, and return how many cells moved: a bounded number.
+
+        Cells keep their order and their bits. While some are left to move, it stays due. Raises what a computation
+        raises; it is then unknown what the cells of any sequence hold.
+        """
+
+    def reserve(self) -> None:
+        """Take the memory for moving cells now. Raises NoMemoryError."""
 
 
 class Saveable(Protocol):

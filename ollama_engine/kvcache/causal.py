@@ -24,6 +24,7 @@ from ollama_engine.kvcache.gathered import GatheredHistory
 from ollama_engine.kvcache.mask import MaskBuffer
 from ollama_engine.kvcache.masked import MaskedHistory
 from ollama_engine.kvcache.move import ShiftKeys
+from ollama_engine.kvcache.packing import CellPacker
 from ollama_engine.kvcache.paged import PagedHistory, suits_paging
 from ollama_engine.kvcache.saving import CellSaver
 from ollama_engine.kvcache.shifting import CellShifter
@@ -74,6 +75,7 @@ class CausalCache:
         self.shiftable = None if shift_keys is None else CellShifter(self.cells, self._store, shift_keys)
         self.saveable = CellSaver(self.cells, self._store)
         self.recurrent = None
+        self.defragmentable = None if paged else CellPacker(self.cells, self._store)
         # -- current batch --
         self._batch: Batch | None = None
         self._places: Int32Array = np.empty(0, dtype=np.int32)

@@ -9,6 +9,7 @@ from typing import Generic, TypeVar, cast
 
 from ollama_engine.input import Batch
 from ollama_engine.kvcache.base import Cache, CellUsage, KVIndices, Saveable, Shiftable, StateView, StepCache
+from ollama_engine.kvcache.composite_packing import CompositePacker
 from ollama_engine.kvcache.rows import SavedRows
 from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.tensor import Tensor
@@ -110,6 +111,8 @@ class CompositeCache(CompositeStepCache[Cache]):
         n = len(self.caches)
         self.shiftable = _CompositeShifter(self, shiftables) if n and len(shiftables) == n else None
         self.saveable = _CompositeSaver(self, saveables) if n and len(saveables) == n else None
+        packers = [cache.defragmentable for cache in self.caches if cache.defragmentable is not None]
+        self.defragmentable = CompositePacker(packers) if packers else None
 
     def begin(self, batch: Batch) -> None:
         """Find cells in all caches. Raises ContextOverflowError, changing nothing, when one has too few."""

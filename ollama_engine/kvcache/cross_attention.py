@@ -70,6 +70,7 @@ class CrossAttentionCache:
         self.shiftable = ImageShifter(self.slots)
         self.saveable = ImageSaver(self.slots, self._store, rows)
         self.recurrent = None
+        self.defragmentable = None
         # -- current batch --
         self._new: list[int] = []
         self._n_new_rows = 0

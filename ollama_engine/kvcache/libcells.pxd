@@ -50,6 +50,9 @@ cdef extern from "kvcache/cells.h" nogil:
                             const int32_t *without, int64_t n) noexcept
     void oe_cells_shift(oe_cells *cells, int32_t sequence, int64_t begin, int64_t discard,
                         const int32_t *target) noexcept
+    int32_t oe_cells_pack_plan(const oe_cells *cells, int32_t begin, int32_t end, int32_t most, int32_t *source,
+                               int32_t *target) noexcept
+    void oe_cells_pack(oe_cells *cells, const int32_t *source, const int32_t *target, int32_t n) noexcept
     const char *oe_cells_fault(oe_cells *cells, int32_t *sequence) noexcept
 
 

@@ -1,7 +1,7 @@
 """Moves keys to other positions (rotating them, as RoPE does) and to other cells, by graphs of bounded size.
 
 One graph reads up to `PIECE` cells of every layer, rotates the keys, and writes them to their targets. All rows of a
-layer are read before the first is written, and no target of one graph is a source of another.
+layer are read before the first is written, and no target of one graph is a source of a later one.
 """
 
 from __future__ import annotations

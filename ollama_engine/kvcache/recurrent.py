@@ -139,6 +139,7 @@ class RecurrentCache(RecurrentStepCache):
         self.slots = StateSlots(n_slots)
         self.saveable = StateSaver(self.slots, self._store)
         self.recurrent = self
+        self.defragmentable = None
 
     # ** used by models ************************************************************************************************
 

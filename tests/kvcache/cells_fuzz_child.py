@@ -109,6 +109,8 @@ CALLS: dict[str, Callable[[random.Random, Cells], Any]] = {
     "can_shift": lambda r, c: c.can_shift(number(r), number(r), number(r), array(r, r.randrange(5), 64)),
     "shift_plan": lambda r, c: c.shift_plan(number(r), number(r), number(r)),
     "shift": shift,
+    "pack_plan": lambda r, c: c.pack_plan(number(r), number(r), number(r)),
+    "pack": lambda r, c: c.pack(number(r), number(r), number(r)),
     "make": make,
 }
 

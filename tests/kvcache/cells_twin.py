@@ -175,6 +175,17 @@ class CellsTwin:
         self.owners[sequence, moves.targets] = True
         self._settle(sequence)
 
+    def pack_plan(self, begin: int, end: int, most: int) -> Moves:
+        used = begin + np.flatnonzero(self.owners.any(axis=0)[begin:end])
+        targets = begin + np.arange(len(used))
+        moves = used != targets
+        return Moves(used[moves][:most].astype(np.int32), targets[moves][:most].astype(np.int32))
+
+    def pack(self, begin: int, end: int, most: int) -> None:
+        for source, target in zip(*self.pack_plan(begin, end, most), strict=True):
+            self.positions[target], self.positions[source] = self.positions[source], -1
+            self.owners[:, target], self.owners[:, source] = self.owners[:, source].copy(), False
+
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _of(self, sequence: int) -> Bools:

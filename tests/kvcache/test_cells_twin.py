@@ -91,6 +91,12 @@ class CellsBesideTwin(RuleBasedStateMachine):
         if plan is not None:
             self.both("shift", sequence, begin, discard, plan)
 
+    @rule(edges=st.tuples(st.integers(0, 130), st.integers(0, 130)), most=st.integers(0, 40))
+    def pack(self, edges: tuple[int, int], most: int) -> None:
+        begin, end = sorted(min(edge, len(self.twin)) for edge in edges)
+        self.both("pack_plan", begin, end, most)
+        self.both("pack", begin, end, most)
+
     @rule(sequence=sequences, begin=st.integers(-3, 40), end=st.integers(-3, 40))
     def has_all(self, sequence: int, begin: int, end: int) -> None:
         self.both("has_all", sequence, begin, end)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from unittest.mock import patch
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from ollama_engine.errors import ContextOverflowError
+from ollama_engine.kvcache import SavedRows, packing
 from ollama_engine.ml.graph.context import Context
+from tests.kvcache.drawing import ints
 from tests.kvcache.kinds import KINDS, LAYOUTS, MEMORY, N_CELLS, NULL_KINDS, Kind, NullKind, answers, fed, run, stepped
 from tests.support.suite import scaled
 
@@ -17,6 +22,11 @@ each_shiftable = pytest.mark.parametrize("kind", [kind for kind in KINDS if kind
 any_kind = pytest.mark.parametrize("kind", [*KINDS, *NULL_KINDS], ids=str)
 layouts = pytest.mark.parametrize("layout", LAYOUTS)
 flash_or_not = pytest.mark.parametrize("layout", ["indices", "permuted"])
+
+
+def bits(saved: Sequence[SavedRows]) -> list[tuple[bytes, ...]]:
+    """Positions and rows of a sequence."""
+    return [(part.positions.tobytes(), *(rows.tobytes() for rows in part.rows)) for part in saved]
 
 
 class Machine(RuleBasedStateMachine):
@@ -30,12 +40,16 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        # A table of a few cells has short runs.
+        self.short_runs = patch.multiple(packing, LEAST_RUN=2, AT_ONCE=3)
+        self.short_runs.start()
         self.manager = fed(self.kind, self.layout)
         self.f = self.manager.__enter__()
         self.groups: dict[int, list[range]] = {s: [] for s in range(3)}
 
     def teardown(self) -> None:
         self.manager.__exit__(None, None, None)
+        self.short_runs.stop()
 
     def cut(self, sequence: int, position: int) -> int:
         """The greatest position up to this one that ends no group halfway."""
@@ -112,6 +126,20 @@ class Machine(RuleBasedStateMachine):
         kept = [group for group in self.groups[sequence] if group.stop <= begin or group.start >= end]
         back = end - begin
         self.groups[sequence] = [g if g.stop <= begin else range(g.start - back, g.stop - back) for g in kept]
+
+    @rule(chosen=st.sets(st.integers(0, 2), min_size=1), gaps=st.integers(1, 6))
+    def defrag(self, chosen: set[int], gaps: int) -> None:
+        """Keys and values of all sequences keep their bits; what they attend to, `step` looks at."""
+        contract, saveable = self.f.cache.defragmentable, self.f.cache.saveable
+        assert saveable is not None
+        if contract is None:
+            assert LAYOUTS[self.layout].get("paged", True)
+            return
+        before = [bits(saveable.save(sequence)) for sequence in range(3)]
+        for _ in range(gaps):
+            contract.defrag(ints(sorted(chosen)), 1 << 20)
+        self.f.cache.check()
+        assert [bits(saveable.save(sequence)) for sequence in range(3)] == before
 
     @rule(source=st.integers(0, 2), into=st.integers(0, 2))
     def save_and_restore(self, source: int, into: int) -> None:

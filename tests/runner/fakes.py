@@ -41,6 +41,8 @@ class FakeCache:
     def saveable(self) -> FakeCache:
         return self
 
+    defragmentable = None
+
     @property
     def usage(self) -> CellUsage:
         return CellUsage(self.n_cells - self.room, self.room)

@@ -3,8 +3,8 @@
 A step is pipelined: while the device computes it, the one before is delivered and the next one is prepared.
 
     collect    wait for the step, sample
-    exclusive  nothing computes: tasks run, contexts that are full are shifted, one batch of texts is embedded, or one
-               image encoded
+    exclusive  nothing computes: tasks run, full contexts are shifted, cells moved together, one batch of texts is
+               embedded, or one image encoded
     launch     start the step that was prepared, with the tokens just sampled
     deliver    text, stop texts, usage
     sweep      cancelled and late requests leave
@@ -20,10 +20,11 @@ import logging
 
 from ollama_engine.errors import ContextOverflowError, DeviceLostError
 from ollama_engine.kvcache import Cache
+from ollama_engine.runner.core.defragmenting import Defragmenter
 from ollama_engine.runner.core.gap_turns import GapTurns
 from ollama_engine.runner.core.request_queue import RequestQueue
 from ollama_engine.runner.core.steered_rows import prepare_masks
-from ollama_engine.runner.core.step_media import NO_STEP_MEDIA, encode_next, step_media
+from ollama_engine.runner.core.step_media import NO_STEP_MEDIA, serve_gap, step_media
 from ollama_engine.runner.core.step_output import StepOutput, outcome, step_outputs
 from ollama_engine.runner.core.task import Task
 from ollama_engine.runner.execute.executor import Executor
@@ -35,7 +36,7 @@ from ollama_engine.runner.schedule.batching import Step, assemble, follow
 from ollama_engine.runner.schedule.pace import prompt_tokens_beside
 from ollama_engine.runner.schedule.queued import QueuedRequest
 from ollama_engine.runner.schedule.scheduler import BatchLimits, SchedulerState, StepPlan, plan
-from ollama_engine.runner.schedule.sequence import Generation, ScheduledRequest
+from ollama_engine.runner.schedule.sequence import Generation
 
 __all__ = ["EngineCore"]
 
@@ -61,13 +62,13 @@ class EngineCore:
         self.cache_manager = CacheManager(cache, executor)
         self.monitor = monitor
         self._images = images
+        self._defragmenter = Defragmenter(cache, executor, monitor)
         # -- configuration --
         self._verify = verify
         self._traits = executor.traits
         self._recurrent = cache.recurrent is not None
         # -- work --
-        gaps = GapTurns(executor.batch_size, executor.traits.groups_per_batch)
-        self.queue = RequestQueue(self.cache_manager, parallel, monitor, gaps)
+        self.queue = RequestQueue(self.cache_manager, parallel, monitor, GapTurns(executor.batch_size, self._traits))
         self._tasks: list[Task[EngineCore]] = []
         # -- steps --
         self._scheduler_state = SchedulerState()
@@ -76,8 +77,7 @@ class EngineCore:
         self._in_flight: Step | None = None
         self._steps = 0
         # -- checks --
-        self._changed = False
-        self._checked_at = float("-inf")
+        self._changed, self._checked_at = False, float("-inf")
 
     # -- from outside --------------------------------------------------------------------------------------------------
 
@@ -194,12 +194,9 @@ class EngineCore:
                 self.monitor.shifted()
             except Exception as error:
                 self.queue.end(generation, error)
-        turns = self.queue.gap_turns()
-        if isinstance(turns, ScheduledRequest):
-            encode_next(turns, self.queue, self._steps, self.monitor)
-        elif turns:
-            for request, event in turns[0].batcher.run(turns):
-                self.queue.finish(request, event)
+        if not self._defragmenter.serve_gap(self.queue.running.values(), self._steps, self.scrap):
+            self._compute_again()
+        serve_gap(self.queue, self._steps, self.monitor)
 
     def _launch(self, record: Record) -> None:
         step, self._next = self._next, None
@@ -314,6 +311,9 @@ class EngineCore:
         for entry in step.entries:
             if entry.alive:
                 self.queue.end(entry.sequence, error)
+        self._compute_again()
+
+    def _compute_again(self) -> None:
         for sequence in list(self.queue.running.values()):
             self.queue.preempt(sequence)
         self.cache_manager.forget()

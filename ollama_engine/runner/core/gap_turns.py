@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from ollama_engine.input import MediaItem
+from ollama_engine.input import MediaItem, MediaTraits
 from ollama_engine.runner.request.inputs import Lookahead
 from ollama_engine.runner.schedule.pace import prompt_tokens_beside
 from ollama_engine.runner.schedule.queued import BatchedRequest, QueuedRequest
@@ -21,12 +21,12 @@ class GapTurns:
     """If every waiting request has a lower priority than a running sequence that needs no gap, waiting requests get one
     gap in `FAIR_EVERY`. At one priority, images and batches take turns.
 
-    `batch_size`: tokens of a batch. `images`: most images of a batch; None: as many as fit.
+    `batch_size`: tokens of a batch.
     """
 
-    def __init__(self, batch_size: int, images: int | None) -> None:
+    def __init__(self, batch_size: int, traits: MediaTraits) -> None:
         self._batch_size = batch_size
-        self._most_images = images
+        self._most_images = traits.groups_per_batch
         self._lookahead = Lookahead()
         self._wanting: list[ScheduledRequest] = []
         """The sequences that waited for an image when the last step was planned."""

@@ -12,7 +12,7 @@ from ollama_engine.runner.observe.monitor import Monitor
 from ollama_engine.runner.schedule.batching import Step
 from ollama_engine.runner.schedule.sequence import ScheduledRequest
 
-__all__ = ["NO_STEP_MEDIA", "StepMedia", "encode_next", "step_media"]
+__all__ = ["NO_STEP_MEDIA", "StepMedia", "encode_next", "serve_gap", "step_media"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,16 @@ def encode_next(sequence: ScheduledRequest, queue: RequestQueue, number: int, mo
         queue.end(sequence, error)
     else:
         monitor.encoded(number, begin)
+
+
+def serve_gap(queue: RequestQueue, number: int, monitor: Monitor) -> None:
+    """Embed one batch of texts, or encode one image: whose turn it is, if anybody waits."""
+    turns = queue.gap_turns()
+    if isinstance(turns, ScheduledRequest):
+        encode_next(turns, queue, number, monitor)
+    elif turns:
+        for request, event in turns[0].batcher.run(turns):
+            queue.finish(request, event)
 
 
 def _is_last(part: BatchMedia, sequence: ScheduledRequest) -> bool:

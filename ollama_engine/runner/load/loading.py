@@ -212,7 +212,7 @@ def _load_planned(
             images = make_image_reader(backend, model, executor, config.image_cache_bytes)
             if image_vectors is None:
                 executor.reserve(config.parallel)
-            for contract in (cache.shiftable, cache.saveable):
+            for contract in (cache.shiftable, cache.saveable, cache.defragmentable):
                 if contract is not None:
                     contract.reserve()
             # Last: repacked copies are optional, and everything else must have its memory first.

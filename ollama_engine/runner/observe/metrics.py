@@ -108,6 +108,8 @@ class MetricsSnapshot:
     cells: CellCounts = field(default_factory=CellCounts)
     evictions: int = 0
     shifts: int = 0
+    moved_cells: int = 0
+    """Cells that were moved together, for steps that read a run of cells."""
     # -- steps --
     threads: int = 0
     """CPU threads that compute now: `info.threads`, or fewer while the machine is busy with other work."""
@@ -207,8 +209,9 @@ class Metrics:
             self._image_bytes, self._threads = image_bytes, threads
 
     def count(
-        self, *, cached_tokens: int = 0, preemptions: int = 0, evictions: int = 0, shifts: int = 0, image_hits: int = 0
-    ) -> None:
+        self, *, cached_tokens: int = 0, preemptions: int = 0, evictions: int = 0, shifts: int = 0,
+        moved_cells: int = 0, image_hits: int = 0,
+    ) -> None:  # fmt: skip
         """Add to counters of rare events."""
         with self._lock:
             old = self._counts
@@ -218,6 +221,7 @@ class Metrics:
                 preemptions=old.preemptions + preemptions,
                 evictions=old.evictions + evictions,
                 shifts=old.shifts + shifts,
+                moved_cells=old.moved_cells + moved_cells,
                 image_hits=old.image_hits + image_hits,
             )
 

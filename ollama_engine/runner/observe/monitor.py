@@ -220,6 +220,12 @@ class Monitor:
 
     # -- images --------------------------------------------------------------------------------------------------------
 
+    def defragmented(self, number: int, cells: int, begin: float) -> None:
+        """Cells were moved together from `begin` until now."""
+        now = self.clock()
+        self.metrics.count(moved_cells=cells)
+        self.trace.step(StepRecord(number, (PhaseSpan("defrag", begin, now),)))
+
     def encoded(self, number: int, begin: float) -> None:
         """An image was encoded from `begin` until now."""
         now = self.clock()

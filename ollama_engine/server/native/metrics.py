@@ -28,6 +28,7 @@ COUNTERS = {
     "image_hits": "Images that a request needed and that were encoded already",
     "evictions": "Sequences that left the prefix cache",
     "shifts": "Full contexts that were shifted",
+    "moved_cells": "Cells of the cache that were moved together",
     "steps": "Forward passes",
     "graphs_built": "Steps that needed a new graph",
     "graphs_reused": "Steps that used a graph again",

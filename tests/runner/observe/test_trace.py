@@ -26,15 +26,24 @@ def test_rows_are_named_and_ordered() -> None:
     names = {e["tid"]: e["args"]["name"] for e in events(Trace()) if e["name"] == "thread_name"}
     order = {e["tid"]: e["args"]["sort_index"] for e in events(Trace()) if e["name"] == "thread_sort_index"}
     assert sorted(names, key=lambda row: order[row]) == sorted(names)
-    assert [names[row] for row in sorted(names)] == ["plan", "build", "wait", "sample", "emit", "embed", "encode"]
+    assert [names[row] for row in sorted(names)] == [
+        "plan",
+        "build",
+        "wait",
+        "sample",
+        "emit",
+        "embed",
+        "encode",
+        "defrag",
+    ]
 
 
 def test_steps() -> None:
     trace = Trace()
     trace.step(step(7, 100.0))
     spans = [e for e in events(trace) if e["ph"] == "X"]
-    assert [(e["tid"], e["ts"], e["dur"]) for e in spans] == [(i, 1e6 * (i - 1), 5e5) for i in range(1, 8)]
-    assert [e["name"] for e in spans] == [*["step 7"] * 5, "batch 7", "image 7"]
+    assert [(e["tid"], e["ts"], e["dur"]) for e in spans] == [(i, 1e6 * (i - 1), 5e5) for i in range(1, 9)]
+    assert [e["name"] for e in spans] == [*["step 7"] * 5, "batch 7", "image 7", "cells 7"]
     assert spans[0]["args"] == {"prompt_tokens": 5, "completion_tokens": 2, "sequences": 3, "graph_reused": True}
 
 
