@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ollama_engine.sample import SamplingParams, TokenLogprobs
     from ollama_engine.sample.constraints.formats import GBNF, Choice, Lark, Regex
     from ollama_engine.segments import ImageSource, Media, Text, Tokens
+    from ollama_engine.server.isolation.process_engine import ProcessEngine
 
 __version__ = "0.1.0"
 
@@ -65,6 +66,7 @@ __all__ = [
     "Message",
     "MetricsSnapshot",
     "ModelInfo",
+    "ProcessEngine",
     "ReasoningBudget",
     "Regex",
     "Request",
@@ -106,6 +108,7 @@ _HOMES = {
     "Message": "chat.messages",
     "MetricsSnapshot": "runner.observe.metrics",
     "ModelInfo": "runner.load.model_info",
+    "ProcessEngine": "server.isolation.process_engine",
     "ReasoningBudget": "runner.request.reasoning",
     "Regex": "sample.constraints.formats",
     "Request": "runner.request.request",

@@ -30,12 +30,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import ollama_engine  # its Session is imported when it is asked for: a program starts sooner
 from ollama_engine.closing import Closing
 from ollama_engine.config import CacheType, EngineConfig, FlashAttention
-from ollama_engine.errors import ClosedError
+from ollama_engine.errors import ClosedError, ConfigError, Option
 from ollama_engine.not_copied import NotCopied
 from ollama_engine.option_names import refuses_unknown
 from ollama_engine.runner.bulk.methods import BatchMethods
@@ -108,6 +108,8 @@ class Engine(
         verify: check the cache's bookkeeping after every step.
         projector: path of the part that reads images, where it is a file of its own (llama.cpp's "mmproj" files).
         progress: called with (bytes done, bytes in all) while weights are read.
+        isolation: "process" loads the model in a process of its own, and returns a `ProcessEngine`: what crashes there,
+            or is killed for memory, is a ModelProcessError here. Needs the extra `server`.
 
     Raises:
         OSError: the file cannot be opened.
@@ -117,6 +119,14 @@ class Engine(
         NoMemoryError: weights, cache and the largest graph do not fit; `report` says what was planned. They are taken
             here, so that a context that fills up later finds its memory there.
     """
+
+    def __new__(cls, *args: Any, isolation: str = "none", **options: Any) -> Self:
+        if isolation == "none":
+            return super().__new__(cls)
+        if isolation != "process":
+            raise ConfigError(Option("isolation"), f" is 'none' or 'process', got {isolation!r:.40}")
+        made: Any = ollama_engine.ProcessEngine
+        return cast("Self", made(*args, **options))  # which is no Engine, so Python does not call __init__
 
     def __init__(  # noqa: PLR0913 (the documented options; EngineConfig holds and checks them)
         self,
@@ -141,6 +151,7 @@ class Engine(
         verify: bool = False,
         projector: str | os.PathLike[str] | None = None,
         progress: Callable[[int, int], None] | None = None,
+        isolation: Literal["none", "process"] = "none",
     ) -> None:
         config = EngineConfig(
             num_ctx=num_ctx,
@@ -188,6 +199,8 @@ class Engine(
             loaded.close()
             raise
         self._engine_thread.start()
+
+    __new__.__wrapped__ = __init__  # type: ignore[attr-defined]  # what `help` and `inspect.signature` show
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 

@@ -41,7 +41,15 @@ def test_help_tells_the_range_that_is_checked() -> None:
 
 def test_every_option_is_checked_by_its_name() -> None:
     """All that are no numbers or choices have a check of their own."""
-    assert {f.name for f in fields(EngineConfig)} == {*RANGES, *CHOICES, "devices", "tensor_split", "mmap", "verify"}
+    assert {f.name for f in fields(EngineConfig)} == {
+        *RANGES,
+        *CHOICES,
+        "devices",
+        "tensor_split",
+        "mmap",
+        "verify",
+        "measure_kernels",
+    }
     for field in fields(EngineConfig):
         assert field.default is not MISSING
         with pytest.raises(ConfigError, match=f"^{field.name} is "):
@@ -58,4 +66,4 @@ def test_the_context_is_decided_once() -> None:
 def test_the_engines_defaults_are_those_of_its_configuration() -> None:
     defaults = {name: parameter.default for name, parameter in inspect.signature(Engine).parameters.items()}
     assert {f.name: f.default for f in fields(EngineConfig)}.items() <= defaults.items()
-    assert defaults.keys() - {f.name for f in fields(EngineConfig)} == {"model", "progress", "projector"}
+    assert defaults.keys() - {f.name for f in fields(EngineConfig)} == {"model", "progress", "projector", "isolation"}

@@ -11,7 +11,7 @@ from typing import Any
 from ollama_engine.engine import Engine
 from ollama_engine.errors import ConfigError, LoadError, UnsupportedModelError
 from ollama_engine.ml.device.memory import MemoryReport
-from ollama_engine.server.isolation.codec import encode
+from ollama_engine.server.isolation.codec import decode, encode
 from ollama_engine.server.local_model import LocalModel
 from ollama_engine.server.model_manager.facts import facts_of
 from ollama_engine.server.served import ServedModel
@@ -62,6 +62,12 @@ class HostedModel:
             raise ConfigError("no model is loaded yet", advice=["send /load with Operation 1 first"])
         return self._model
 
+    def engine(self) -> Engine:
+        """The engine that has it. Raises as `model` does."""
+        self.model()
+        assert self._model is not None
+        return self._model.engine
+
     def devices(self) -> list[dict[str, Any]]:
         """The devices of this machine, in Ollama's fields."""
         return [
@@ -105,7 +111,7 @@ class HostedModel:
         self._status, self.progress = Status.READY, 1.0
 
     def _loaded(self, options: dict[str, Any]) -> LocalModel:
-        engine = Engine(self._path, progress=self._advance, **options)
+        engine = Engine(options.pop("model", self._path), progress=self._advance, **options)
         path = Path(self._path)
         # Its name, template and messages stay with the server: here it is a file.
         stored = StoredModel(path.name, "0" * 64, os.path.getsize(path), 0.0, path)
@@ -123,9 +129,12 @@ class HostedModel:
 
 
 def engine_options(body: dict[str, Any]) -> dict[str, Any]:
-    """Keyword arguments of Engine in a /load request: Ollama's fields, and "MaxQueue", "Devices", "NumGPU"
-    (layers) and "MeasureKernels".
+    """Keyword arguments of Engine in a /load request: Ollama's fields, and "MaxQueue", "Devices", "NumGPU" (layers) and
+    "MeasureKernels"; or those arguments themselves, encoded, in "EngineOptions".
     """
+    if body.get("EngineOptions") is not None:
+        given: dict[str, Any] = decode(body["EngineOptions"])
+        return given
     if body.get("LoraPath"):
         raise UnsupportedModelError("loras are not yet implemented")
     parallel = body.get("Parallel") or 1

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ollama_engine.server.model_manager.runner_options import RunnerOptions
     from ollama_engine.store.stored_model import StoredModel
 
-__all__ = ["ProcessLoader"]
+__all__ = ["ProcessLoader", "watched"]
 
 PROGRESS_SECONDS = 0.05
 """How often a process is asked for the progress of its load."""
@@ -37,7 +37,7 @@ class ProcessLoader(PlanningLoader):
         process = ModelProcess(stored.model_path, stored.name)
         try:
             await process.started()
-            answer = await _watched(process, body, progress)
+            answer = await watched(process, body, progress)
         except BaseException:
             process.kill()
             await process.close()
@@ -56,7 +56,7 @@ async def _over(process: ModelProcess) -> None:
         process.engine_closed |= health.get("status") == Status.ERROR
 
 
-async def _watched(process: ModelProcess, body: dict[str, Any], progress: LoadProgress) -> Any:
+async def watched(process: ModelProcess, body: dict[str, Any], progress: LoadProgress) -> Any:
     """The answer of /load; `progress` is told meanwhile, and may end it by raising."""
     loading = asyncio.ensure_future(request(process, "/load", body))
     try:

@@ -113,6 +113,10 @@ class ModelProcess:
             self._process.kill()
             await self._over.wait()
         await self.client.aclose()
+        self.remove_folder()
+
+    def remove_folder(self) -> None:
+        """Remove the socket: nobody can connect any more."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def kill(self) -> None:

@@ -17,10 +17,11 @@ from ollama_engine.errors import ConfigError, EngineError
 from ollama_engine.server.errors import ClientGoneError
 from ollama_engine.server.isolation.codec import decode, encode
 from ollama_engine.server.isolation.completion import completion, embedding
+from ollama_engine.server.isolation.engine_calls import call_engine, engine_stream
 from ollama_engine.server.isolation.failures import sent_error
 from ollama_engine.server.isolation.hosted_model import HostedModel
 from ollama_engine.server.served import AnswerStream, ServedModel
-from ollama_engine.server.streaming import streamed
+from ollama_engine.server.streaming import streamed, while_connected
 
 __all__ = ["CALLS", "call_method", "last_line", "lines", "runner_app", "start"]
 
@@ -55,6 +56,14 @@ def runner_app(hosted: HostedModel, token: str = "") -> Starlette:
         body = await body_of(request)
         return JSONResponse({"result": await call_method(hosted.model(), body)})
 
+    async def method(request: Request) -> Response:
+        body = await body_of(request)
+        return JSONResponse({"result": await while_connected(request, call_engine(hosted.engine(), body))})
+
+    async def pieces(request: Request) -> Response:
+        body = await body_of(request)
+        return await streamed(lines(engine_stream(hosted.engine(), body)), NDJSON, last_line)
+
     async def complete(request: Request) -> Response:
         chunks = completion(hosted.model(), await body_of(request))
         return await streamed(chunks, NDJSON, lambda error: json.dumps({"error": str(error)}).encode() + b"\n")
@@ -75,6 +84,8 @@ def runner_app(hosted: HostedModel, token: str = "") -> Starlette:
         Route("/embedding", guarded(embed, token), methods=["POST"]),
         Route("/engine/stream", guarded(ask, token), methods=["POST"]),
         Route("/engine/call", guarded(call, token), methods=["POST"]),
+        Route("/engine/method", guarded(method, token), methods=["POST"]),
+        Route("/engine/pieces", guarded(pieces, token), methods=["POST"]),
     ]
     refused = {EngineError: failure, OSError: failure, ClientGoneError: failure}
     return Starlette(routes=routes, lifespan=lifespan, exception_handlers=refused)

@@ -9,15 +9,19 @@ from typing import Any
 
 from ollama_engine.chat import events, messages
 from ollama_engine.chat.go_template import GoTemplate
+from ollama_engine.config import EngineConfig
 from ollama_engine.errors import Option
 from ollama_engine.ml.device.memory import DeviceMemory, MemoryReport
 from ollama_engine.ml.device.placement_plan import PlacementPlan, PlannedDevice
-from ollama_engine.runner.chat.results import ChatChunk
+from ollama_engine.runner.chat.results import ChatChunk, ChatResult
 from ollama_engine.runner.embed.results import Embedding
+from ollama_engine.runner.load.model_info import ModelInfo
+from ollama_engine.runner.observe.metrics import CellCounts, Histogram, MetricsSnapshot
 from ollama_engine.runner.observe.monitor import SlotInfo
 from ollama_engine.runner.observe.trace import PhaseSpan, StepRecord
 from ollama_engine.runner.request.reasoning import ReasoningBudget
-from ollama_engine.runner.request.results import Chunk, Usage
+from ollama_engine.runner.request.results import Chunk, Completion, Usage
+from ollama_engine.runner.score.results import Score
 from ollama_engine.sample import SamplingParams, TokenLogprobs
 from ollama_engine.sample.constraints.formats import GBNF, Choice, Lark, Regex
 from ollama_engine.segments import Media, Text, Tokens
@@ -33,7 +37,7 @@ KNOWN: Mapping[str, type] = {cls.__name__: cls for cls in (
     events.ParsedToolCall, events.MalformedToolCall, messages.Message, messages.ToolCall, Text, Tokens, Media,
     SamplingParams, Embedding, SlotInfo, StepRecord, PhaseSpan, Regex, Choice, Lark, GBNF,
     ReasoningBudget, ModelFacts, MemoryReport, DeviceMemory, PlacementPlan, PlannedDevice, GoTemplate, Option,
-    SentReader,
+    SentReader, Completion, ChatResult, Score, ModelInfo, EngineConfig, MetricsSnapshot, CellCounts, Histogram,
 )}  # fmt: skip
 """Classes that cross, by their names."""
 

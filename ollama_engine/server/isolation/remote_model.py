@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ollama_engine.server.served import ModelFacts
     from ollama_engine.store.stored_model import StoredModel
 
-__all__ = ["RemoteModel", "request"]
+__all__ = ["RemoteModel", "lines", "request"]
 
 
 class RemoteModel(CalledModel):
@@ -48,12 +48,14 @@ async def request(process: ModelProcess, path: str, body: Mapping[str, Any]) -> 
     return answer
 
 
-async def lines(process: ModelProcess, body: Mapping[str, Any], answer_format: FormatAtHome) -> AsyncIterator[Any]:
+async def lines(
+    process: ModelProcess, body: Mapping[str, Any], answer_format: FormatAtHome, path: str = "/engine/stream"
+) -> AsyncIterator[Any]:
     """Chunks of an answer. Closing this closes the connection, which cancels the request in the process."""
     finished = False
     try:
         content = json.dumps(body).encode()
-        async with process.client.stream("POST", "/engine/stream", content=content) as response:
+        async with process.client.stream("POST", path, content=content) as response:
             if response.status_code != 200:
                 raise _failure(process, json.loads(await response.aread()))
             async for line in response.aiter_lines():

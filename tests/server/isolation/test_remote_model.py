@@ -81,7 +81,7 @@ ASKED: dict[str, Ask] = {
                                            tool_choice="required")),
     "too long": lambda m: answer(m.generate([5] * 300, GREEDY)),
     "shifted": lambda m: answer(m.generate([5] * 250, replace(GREEDY, max_tokens=20), on_overflow="shift")),
-    "no such option": lambda m: answer(m.generate("x", GREEDY, temperature=1)),
+    "no such option": lambda m: answer(m.generate("x", GREEDY, temperatur=1)),
     "no template": lambda m: m.apply_template([{"role": 5}]),
     "tokenize": lambda m: m.tokenize("Once\ud83d\ude00"),
     "tokenize bare": lambda m: m.tokenize("Once", add_special=False, parse_special=False),
