@@ -1,6 +1,6 @@
 """Limits on the result of one operation in a chat template, which may come from an untrusted file.
 
-Only single operations are limited: a template that loops may still make many large texts.
+They are known before it is done. What a whole rendering may do is the business of `budget`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from jinja2.exceptions import SecurityError
 __all__ = ["WIDENING", "bounded", "check_json_layout", "check_method", "check_operation"]
 
 LONGEST = 1 << 26
-"""Characters, items of a list, or bits of a number."""
+"""Characters, or items of a list."""
+MOST_BITS = 1 << 16
+"""Bits of a number: two of more take long to be multiplied."""
 
 WIDENING = ("batch", "center", "indent", "slice")
 """Filters of jinja2 whose results grow with a number that they are given."""
@@ -32,10 +34,12 @@ _INNER_FIELD = re.compile(r":[^{}]*\{")
 def check_operation(operator: str, left: Any, right: Any) -> None:
     """Raise SecurityError for `*`, `**` or `%` with too large a result."""
     if operator == "**" and isinstance(left, int) and isinstance(right, int) and right > 0:
-        _check(left.bit_length() * right)
+        _check(left.bit_length() * right, MOST_BITS)
     elif operator == "%" and isinstance(left, (str, bytes)):
         _check_widths(left)
         _check_numbers(right if "*" in str(left) and isinstance(right, tuple) else ())
+    elif operator == "*" and isinstance(left, int) and isinstance(right, int):
+        _check(left.bit_length() + right.bit_length(), MOST_BITS)
     elif operator == "*":
         for several, times in ((left, right), (right, left)):
             if isinstance(several, (str, bytes, list, tuple)) and isinstance(times, int):
@@ -85,6 +89,6 @@ def bounded(made: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
-def _check(length: int) -> None:
-    if length > LONGEST:
-        raise SecurityError(f"a chat template makes {length} characters, items or bits at once; {LONGEST} is the most")
+def _check(length: int, most: int = LONGEST) -> None:
+    if length > most:
+        raise SecurityError(f"a chat template makes {length} characters, items or bits at once; {most} is the most")

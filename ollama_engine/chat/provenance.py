@@ -49,6 +49,8 @@ class Traced(str):
         return joined((other, self)) if _is_text(other) else NotImplemented
 
     def __mul__(self, count: SupportsIndex) -> str:
+        if self._spans == ((0, len(self)),):
+            return Traced.whole(str.__mul__(str.__str__(self), count))
         return joined([self] * count.__index__())
 
     __rmul__ = __mul__

@@ -15,6 +15,7 @@ from typing import Any
 
 from jinja2 import nodes
 from jinja2.compiler import CodeGenerator, Frame
+from jinja2.environment import Template
 from jinja2.exceptions import SecurityError, TemplateError
 from jinja2.ext import Extension, LoopControlExtension
 from jinja2.filters import make_attrgetter
@@ -24,6 +25,16 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace, pass_environment
 
 from ollama_engine.chat.bounds import WIDENING, bounded, check_json_layout, check_method, check_operation
+from ollama_engine.chat.budget import current_budget
+from ollama_engine.chat.metering import (
+    MADE,
+    listed_join,
+    metered,
+    metering_filters,
+    pay_for_copies,
+    pay_for_method,
+    with_meters,
+)
 from ollama_engine.chat.provenance import Safe, Traced, joined
 
 __all__ = ["ChatEnvironment", "RefusedError"]
@@ -36,10 +47,11 @@ class RefusedError(TemplateError):
 class ChatEnvironment(ImmutableSandboxedEnvironment):
     """Jinja2's environment of one template. `now` is the clock of `strftime_now`."""
 
-    intercepted_binops = frozenset({"*", "**", "%"})
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
 
     def __init__(self, now: Callable[[], datetime] = datetime.now) -> None:
-        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[GenerationBlocks, LoopControlExtension])
+        extensions: list[type[Extension]] = [GenerationBlocks, LoopControlExtension]
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=extensions, finalize=_put_out)
         self.literals: list[Traced] = []
         """Texts of the compiled template, by their numbers in its code."""
         self.filters["tojson"] = _tojson
@@ -47,26 +59,58 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         self.filters["safe"] = lambda value: Safe.of(str(value))
         self.filters["escape"] = self.filters["e"] = _escape
         self.filters["format"] = _format
+        self.filters["sum"] = _sum
         for name in WIDENING:
             self.filters[name] = bounded(self.filters[name])
+        self.filters = {name: metered(name, filter_) for name, filter_ in self.filters.items()} | metering_filters()
+        tests: dict[str, Any] = self.tests
+        self.tests = {name: metered(name, test) for name, test in tests.items()}
+        del self.globals["lipsum"]  # makes any number of words; nothing pays for them
         self.globals["raise_exception"] = _raise_exception
         self.globals["strftime_now"] = lambda format: now().strftime(format)
         self.globals["dict"] = _TemplateDict()
         self.globals["namespace"] = _TemplateNamespace
 
     # jinja2 calls it as a method of the instance: texts that templates put out, and those of macros and set blocks.
-    concat = staticmethod(joined)
+    @staticmethod
+    def concat(parts: Iterable[str]) -> str:
+        """The texts as one."""
+        texts = list(parts)
+        current_budget().characters(sum(map(len, texts)))
+        return joined(texts)
+
+    def from_string(self, source: Any, *args: Any, **values: Any) -> Template:
+        """A template whose loops, macros and comparisons are paid for."""
+        return super().from_string(with_meters(self.parse(source)), *args, **values)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """`*`, `**` and `%`, for what does not fill the memory."""
+        """`+`, `*`, `**` and `%`, for what does not fill the memory."""
+        budget = current_budget()
+        budget.step()
         check_operation(operator, left, right)
-        return super().call_binop(context, operator, left, right)
+        for value in (left, right):
+            budget.read(value)
+        if operator == "*":
+            pay_for_copies(budget, left, right)
+            pay_for_copies(budget, right, left)
+        if operator == "+":  # what it makes has been paid for
+            return super().call_binop(context, operator, left, right)
+        if operator == "%" and isinstance(left, str):
+            pay_for_method(budget, left, "format", (right,))
+        return budget.made(super().call_binop(context, operator, left, right))
 
     def call(self, context: Any, function: Any, /, *args: Any, **values: Any) -> Any:
         """A call; one of a text's method for what does not fill the memory."""
-        if isinstance(getattr(function, "__self__", None), (str, bytes, int)):
-            check_method(function.__self__, getattr(function, "__name__", ""), (*args, *values.values()))
-        return super().call(context, function, *args, **values)
+        budget, owner = current_budget(), getattr(function, "__self__", None)
+        budget.step()
+        if isinstance(owner, (str, bytes, int)):
+            name = getattr(function, "__name__", "")
+            args = listed_join(name, args)
+            check_method(owner, name, (*args, *values.values()))
+            pay_for_method(budget, owner, name, (*args, *values.values()))
+        elif isinstance(owner, _TemplateDict) or isinstance(function, (_TemplateDict, type)):
+            budget.nested((args, values))  # dict, namespace, cycler: they hold what they are given
+        return budget.made(super().call(context, function, *args, **values))
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         """jinja2's `str.format`, for what does not fill the memory."""
@@ -76,6 +120,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
 
         def checked(*args: Any, **values: Any) -> str:
             check_method(value.__self__, "format", (*args, values))
+            pay_for_method(current_budget(), value.__self__, "format", (*args, values))
             return made(*args, **values)
 
         return checked
@@ -100,12 +145,29 @@ class _LiteralsTraced(CodeGenerator):
     def visit_TemplateData(self, node: nodes.TemplateData, frame: Frame) -> None:  # noqa: N802
         self.write(self._literal(node.data))
 
+    def _made(self, visit: Callable[[Any, Frame], None], node: nodes.Expr, frame: Frame) -> None:
+        self.write(f"environment.filters[{MADE!r}](")
+        visit(node, frame)
+        self.write(")")
+
+    def visit_List(self, node: nodes.List, frame: Frame) -> None:  # noqa: N802
+        self._made(super().visit_List, node, frame)
+
+    def visit_Dict(self, node: nodes.Dict, frame: Frame) -> None:  # noqa: N802
+        self._made(super().visit_Dict, node, frame)
+
+    def visit_Tuple(self, node: nodes.Tuple, frame: Frame) -> None:  # noqa: N802
+        if node.ctx == "load":
+            self._made(super().visit_Tuple, node, frame)
+        else:
+            super().visit_Tuple(node, frame)
+
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802
-        self.write("environment.concat(map(str, (")
+        self.write("environment.concat(map(str, map(environment.finalize, (")
         for part in node.nodes:
             self.visit(part, frame)
             self.write(", ")
-        self.write(")))")
+        self.write("))))")
 
     def _output_const_repr(self, group: Iterable[Any]) -> str:
         return self._literal("".join(group))
@@ -172,8 +234,21 @@ def _tojson(
 def _join(environment: ChatEnvironment, values: Iterable[Any], d: str = "", attribute: str | int | None = None) -> str:
     """jinja2's `join`, which keeps marks."""
     found = values if attribute is None else map(make_attrgetter(environment, attribute), values)
-    separator = str(d)
-    return (separator if isinstance(separator, Traced) else Traced(separator)).join(map(str, found))
+    separator, texts = str(d), list(map(str, map(_put_out, found)))
+    pay_for_method(current_budget(), separator, "join", (texts,))
+    return (separator if isinstance(separator, Traced) else Traced(separator)).join(texts)
+
+
+@pass_environment
+def _sum(
+    environment: ChatEnvironment, values: Iterable[Any], attribute: str | int | None = None, start: Any = 0
+) -> Any:
+    """jinja2's `sum`, each addition paid for: lists are copied by each."""
+    found = values if attribute is None else map(make_attrgetter(environment, attribute), values)
+    total = start
+    for value in found:
+        total = environment.call_binop(None, "+", total, value)
+    return total
 
 
 def _format(value: str, *args: Any, **values: Any) -> str:
@@ -184,6 +259,13 @@ def _format(value: str, *args: Any, **values: Any) -> str:
 
 def _escape(value: object) -> Safe:
     return Safe.escaped(value if isinstance(value, str) else str(value))
+
+
+def _put_out(value: Any) -> Any:
+    """A value that becomes text, paid for."""
+    if not isinstance(value, str):
+        current_budget().nested(value, texts=True)
+    return value
 
 
 def _raise_exception(message: object) -> None:

@@ -13,11 +13,13 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from jinja2 import TemplateError, TemplateSyntaxError, meta
+from jinja2.exceptions import SecurityError
 
+from ollama_engine.chat.budget import Budget, size_of
 from ollama_engine.chat.open_end import REASONING, cut_at_mark, mark_end
 from ollama_engine.chat.provenance import Traced, trusted_spans
 from ollama_engine.chat.sandbox import ChatEnvironment, RefusedError
-from ollama_engine.errors import ChatError
+from ollama_engine.errors import ChatError, EngineError
 from ollama_engine.segments import Text
 
 __all__ = ["ChatTemplate", "MessageTemplate", "text_segments"]
@@ -62,9 +64,12 @@ class ChatTemplate:
         self.source = source
         self._special_tokens = {name: Traced.whole(text) for name, text in (special_tokens or {}).items()}
         try:
-            self._template = ChatEnvironment(now).from_string(source)
+            with Budget().spent():  # constants are computed now
+                self._template = ChatEnvironment(now).from_string(source)
         except TemplateSyntaxError as error:
             raise ChatError(f"the chat template is not valid, line {error.lineno}: {error.message}") from None
+        except SecurityError as error:
+            raise ChatError(f"the chat template cannot be compiled: {error}") from None
         except (RecursionError, SyntaxError) as error:  # jinja2's parser, Python's of the code that jinja2 makes
             raise ChatError(f"the chat template cannot be compiled: {error}") from None
 
@@ -109,12 +114,13 @@ class ChatTemplate:
 
     def _render(self, variables: dict[str, Any]) -> str:
         try:
-            return self._template.render(variables)
+            with Budget(size_of(variables)).spent():
+                return self._template.render(variables)
         except RefusedError as error:
             raise ChatError(f"the chat template refuses the messages: {error}") from None
         except TemplateError as error:
             raise ChatError(f"the chat template fails: {error}") from None
-        except MemoryError:
+        except (MemoryError, EngineError):  # no memory, or nobody waits any more
             raise
         except Exception as error:  # whatever operations on values of other types than it expects raise
             raise ChatError(f"the chat template cannot take these messages: {type(error).__name__}: {error}") from error

@@ -52,7 +52,7 @@ class ChatCall(GenerationCall):
 
     @property
     def prepares_long(self) -> bool:
-        return self._conversation.is_long
+        return self._conversation.is_long or not self._preparation.knows(self._chat)
 
     def prepare(self) -> None:
         """Render the conversation. Raises ChatError for what the template refuses."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from weakref import WeakKeyDictionary
 
+from ollama_engine.chat.budget import checked_by
 from ollama_engine.chat.conversation import render_conversation
 from ollama_engine.chat.dialects import Dialect, ToolDefinition, detect, named
 from ollama_engine.chat.go_template import GoTemplate
@@ -37,6 +38,7 @@ __all__ = ["ChatPreparation"]
 
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 """Roles of the APIs' messages."""
+KNOWN_TEMPLATES = 64
 TAIL = 400
 """Characters at the end of a prompt that tell whether the answer begins inside the reasoning."""
 
@@ -47,6 +49,8 @@ class ChatPreparation:
     def __init__(self, loaded: Loaded) -> None:
         self._loaded = loaded
         self._dialects: WeakKeyDictionary[MessageTemplate, Dialect] = WeakKeyDictionary()
+        self._known: set[object] = set()
+        """Templates that were rendered: they are compiled, and it is known what they take."""
         self._lost: WeakKeyDictionary[MessageTemplate, set[str]] = WeakKeyDictionary()
         self._strange_roles: set[str] = set()
 
@@ -88,6 +92,10 @@ class ChatPreparation:
             return given  # it follows another one
         return given.begun(defaults.system, defaults.messages)
 
+    def knows(self, options: ChatOptions) -> bool:
+        """Whether a conversation with these options was rendered: the first one takes up to a second longer."""
+        return _template_key(options) in self._known
+
     def prepare(
         self, conversation: Conversation, params: SamplingParams, options: ChatOptions, checkpoint: Checkpoint = None
     ) -> PreparedChat:
@@ -96,9 +104,13 @@ class ChatPreparation:
         And ConfigError for a stop text beside a forced call, which it might cut. An exception of `checkpoint`, which is
         called now and then, ends the work.
         """
-        rendered = self._fitted(
-            conversation, options, add_generation_prompt=not options.continue_final_message, checkpoint=checkpoint
-        )
+        with checked_by(checkpoint):
+            rendered = self._fitted(
+                conversation, options, add_generation_prompt=not options.continue_final_message, checkpoint=checkpoint
+            )
+        if len(self._known) >= KNOWN_TEMPLATES:
+            self._known.clear()
+        self._known.add(_template_key(options))
         template, tail = rendered.template, rendered.tail
         dialect = self._dialect_of(template, options)
         ends = [end for end in dialect.stops() if not self._ends_by_token(end)]
@@ -275,6 +287,10 @@ class ChatPreparation:
         tokenizer = self._loaded.tokenizer
         ids = tokenizer.encode(text, add_special=False)
         return len(ids) == 1 and ids[0] in tokenizer.eog_ids
+
+
+def _template_key(options: ChatOptions) -> object:
+    return options.template, bool(options.tools)
 
 
 def _special_tokens(loaded: Loaded) -> dict[str, str]:
