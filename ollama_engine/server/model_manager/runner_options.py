@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from ollama_engine.config import RANGES
 from ollama_engine.errors import ConfigError, Option
 
 if TYPE_CHECKING:
@@ -15,6 +16,8 @@ __all__ = ["RunnerOptions"]
 
 AUTOMATIC = {"num_ctx": 0, "num_batch": 0, "num_gpu": -1, "num_thread": 0}
 """Ollama's names and values that leave a decision to the engine, which is the same as not to give them."""
+ENGINE_NAMES = {"num_ctx": "num_ctx", "num_batch": "batch_size", "num_thread": "threads", "num_gpu": "gpu_layers"}
+"""Options whose largest values stand for larger ones: a load that fails for them has unloaded what ran before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,4 +95,8 @@ def _checked(name: str, value: object) -> Any:
     whole = int(value) if isinstance(value, float) and value.is_integer() else value
     if isinstance(whole, bool) or not isinstance(whole, int):
         raise ConfigError(Option(name), f" must be of type integer, got {value!r:.40}")
-    return None if name in AUTOMATIC and whole <= AUTOMATIC[name] else whole
+    return None if name in AUTOMATIC and whole <= AUTOMATIC[name] else _at_most(name, whole)
+
+
+def _at_most(name: str, value: int) -> int:
+    return min(value, RANGES[ENGINE_NAMES[name]][1]) if name in ENGINE_NAMES else value

@@ -23,6 +23,8 @@ class LimitedHttp(HttpToolsProtocol):
     _timer: asyncio.TimerHandle | None = None
     _in_head = True
     _head_size = 0
+    _fields_size = 0
+    _refused = False
 
     def connection_made(self, transport: Any) -> None:
         """asyncio: a client has connected."""
@@ -48,13 +50,37 @@ class LimitedHttp(HttpToolsProtocol):
             self._await_head()
         super().on_message_begin()
 
+    def on_url(self, url: bytes) -> None:
+        """httptools: a part of the first line."""
+        self._fields_size += len(url)
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """httptools: one header."""
+        self._fields_size += len(name) + len(value) + len(": \r\n")
+        super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
-        """httptools: its head is complete."""
+        """httptools: its head is complete. It may have come at once, and be larger than what is counted by pieces."""
         self._end_head()
-        super().on_headers_complete()
+        if self._fields_size > LARGEST_HEAD:
+            self._refused = True
+            self._refuse(TOO_LARGE)
+        else:
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """httptools: a part of its body."""
+        if not self._refused:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """httptools: a request has come."""
+        if not self._refused:
+            super().on_message_complete()
 
     def _await_head(self) -> None:
-        self._in_head, self._head_size = True, 0
+        self._in_head, self._head_size, self._fields_size = True, 0, 0
         if self.patience < math.inf:
             self._timer = self.loop.call_later(self.patience, self._refuse, TOO_SLOW)
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from ollama_engine.config import RANGES, EngineConfig
 from ollama_engine.server.model_manager.planner import Grant, ModelLimits, Need, Resident, Waiter, plan
-from ollama_engine.server.model_manager.runner_options import RunnerOptions
+from ollama_engine.server.model_manager.runner_options import ENGINE_NAMES, RunnerOptions
+from ollama_engine.server.settings import ServerSettings
 from tests.support.suite import scaled
 
 FREE = ModelLimits(models=3, free={"CPU": 100})
@@ -240,3 +242,11 @@ def test_a_stream_of_requests_for_one_model_does_not_keep_others_out() -> None:
             number = world.next_number()
             world.waiters[number] = waiter(number, key)
     pytest.fail("the request for b was never served")
+
+
+@pytest.mark.parametrize("name", ["num_ctx", "num_batch", "num_thread"])
+def test_larger_values_than_the_engine_takes_are_its_largest(name: str) -> None:
+    """A load that fails for its options would have unloaded the model that ran before."""
+    options = RunnerOptions.of({name: 10**9}).engine_options(ServerSettings(), has_gpu=False)
+    name = ENGINE_NAMES[name]
+    assert getattr(EngineConfig(**{name: options[name]}), name) == RANGES[name][1]

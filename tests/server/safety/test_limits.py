@@ -114,5 +114,14 @@ def test_a_large_head(demo_server: str) -> None:
         assert client.recv(100).startswith(b"HTTP/1.1 431 ")
 
 
+@pytest.mark.parametrize(
+    "head", [b"X: " + b"x" * 100_000, b"\r\n".join(b"X-%d: y" % n for n in range(9_000))], ids=["one", "many"]
+)
+def test_a_large_head_that_comes_at_once(demo_server: str, head: bytes) -> None:
+    received = answer_to(demo_server, GENERATE + head + b"\r\nContent-Length: 2\r\n\r\n{}")
+    assert received.startswith(b"HTTP/1.1 431 ")
+    assert received.count(b"HTTP/1.1") == 1
+
+
 def test_no_http(demo_server: str) -> None:
     assert answer_to(demo_server, b"\x16\x03\x01 hello\r\n\r\n").startswith(b"HTTP/1.1 400 ")
