@@ -196,8 +196,13 @@ def test_what_fits_where_for_people(cli, tmp_path: Path) -> None:
     assert result.out.splitlines()[-2] == "3 of 3 layers on GPUs, experts of 2 of them on the CPU"
     here = cli("show", "demo", "--fit")
     assert (here.code, here.err) == (0, "")
-    last = here.out.splitlines()[-1]
-    assert last == "planned for one request at a time (--parallel) with 1024 tokens each (--num-ctx)"
+    context, serving = here.out.splitlines()[-2:]
+    assert context == "planned for one request at a time (--parallel) with 1024 tokens each (--num-ctx)"
+    assert serving.startswith("on top, while serving, at most: texts to embed beyond batch_size ")
+    told = cli("show", "demo-vision", "--fit").out.splitlines()[-1]
+    assert "embeddings of images 512" in told
+    assert "prepared images 128.0 MiB" in told
+    assert shown(cli, "demo-vision", "--fit")["serving"]["prepared images"] == 128 << 20
     lacking = cli("show", "demo", "--fit", "--gpu-memory", "1MiB", "--gpu-layers", "9")
     assert "\nGPU0 lacks " in lacking.out
 

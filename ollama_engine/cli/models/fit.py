@@ -51,7 +51,8 @@ def main(args: argparse.Namespace, path: str, stored: StoredModel | None) -> Non
     report = ollama_engine.Engine.plan_memory(path, projector=projector, gpu_memory=args.gpu_memory, **options)
     assert report.placement is not None, "a plan of memory has one"
     plan = report.placement
-    print(json.dumps(facts(report, plan, config), indent=2) if args.json else f"{_text(plan)}\n{_context(config)}")
+    text = f"{_text(plan)}\n{_context(config, report)}"
+    print(json.dumps(facts(report, plan, config), indent=2) if args.json else text)
 
 
 def refuse_without_fit(args: argparse.Namespace) -> None:
@@ -73,6 +74,7 @@ def facts(report: MemoryReport, plan: PlacementPlan, config: EngineConfig) -> di
         "fits": not plan.overfull,
         "num_ctx": config.num_ctx,
         "parallel": config.parallel,
+        "serving": dict(report.serving),
         "devices": [
             {
                 "name": device.name,
@@ -107,9 +109,11 @@ def _text(plan: PlacementPlan) -> str:
     return "\n".join(lines)
 
 
-def _context(config: EngineConfig) -> str:
+def _context(config: EngineConfig, report: MemoryReport) -> str:
     requests = "one request" if config.parallel == 1 else f"{config.parallel} requests"
-    return f"planned for {requests} at a time (--parallel) with {config.num_ctx} tokens each (--num-ctx)"
+    line = f"planned for {requests} at a time (--parallel) with {config.num_ctx} tokens each (--num-ctx)"
+    later = [f"{purpose} {size(nbytes)}" for purpose, nbytes in report.serving.items()]
+    return f"{line}\non top, while serving, at most: {', '.join(later)}" if later else line
 
 
 def _parts(plan: PlacementPlan, device: PlannedDevice) -> Iterable[str]:

@@ -27,7 +27,8 @@ pytest.importorskip("PIL", reason="Pillow is not installed")
 
 CASES = {case.name: case for case in harness.cases()}
 QUICK = ("gemma3", "mllama", "qwen25vl")
-OPTIONS: dict[str, Any] = {"num_ctx": 512, "parallel": 2, "batch_size": 64}
+OPTIONS: dict[str, Any] = {"num_ctx": 64, "parallel": 2, "batch_size": 64}
+"""A context that is shorter than the largest pictures of Qwen, which have to shrink."""
 SIZES = ((31, 97), (97, 31), (64, 64), (5, 3), (300, 200), (500, 40))
 
 
