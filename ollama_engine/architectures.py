@@ -50,7 +50,10 @@ ARCHITECTURES = (
     Registration("qwen25vl", "qwen25vl:Qwen25VL", "qwen25vl"),
     Registration("qwen2moe", "qwen_moe:Qwen2Moe", "qwen"),
     Registration("qwen3", "qwen3:Qwen3", "qwen"),
+    Registration("qwen35", "qwen35:Qwen35", "qwen35"),
+    Registration("qwen35moe", "qwen35:Qwen35Moe", "qwen35"),
     Registration("qwen3moe", "qwen_moe:Qwen3Moe", "qwen"),
+    Registration("qwen3next", "qwen35:Qwen3Next", "qwen35"),
     Registration("siglip-vision", "clip.model:SiglipVision", "clip"),
     Registration("starcoder2", "starcoder2:StarCoder2", "starcoder"),
 )

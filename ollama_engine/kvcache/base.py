@@ -80,6 +80,11 @@ class Segments:
     """i32 [2, m]: for each segment the slots of the state that it goes on from, and of the one that it leaves. The
     number of slots stands for none: zeros, and nothing to leave."""
 
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """`rows`, `bounds` and `slots`, as operations take them."""
+        return self.rows, self.bounds, self.slots
+
 
 class StateView(Protocol):
     """The states of a recurrent layer, as models see them while a graph is built: `nn.recurrent` computes with them."""

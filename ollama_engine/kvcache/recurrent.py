@@ -115,7 +115,7 @@ class RecurrentStepCache:
             ctx.input("i32", (2, self._n_segments), name="state_bounds"),
             ctx.input("i32", (2, self._n_segments), name="state_slots"),
         )
-        return (self._segments.rows, self._segments.bounds, self._segments.slots)
+        return self._segments.tensors
 
     def write_inputs(self) -> None:
         assert self._plan is not None

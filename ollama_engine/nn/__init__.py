@@ -8,7 +8,7 @@ GatedMLP, GeluMLP                feed-forward blocks with a gate; gelu
 PlainMLP, ErfMLP                 feed-forward blocks without a gate
 Rope, SectionedRope, read_rope   rotary positions on one axis or several, and their scaling
 attention, soft_cap, temperature  attention over a cache's history
-CausalConv                       recurrent layers, with a state for each sequence
+CausalConv, delta_net, ssm_scan  recurrent layers, with a state for each sequence
 ExpertLinear, route, sum_experts mixture of experts
                                  (also route_chosen, route_sigmoid, scaled_rows, weighted_inputs, sum_slots)
 """
@@ -29,7 +29,7 @@ from ollama_engine.nn.moe import (
     sum_slots,
     weighted_inputs,
 )
-from ollama_engine.nn.recurrent import CausalConv
+from ollama_engine.nn.recurrent import CausalConv, delta_net, ssm_scan
 from ollama_engine.nn.rope import Rope, SectionedRope, check_base, read_rope
 
 __all__ = [
@@ -56,6 +56,7 @@ __all__ = [
     "Weight",
     "attention",
     "check_base",
+    "delta_net",
     "gelu",
     "gelu_erf",
     "read_rope",
@@ -64,6 +65,7 @@ __all__ = [
     "route_sigmoid",
     "scaled_rows",
     "soft_cap",
+    "ssm_scan",
     "sum_experts",
     "sum_slots",
     "temperature",

@@ -68,7 +68,7 @@ class Vector(Weight):
     def bind(self, scope: Scope) -> Any:
         """A bound copy. Raises ModelFormatError where the file has no such tensor."""
         bound = copy.copy(self)
-        bound.weight = scope.require([self.name], self.dims)
+        bound.weight = scope.require([name for name in (self.name, self.alt) if name], self.dims)
         return bound
 
 

@@ -18,10 +18,36 @@ class CausalConv(Biased):
 
     def __call__(self, x: Tensor, cache: LayerView, part: int = 0) -> Tensor:
         states = _states(cache)
-        segments = states.segments
-        y = ops.causal_conv(x, self.tensor, segments.rows, segments.bounds, segments.slots, states.part(part))
+        rows, bounds, slots = states.segments.tensors
+        y = ops.causal_conv(x, self.tensor, rows, bounds, slots, states.part(part))
         states.written(y)
         return y if self.bias is None else y + self.bias
+
+
+def delta_net(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, cache: LayerView, part: int = 1, *, grouped: bool = False
+) -> Tensor:
+    """Gated delta rule, see `ops.gated_delta_net`: q, k [dk, key_heads, n], v [dv, heads, n], g, beta [heads, n].
+
+    -> [dv, heads, n]. `part` of the layer's state has shape (dk, dv, heads).
+    """
+    states = _states(cache)
+    rows, bounds, slots = states.segments.tensors
+    y = ops.gated_delta_net(q, k, v, g, beta, rows, bounds, slots, states.part(part), grouped=grouped)
+    states.written(y)
+    return y
+
+
+def ssm_scan(x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, cache: LayerView, part: int = 1) -> Tensor:
+    """State-space scan of Mamba-2, see `ops.ssm_scan`: x [dim, heads, n], dt [heads, n], b, c [d_state, groups, n].
+
+    -> [dim, heads, n]. `part` of the layer's state has shape (d_state, dim, heads).
+    """
+    states = _states(cache)
+    rows, bounds, slots = states.segments.tensors
+    y = ops.ssm_scan(x, dt, a, b, c, rows, bounds, slots, states.part(part))
+    states.written(y)
+    return y
 
 
 def _states(cache: LayerView) -> StateView:

@@ -30,7 +30,7 @@ from ollama_engine.ml.ops.math import (
 )
 from ollama_engine.ml.ops.nn import flash_attention, mul_mat, mul_mat_id, softmax
 from ollama_engine.ml.ops.paged import paged_attention
-from ollama_engine.ml.ops.recurrent import causal_conv
+from ollama_engine.ml.ops.recurrent import causal_conv, gated_delta_net, ssm_scan
 from ollama_engine.ml.ops.rotary import rope, rope_multi
 from ollama_engine.ml.ops.shape import (
     cast,
@@ -59,6 +59,7 @@ __all__ = [
     "copy",
     "cos",
     "flash_attention",
+    "gated_delta_net",
     "gelu_exact",
     "get_rows",
     "glu",
@@ -87,6 +88,7 @@ __all__ = [
     "softmax",
     "sqr",
     "sqrt",
+    "ssm_scan",
     "sum_rows",
     "top_k",
     "transpose",

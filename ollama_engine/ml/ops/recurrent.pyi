@@ -3,3 +3,27 @@ from ollama_engine.ml.graph.tensor import Tensor
 def causal_conv(
     x: Tensor, weight: Tensor, rows: Tensor, bounds: Tensor, slots: Tensor, states: Tensor | None = None
 ) -> Tensor: ...
+def gated_delta_net(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    rows: Tensor,
+    bounds: Tensor,
+    slots: Tensor,
+    states: Tensor | None = None,
+    *,
+    grouped: bool = False,
+) -> Tensor: ...
+def ssm_scan(
+    x: Tensor,
+    dt: Tensor,
+    a: Tensor,
+    b: Tensor,
+    c: Tensor,
+    rows: Tensor,
+    bounds: Tensor,
+    slots: Tensor,
+    states: Tensor | None = None,
+) -> Tensor: ...

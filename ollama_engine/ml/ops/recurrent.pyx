@@ -12,10 +12,25 @@ from libc.stdint cimport int64_t
 from ollama_engine.errors import ShapeError
 
 from ollama_engine.ml.ggml cimport libggml as lib
-from ollama_engine.ml.ggml.librecurrent cimport OE_CONV_TAPS, oe_causal_conv_op
+from ollama_engine.ml.ggml.librecurrent cimport (
+    OE_CONV_TAPS, OE_DELTA_NET_KEYS, OE_LANES, OE_SSM_STATE, oe_causal_conv_op, oe_delta_net_op, oe_ssm_scan_op,
+)
 from ollama_engine.ml.graph.row_check cimport limit_index
-from ollama_engine.ml.graph.tensor cimport Graph, Tensor, describe, graph_of, wrap
+from ollama_engine.ml.graph.tensor cimport Graph, Tensor, alive, describe, graph_of, wrap
 from ollama_engine.ml.graph.types cimport check_size
+
+
+cdef Graph _graph_of(tuple operands):
+    """The graph of all operands, which may be None."""
+    cdef Tensor anchor = operands[0]
+    for t in operands:
+        if t is not None:
+            alive(t)
+            if (<Tensor>t).owner.is_graph:
+                anchor = t
+    for t in operands:
+        graph_of(anchor, t)
+    return <Graph>anchor.owner
 
 
 cdef int _check_matrix(str op, str name, Tensor t, int64_t columns, int64_t rows) except -1:
@@ -24,6 +39,14 @@ cdef int _check_matrix(str op, str name, Tensor t, int64_t columns, int64_t rows
             or (rows >= 0 and t.ptr.ne[1] != rows) or t.ptr.ne[2] != 1 or t.ptr.ne[3] != 1:
         raise ShapeError(f"{op}: {name} is f32 [{columns}, {'slots' if rows < 0 else rows}] with contiguous rows, got "
                          f"{describe(t)}")
+    return 0
+
+
+cdef int _check_states(str op, Graph graph, Tensor states, int64_t size) except -1:
+    """States that may be written."""
+    if states is not None:
+        _check_matrix(op, "states", states, size, -1)
+        graph.check_target(states, op)
     return 0
 
 
@@ -52,20 +75,17 @@ def causal_conv(Tensor x not None, Tensor weight not None, Tensor rows not None,
     A state is the latest taps - 1 inputs, [channels * (taps - 1)] with the oldest input first; a sequence begins with
     zeros. Up to 16 taps.
     """
-    cdef Graph graph = graph_of(x, weight)
+    cdef Graph graph = _graph_of((x, weight, rows, bounds, slots, states))
     cdef int64_t channels = x.ptr.ne[0], n = x.ptr.ne[1], taps = weight.ptr.ne[0]
     cdef lib.ggml_tensor *operands[6]
     cdef int64_t[4] ne = [channels, n, 1, 1]
-    graph_of(x, rows, bounds, slots)
     _check_matrix("causal_conv", "x", x, channels, n)
     _check_matrix("causal_conv", "the weight", weight, taps, channels)
     if taps > OE_CONV_TAPS or not lib.ggml_is_contiguous(weight.ptr):
         raise ShapeError(f"causal_conv: the weight is contiguous and has up to {OE_CONV_TAPS} taps, got "
                          f"{describe(weight)}")
     _check_segments("causal_conv", n, rows, bounds, slots)
-    if states is not None:
-        graph_of(x, states)
-        _check_matrix("causal_conv", "states", states, channels * (taps - 1), -1)
+    _check_states("causal_conv", graph, states, channels * (taps - 1))
     check_size(ne)
     operands[0], operands[1], operands[2], operands[3], operands[4] = x.ptr, weight.ptr, rows.ptr, bounds.ptr, slots.ptr
     operands[5] = states.ptr if states is not None else NULL
@@ -73,3 +93,88 @@ def causal_conv(Tensor x not None, Tensor weight not None, Tensor rows not None,
                                 6 if states is not None else 5, oe_causal_conv_op, lib.GGML_N_TASKS_MAX, NULL)
     _limit_segments(graph, rows, bounds, slots, states, result)
     return wrap(graph, result)
+
+
+cdef int _check_heads(str op, str name, Tensor t, int64_t dim, int64_t heads, int64_t n) except -1:
+    """f32 [dim, heads, n] with contiguous rows."""
+    if t.ptr.type != lib.GGML_TYPE_F32 or t.ptr.nb[0] != sizeof(float) or t.ptr.ne[0] != dim \
+            or t.ptr.ne[1] != heads or t.ptr.ne[2] != n or t.ptr.ne[3] != 1:
+        raise ShapeError(f"{op}: {name} is f32 [{dim}, {heads}, {n}] with contiguous rows, got {describe(t)}")
+    return 0
+
+
+cdef int _check_dim(str op, str name, int64_t dim, int64_t most) except -1:
+    if dim % OE_LANES or dim > most:
+        raise ShapeError(f"{op}: {name} has a multiple of {OE_LANES} numbers, up to {most}; got {dim}")
+    return 0
+
+
+cdef int _check_share(str op, int64_t heads, int64_t shared) except -1:
+    if heads % shared:
+        raise ShapeError(f"{op}: {heads} heads cannot share {shared}")
+    return 0
+
+
+cdef Tensor _scan(Graph graph, Tensor like, list operands, Tensor rows, Tensor bounds, Tensor slots, Tensor states,
+                  lib.ggml_custom_op_t run, void *userdata):
+    """The node of an operation whose result is shaped as `like`, [dim, heads, n]."""
+    cdef lib.ggml_tensor *pointers[9]
+    cdef int64_t[4] ne = [like.ptr.ne[0], like.ptr.ne[1], like.ptr.ne[2], 1]
+    cdef int i
+    check_size(ne)
+    for i, operand in enumerate((*operands, rows, bounds, slots)):
+        pointers[i] = (<Tensor>operand).ptr
+    pointers[8] = states.ptr if states is not None else NULL
+    result = lib.ggml_custom_4d(graph.ctx, lib.GGML_TYPE_F32, ne[0], ne[1], ne[2], 1, pointers,
+                                9 if states is not None else 8, run, lib.GGML_N_TASKS_MAX, userdata)
+    _limit_segments(graph, rows, bounds, slots, states, result)
+    return wrap(graph, result)
+
+
+def gated_delta_net(Tensor q not None, Tensor k not None, Tensor v not None, Tensor g not None, Tensor beta not None,
+                    Tensor rows not None, Tensor bounds not None, Tensor slots not None, Tensor states=None, *,
+                    grouped=False):
+    """Gated delta rule of each sequence (Yang et al. 2025): q, k f32 [dk, key_heads, n], v f32 [dv, heads, n], g and
+    beta f32 [heads, n] -> f32 [dv, heads, n].
+
+    For each token a head's state S [dk, dv] becomes e^g S, then S + k (beta (v - S^T k))^T, and S^T q is the result.
+    Head h has the queries and keys of head h % key_heads, with `grouped` those of h // (heads / key_heads). dk is a
+    multiple of 16 up to 256. A state is [dk * dv * heads].
+    """
+    cdef Graph graph = _graph_of((q, k, v, g, beta, rows, bounds, slots, states))
+    cdef int64_t dk = k.ptr.ne[0], key_heads = k.ptr.ne[1], dv = v.ptr.ne[0], heads = v.ptr.ne[1], n = v.ptr.ne[2]
+    _check_heads("gated_delta_net", "q", q, dk, key_heads, n)
+    _check_heads("gated_delta_net", "k", k, dk, key_heads, n)
+    _check_heads("gated_delta_net", "v", v, dv, heads, n)
+    _check_matrix("gated_delta_net", "g", g, heads, n)
+    _check_matrix("gated_delta_net", "beta", beta, heads, n)
+    _check_dim("gated_delta_net", "a key", dk, OE_DELTA_NET_KEYS)
+    _check_share("gated_delta_net", heads, key_heads)
+    _check_segments("gated_delta_net", n, rows, bounds, slots)
+    _check_states("gated_delta_net", graph, states, dk * dv * heads)
+    return _scan(graph, v, [q, k, v, g, beta], rows, bounds, slots, states, oe_delta_net_op,
+                 <void *><size_t>bool(grouped))
+
+
+def ssm_scan(Tensor x not None, Tensor dt not None, Tensor a not None, Tensor b not None, Tensor c not None,
+             Tensor rows not None, Tensor bounds not None, Tensor slots not None, Tensor states=None):
+    """State-space scan of each sequence (Mamba-2, Dao and Gu 2024): x f32 [dim, heads, n], dt f32 [heads, n], a f32
+    [heads] or [1, heads], b and c f32 [d_state, groups, n] -> f32 [dim, heads, n].
+
+    For each token a head's state h [d_state, dim] becomes e^(dt a) h + dt b x^T, and h^T c is the result. Head i has b
+    and c of group i // (heads / groups). dt is positive and a is not. d_state is a multiple of 16 up to 256. A state is
+    [d_state * dim * heads].
+    """
+    cdef Graph graph = _graph_of((x, dt, a, b, c, rows, bounds, slots, states))
+    cdef int64_t dim = x.ptr.ne[0], heads = x.ptr.ne[1], n = x.ptr.ne[2], d_state = b.ptr.ne[0], groups = b.ptr.ne[1]
+    _check_heads("ssm_scan", "x", x, dim, heads, n)
+    _check_matrix("ssm_scan", "dt", dt, heads, n)
+    _check_heads("ssm_scan", "b", b, d_state, groups, n)
+    _check_heads("ssm_scan", "c", c, d_state, groups, n)
+    if a.ptr.type != lib.GGML_TYPE_F32 or lib.ggml_nelements(a.ptr) != heads or not lib.ggml_is_contiguous(a.ptr):
+        raise ShapeError(f"ssm_scan: a is f32 with a number for each of {heads} heads, got {describe(a)}")
+    _check_dim("ssm_scan", "a state", d_state, OE_SSM_STATE)
+    _check_share("ssm_scan", heads, groups)
+    _check_segments("ssm_scan", n, rows, bounds, slots)
+    _check_states("ssm_scan", graph, states, d_state * dim * heads)
+    return _scan(graph, x, [x, dt, a, b, c], rows, bounds, slots, states, oe_ssm_scan_op, NULL)

@@ -328,10 +328,36 @@ def causal_conv(env: Env) -> Call:
     return Call("causal_conv", [*operands, *_segments(env, n, n_slots), *states])
 
 
+def _small(env: Env, *shape: int) -> Value:
+    """Numbers that are no logarithms or strengths of states which explode."""
+    return env.make("f32", shape, data=env.numbers.uniform(-1, 0, math.prod(shape)).astype(np.float32), graph=True)
+
+
+def gated_delta_net(env: Env) -> Call:
+    key_heads, n, dv = env.rng.randint(1, 3), env.rng.randint(1, 5), env.rng.choice((1, 15, 16, 33))
+    dk, heads, n_slots = 16 * env.rng.randint(1, 3), key_heads * env.rng.randint(1, 3), env.rng.choice((0, 1, 5))
+    keys = [_small(env, dk, key_heads, n) for _ in range(2)]
+    rest = [env.make("f32", (dv, heads, n)), _small(env, heads, n), _small(env, heads, n)]
+    states = [env.make("f32", (dk * dv * heads, n_slots))] if n_slots else []
+    kwargs = {"grouped": env.rng.choice((True, False))}
+    return Call("gated_delta_net", [*keys, *rest, *_segments(env, n, n_slots), *states], kwargs)
+
+
+def ssm_scan(env: Env) -> Call:
+    groups, n, dim = env.rng.randint(1, 3), env.rng.randint(1, 5), env.rng.choice((1, 15, 16, 33))
+    d_state, heads, n_slots = 16 * env.rng.randint(1, 3), groups * env.rng.randint(1, 3), env.rng.choice((0, 1, 5))
+    times = env.make("f32", (heads, n), data=env.numbers.random(heads * n).astype(np.float32))
+    sides = [env.make("f32", (d_state, groups, n)) for _ in range(2)]
+    states = [env.make("f32", (d_state * dim * heads, n_slots))] if n_slots else []
+    x = env.make("f32", (dim, heads, n), graph=True)
+    return Call("ssm_scan", [x, times, _small(env, heads), *sides, *_segments(env, n, n_slots), *states])
+
+
 SOUND: tuple[Callable[[Env], Call], ...] = (
     arithmetic, arithmetic, arithmetic, glu, clamp, sort, view, reshape, permute, cont, cast, copy, concat, repeat,
     get_rows, set_rows, mul_mat, mul_mat, mul_mat_small_batch, mul_mat_id, mul_mat_id_small_batch, weighted_sum, rope,
-    softmax, flash_attention, paged_attention, causal_conv,
+    softmax, flash_attention, paged_attention, causal_conv, gated_delta_net,
+    ssm_scan,
     one_row_operand("unary", _activation), one_row_operand("unary", _activation),
     one_row_operand("scale", lambda e: e.rng.choice((0, 1, -0.5, 3)), lambda e: e.rng.choice((0.0, 0.7))),
     *(one_row_operand(name) for name in ("gelu_exact", "sqr", "sqrt", "log", "sin", "cos", "sum_rows", "mean")),

@@ -293,14 +293,47 @@ def paged_attention(q: Value, k: Value, v: Value, parts: Value, cells: Value, sc
     return Expected(out, tol=top(f64(v)) * (1e-5 + min(2.0, 4 * scores)) + 1e-5)
 
 
+def _matrix(value: Value) -> Any:
+    return f64(value)[0, 0]
+
+
+def _states(states: Value | None) -> Any:
+    return np.zeros((0, 1)) if states is None else _matrix(states).copy()
+
+
+def _segments(rows: Value, bounds: Value, slots: Value, n_slots: int) -> tuple[NDArray, NDArray, NDArray]:
+    """Raises IndexError for numbers out of range."""
+    arrays = rows.array.reshape(-1), bounds.array.reshape(-1, 2), slots.array.reshape(-1, 2)
+    for array, most in zip(arrays, (rows.array.size - 1, rows.array.size, n_slots), strict=True):
+        if array.size and not 0 <= array.min() <= array.max() <= most:
+            raise IndexError
+    return arrays
+
+
 def causal_conv(x: Value, weight: Value, rows: Value, bounds: Value, slots: Value, states: Value | None = None
                 ) -> Expected:  # fmt: skip
-    inputs, taps = f64(x)[0, 0], f64(weight)[0, 0].T
-    stored = np.zeros((0, 1)) if states is None else f64(states)[0, 0].copy()
-    out = ref.causal_conv(inputs, taps, rows.array.reshape(-1), bounds.array.reshape(-1, 2), slots.array.reshape(-1, 2),
-                          stored)  # fmt: skip
-    largest = max(top(f64(x)), top(stored) if stored.size else 0.0)
+    taps, stored = _matrix(weight).T, _states(states)
+    segments = _segments(rows, bounds, slots, len(stored))
+    out = ref.causal_conv(_matrix(x), taps, *segments, stored)
+    largest = max(top(f64(x)), top(_states(states)) if stored.size else 0.0)
     return Expected(out[None, None], tol=(1e-5 * largest + x.tol) * len(taps) * top(f64(weight)) + 1e-6)
+
+
+def gated_delta_net(q: Value, k: Value, v: Value, g: Value, beta: Value, rows: Value, bounds: Value, slots: Value,
+                    states: Value | None = None, *, grouped: object = False) -> Expected:  # fmt: skip
+    stored = _states(states)
+    segments = _segments(rows, bounds, slots, len(stored))
+    out = ref.gated_delta_net(f64(q)[0], f64(k)[0], f64(v)[0], _matrix(g), _matrix(beta), segments, stored,
+                              grouped=bool(grouped))  # fmt: skip
+    return Expected(out[None], tol=1e-3 * (1 + top(out)))
+
+
+def ssm_scan(x: Value, dt: Value, a: Value, b: Value, c: Value, rows: Value, bounds: Value, slots: Value,
+             states: Value | None = None) -> Expected:  # fmt: skip
+    stored = _states(states)
+    segments = _segments(rows, bounds, slots, len(stored))
+    out = ref.ssm_scan(f64(x)[0], _matrix(dt), f64(a).reshape(-1), f64(b)[0], f64(c)[0], segments, stored)
+    return Expected(out[None], tol=1e-3 * (1 + top(out)))
 
 
 EXPECT: dict[str, Callable[..., Expected]] = {
@@ -314,5 +347,5 @@ EXPECT: dict[str, Callable[..., Expected]] = {
     "set_rows": set_rows, "mul_mat": mul_mat, "mul_mat_small_batch": mul_mat, "mul_mat_id": mul_mat_id,
     "mul_mat_id_small_batch": mul_mat_id, "weighted_sum": weighted_sum, "rope": rope,
     "softmax": softmax, "flash_attention": flash_attention, "paged_attention": paged_attention,
-    "causal_conv": causal_conv,
+    "causal_conv": causal_conv, "gated_delta_net": gated_delta_net, "ssm_scan": ssm_scan,
 }  # fmt: skip

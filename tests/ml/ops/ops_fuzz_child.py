@@ -45,6 +45,10 @@ class MismatchError(Exception):
     """The engine and numpy disagree."""
 
 
+WRITING = ("copy", "set_rows", "causal_conv", "gated_delta_net", "ssm_scan")
+"""Operations that write into an operand."""
+
+
 class Fuzz:
     """The state of one run."""
 
@@ -160,7 +164,7 @@ class Fuzz:
             env.doomed = True
             return None
         expected.wild = expected.wild or any(v.wild for v in operands)
-        env.tainted = env.tainted or (hostile and call.name in ("copy", "set_rows"))
+        env.tainted = env.tainted or (hostile and call.name in WRITING)
         shape = tuple(expected.array.shape[::-1])
         if (*tensor.shape, 1, 1, 1)[:4] != shape or tensor.dtype != expected.dtype:
             raise MismatchError(f"{call} has type {tensor.dtype}{tensor.shape}, expected {expected.dtype}{shape}")

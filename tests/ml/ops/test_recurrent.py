@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from ollama_engine.ml.device.placement import BackendParams
 from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.storage import Storage
+from ollama_engine.ml.graph.tensor import Tensor
 from tests.ml.ops import reference as ref
 
 Floats = NDArray[np.float32]
@@ -24,34 +25,118 @@ SLOTS = 5
 NONE = SLOTS
 
 
-class Convolution:
-    """An operation with its weights and its states, which are noise at first."""
+class Operation:
+    """An operation with random weights and with states, which are noise at first. `width`: numbers of a row of it."""
 
-    def __init__(self, backend: Backend, channels: int, taps: int) -> None:
-        rng = np.random.default_rng([channels, taps])
-        self.channels, self.taps = channels, taps
-        self.weight = rng.standard_normal((channels, taps)).astype(np.float32)
-        self.noise = rng.standard_normal((SLOTS, channels * (taps - 1))).astype(np.float32)
+    width: int
+    state_size: int
+
+    def __init__(self, backend: Backend) -> None:
+        self.noise = _noise(SLOTS, self.state_size)
         self._backend = backend
         self._storage = Storage(backend, 1)
-        self.states = self._storage.add("states", "f32", (channels * (taps - 1), SLOTS))
+        self.states = self._storage.add("states", "f32", (self.state_size, SLOTS))
         self._storage.allocate(0)
         self.states.set(self.noise)
 
-    def run(self, x: Floats, segments: Sequence[Segment], *, stored: bool = True) -> Floats:
-        rows, bounds, slots = laid_out(segments)
+    def inputs(self, n: int, seed: int = 0) -> list[Floats]:
+        """The operands of n rows, [n, ...] each."""
+        raise NotImplementedError
+
+    def node(self, ctx: Context, rows: Sequence[Tensor], table: Sequence[Tensor], states: Tensor | None) -> Tensor:
+        raise NotImplementedError
+
+    def expected(self, rows: Sequence[Any], segments: Any, states: Any) -> Any:
+        """In numpy with float64; changes `states`."""
+        raise NotImplementedError
+
+    def run(self, rows: Sequence[Floats], segments: Sequence[Segment], *, stored: bool = True) -> Floats:
+        table = laid_out(segments)
         with Context(self._backend) as ctx:
-            inputs = ctx.from_floats(x)
-            weight = ctx.from_floats(self.weight)
-            table = [ctx.input("i32", array.shape[::-1]) for array in (rows, bounds, slots)]
-            out = ops.causal_conv(inputs, weight, *table, self.states if stored else None)
+            given = [ctx.input("i32", array.shape[::-1]) for array in table]
+            out = self.node(ctx, [ctx.from_floats(part) for part in rows], given, self.states if stored else None)
             ctx.forward(out)
             ctx.alloc()
-            for tensor, array in zip(table, (rows, bounds, slots), strict=True):
+            for tensor, array in zip(given, table, strict=True):
                 tensor.set(array)
             ctx.compute()
-            found: Floats = out.numpy().reshape(x.shape)
+            found: Floats = out.numpy().reshape(len(rows[0]), self.width)
             return found
+
+
+class Convolution(Operation):
+    def __init__(self, backend: Backend, channels: int, taps: int) -> None:
+        self.width, self.state_size = channels, channels * (taps - 1)
+        self.weight = _noise(channels, taps)
+        super().__init__(backend)
+
+    def inputs(self, n: int, seed: int = 0) -> list[Floats]:
+        return [_noise(n, self.width, seed)]
+
+    def node(self, ctx: Context, rows: Sequence[Tensor], table: Sequence[Tensor], states: Tensor | None) -> Tensor:
+        return ops.causal_conv(*rows, ctx.from_floats(self.weight), *table, states)
+
+    def expected(self, rows: Sequence[Any], segments: Any, states: Any) -> Any:
+        return ref.causal_conv(rows[0], self.weight.T.astype(np.float64), *segments, states)
+
+
+class DeltaNet(Operation):
+    def __init__(self, backend: Backend, dk: int, key_heads: int, dv: int, heads: int, *, grouped: bool) -> None:
+        self.width, self.state_size = dv * heads, dk * dv * heads
+        self._sizes, self._grouped = (dk, key_heads, dv, heads), grouped
+        super().__init__(backend)
+
+    def inputs(self, n: int, seed: int = 0) -> list[Floats]:
+        dk, key_heads, dv, heads = self._sizes
+        q, k = (_noise(n, key_heads * dk, seed + at).reshape(n, key_heads, dk) / dk**0.5 for at in (1, 2))
+        v = _noise(n, self.width, seed + 3).reshape(n, heads, dv)
+        return [q, k, v, -np.abs(_noise(n, heads, seed + 4)), 1 / (1 + np.exp(_noise(n, heads, seed + 5)))]
+
+    def node(self, ctx: Context, rows: Sequence[Tensor], table: Sequence[Tensor], states: Tensor | None) -> Tensor:
+        q, k, v, g, beta = rows
+        return ops.gated_delta_net(q, k, v, g, beta, *table, states, grouped=self._grouped)
+
+    def expected(self, rows: Sequence[Any], segments: Any, states: Any) -> Any:
+        q, k, v, g, beta = rows
+        return ref.gated_delta_net(q, k, v, g, beta, segments, states, grouped=self._grouped)
+
+
+class Scan(Operation):
+    def __init__(self, backend: Backend, d_state: int, groups: int, dim: int, heads: int) -> None:
+        self.width, self.state_size = dim * heads, d_state * dim * heads
+        self._sizes = (d_state, groups, dim, heads)
+        self.a = -np.abs(_noise(1, heads)[0])
+        super().__init__(backend)
+
+    def inputs(self, n: int, seed: int = 0) -> list[Floats]:
+        d_state, groups, dim, heads = self._sizes
+        x = _noise(n, self.width, seed + 1).reshape(n, heads, dim)
+        b, c = (_noise(n, groups * d_state, seed + at).reshape(n, groups, d_state) for at in (2, 3))
+        return [x, np.abs(_noise(n, heads, seed + 4)), b, c]
+
+    def node(self, ctx: Context, rows: Sequence[Tensor], table: Sequence[Tensor], states: Tensor | None) -> Tensor:
+        x, dt, b, c = rows
+        return ops.ssm_scan(x, dt, ctx.from_floats(self.a), b, c, *table, states)
+
+    def expected(self, rows: Sequence[Any], segments: Any, states: Any) -> Any:
+        x, dt, b, c = rows
+        return ref.ssm_scan(x, dt, self.a.astype(np.float64), b, c, segments, states)
+
+
+OPERATIONS: dict[str, Callable[[Backend], Operation]] = {
+    "conv-1": lambda b: Convolution(b, 1, 2),
+    "conv-63": lambda b: Convolution(b, 63, 3),
+    "conv-64": lambda b: Convolution(b, 64, 4),
+    "conv-200": lambda b: Convolution(b, 200, 3),
+    "delta-16": lambda b: DeltaNet(b, 16, 1, 1, 1, grouped=False),
+    "delta-48-tiled": lambda b: DeltaNet(b, 48, 2, 24, 6, grouped=False),
+    "delta-48-grouped": lambda b: DeltaNet(b, 48, 2, 24, 6, grouped=True),
+    "delta-128": lambda b: DeltaNet(b, 128, 2, 128, 2, grouped=False),
+    "ssm-16": lambda b: Scan(b, 16, 1, 1, 1),
+    "ssm-32": lambda b: Scan(b, 32, 2, 20, 6),
+    "ssm-128": lambda b: Scan(b, 128, 1, 64, 3),
+}
+each_operation = pytest.mark.parametrize("name", OPERATIONS)
 
 
 def laid_out(segments: Sequence[Segment]) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
@@ -62,83 +147,97 @@ def laid_out(segments: Sequence[Segment]) -> tuple[NDArray[np.int32], NDArray[np
     return np.array(rows, np.int32), np.array(bounds, np.int32), np.array(slots, np.int32)
 
 
-def noise(n: int, channels: int) -> Floats:
-    return np.random.default_rng([n, channels]).standard_normal((n, channels)).astype(np.float32)
+def _noise(n: int, width: int, seed: int = 0) -> Floats:
+    return np.random.default_rng([n, width, seed]).standard_normal((n, width)).astype(np.float32)
 
 
-SHAPES = [(1, 2), (63, 3), (64, 4), (200, 3)]
-
-
-@pytest.mark.parametrize(("channels", "taps"), SHAPES)
-def test_several_sequences_in_one_batch(backend: Backend, channels: int, taps: int) -> None:
+@each_operation
+def test_several_sequences_in_one_batch(backend: Backend, name: str) -> None:
     """Rows in any order; a new sequence, one that goes on, one of a single row, one whose state is kept twice."""
-    conv, x = Convolution(backend, channels, taps), noise(11, channels)
+    operation = OPERATIONS[name](backend)
+    rows = operation.inputs(11)
     segments: list[Segment] = [([3, 0, 8], NONE, 0), ([1], 1, NONE), ([2, 4], NONE, 2), ([5, 6, 7, 9, 10], 2, 3)]
-    states = conv.noise.astype(np.float64)
-    expected = ref.causal_conv(x.astype(np.float64), conv.weight.T.astype(np.float64), *laid_out(segments), states)
-    np.testing.assert_allclose(conv.run(x, segments), expected, atol=1e-5)
-    np.testing.assert_allclose(conv.states.numpy(), states, atol=1e-6)
-    assert (conv.states.numpy()[[1, 4]] == conv.noise[[1, 4]]).all(), "what is read or free stays as it is"
+    states = operation.noise.astype(np.float64)
+    expected = operation.expected([part.astype(np.float64) for part in rows], laid_out(segments), states)
+    found = operation.run(rows, segments)
+    np.testing.assert_allclose(found, expected.reshape(found.shape), atol=1e-5 * (1 + np.abs(expected).max()))
+    np.testing.assert_allclose(operation.states.numpy(), states, atol=1e-5 * (1 + np.abs(states).max()))
+    untouched = operation.states.numpy()[[1, 4]] == operation.noise[[1, 4]]
+    assert untouched.all(), "what is read or free stays as it is"
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize(("channels", "taps"), SHAPES)
-def test_any_cut_gives_the_same_bits(channels: int, taps: int, threads: int) -> None:
-    """In several batches, in segments of one, and beside another sequence."""
-    x = noise(9, channels)
+@each_operation
+def test_any_cut_gives_the_same_bits(name: str, threads: int) -> None:
+    """In several batches, in several segments, and beside another sequence."""
     with Backend(BackendParams(threads=threads, gpu_layers=0)) as backend:
-        conv = Convolution(backend, channels, taps)
-        whole = conv.run(x, [(list(range(9)), NONE, 0)])
-        left = conv.states.numpy()[0]
+        operation = OPERATIONS[name](backend)
+        x, other = operation.inputs(9), operation.inputs(2, seed=7)
+        whole = operation.run(x, [(list(range(9)), NONE, 0)])
+        left = operation.states.numpy()[0]
         for cut in range(1, 9):
-            both = [conv.run(x[:cut], [(list(range(cut)), NONE, 1)]), conv.run(x[cut:], [(list(range(9 - cut)), 1, 2)])]
-            assert np.concatenate(both).tobytes() == whole.tobytes(), cut
-            assert conv.states.numpy()[2].tobytes() == left.tobytes(), cut
+            first = operation.run([part[:cut] for part in x], [(list(range(cut)), NONE, 1)])
+            second = operation.run([part[cut:] for part in x], [(list(range(9 - cut)), 1, 2)])
+            assert np.concatenate((first, second)).tobytes() == whole.tobytes(), cut
+            assert operation.states.numpy()[2].tobytes() == left.tobytes(), cut
             segments: list[Segment] = [(list(range(cut)), NONE, 1), (list(range(cut, 9)), 1, 2), ([9, 10], 4, 3)]
-            found = conv.run(np.concatenate((x, noise(2, channels))), segments)
+            found = operation.run([np.concatenate(pair) for pair in zip(x, other, strict=True)], segments)
             assert found[:9].tobytes() == whole.tobytes(), cut
-            assert conv.states.numpy()[2].tobytes() == left.tobytes(), cut
+            assert operation.states.numpy()[2].tobytes() == left.tobytes(), cut
 
 
-def test_without_states_every_segment_begins_anew(backend: Backend) -> None:
-    conv, x = Convolution(backend, 70, 3), noise(6, 70)
-    both = conv.run(x, [([0, 1, 2], 0, 0), ([3, 4, 5], 0, 0), ([], 0, 0)], stored=False)
-    assert (conv.states.numpy() == conv.noise).all()
+@each_operation
+def test_without_states_every_segment_begins_anew(backend: Backend, name: str) -> None:
+    operation = OPERATIONS[name](backend)
+    x = operation.inputs(6)
+    both = operation.run(x, [([0, 1, 2], 0, 0), ([3, 4, 5], 0, 0), ([], 0, 0)], stored=False)
+    assert (operation.states.numpy() == operation.noise).all()
     for begin in (0, 3):
-        alone = conv.run(x[begin : begin + 3], [([0, 1, 2], NONE, NONE)])
+        alone = operation.run([part[begin : begin + 3] for part in x], [([0, 1, 2], NONE, NONE)])
         assert both[begin : begin + 3].tobytes() == alone.tobytes()
 
 
-def _call(ctx: Context, **other: Any) -> None:
-    shapes: dict[str, tuple[int, ...]] = {
-        "x": (8, 4),
-        "weight": (3, 8),
-        "rows": (4,),
-        "bounds": (2, 2),
-        "slots": (2, 2),
-        "states": (16, 3),
-    }
-    kinds = {name: "i32" if name in ("rows", "bounds", "slots") else "f32" for name in shapes}
-    made = {name: ctx.zeros(*other.get(name, (kinds[name], shape))) for name, shape in shapes.items()}
-    ops.causal_conv(*made.values())
+SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
+    "causal_conv": {"x": (8, 4), "weight": (3, 8)},
+    "gated_delta_net": {"q": (16, 2, 4), "k": (16, 2, 4), "v": (5, 4, 4), "g": (4, 4), "beta": (4, 4)},
+    "ssm_scan": {"x": (5, 4, 4), "dt": (4, 4), "a": (4,), "b": (16, 2, 4), "c": (16, 2, 4)},
+}
+STATES = {"causal_conv": 16, "gated_delta_net": 320, "ssm_scan": 320}
 
 
-REFUSALS: list[tuple[dict[str, Any], str]] = [
-    ({"x": ("f16", (8, 4))}, "x is f32"),
-    ({"weight": ("f32", (3, 7))}, r"the weight is f32 \[3, 8\]"),
-    ({"weight": ("f32", (17, 8))}, "up to 16 taps"),
-    ({"states": ("f32", (15, 3))}, r"states is f32 \[16, slots\]"),
-    ({"rows": ("i32", (3,))}, r"rows are i32 \[4\]"),
-    ({"slots": ("i32", (2, 3))}, "bounds and slots i32"),
-    ({"bounds": ("f32", (2, 2))}, "bounds and slots i32"),
+def _call(ctx: Context, name: str, other: dict[str, tuple[str, tuple[int, ...]]]) -> None:
+    shapes = {**SHAPES[name], "rows": (4,), "bounds": (2, 2), "slots": (2, 2), "states": (STATES[name], 3)}
+    kinds = {part: "i32" if part in ("rows", "bounds", "slots") else "f32" for part in shapes}
+    getattr(ops, name)(*(ctx.zeros(*other.get(part, (kinds[part], shape))) for part, shape in shapes.items()))
+
+
+REFUSALS: list[tuple[str, dict[str, Any], str]] = [
+    ("causal_conv", {"x": ("f16", (8, 4))}, "x is f32"),
+    ("causal_conv", {"weight": ("f32", (3, 7))}, r"the weight is f32 \[3, 8\]"),
+    ("causal_conv", {"weight": ("f32", (17, 8))}, "up to 16 taps"),
+    ("causal_conv", {"states": ("f32", (15, 3))}, r"states is f32 \[16, slots\]"),
+    ("causal_conv", {"rows": ("i32", (3,))}, r"rows are i32 \[4\]"),
+    ("causal_conv", {"slots": ("i32", (2, 3))}, "bounds and slots i32"),
+    ("causal_conv", {"bounds": ("f32", (2, 2))}, "bounds and slots i32"),
+    ("gated_delta_net", {"q": ("f32", (16, 1, 4))}, r"q is f32 \[16, 2, 4\]"),
+    ("gated_delta_net", {"q": ("f32", (8, 2, 4)), "k": ("f32", (8, 2, 4))}, "multiple of 16 numbers, up to 256"),
+    ("gated_delta_net", {"q": ("f32", (16, 3, 4)), "k": ("f32", (16, 3, 4))}, "4 heads cannot share 3"),
+    ("gated_delta_net", {"g": ("f32", (4, 3))}, r"g is f32 \[4, 4\]"),
+    ("gated_delta_net", {"beta": ("f16", (4, 4))}, "beta is f32"),
+    ("gated_delta_net", {"states": ("f32", (319, 3))}, r"states is f32 \[320, slots\]"),
+    ("ssm_scan", {"dt": ("f32", (3, 4))}, r"dt is f32 \[4, 4\]"),
+    ("ssm_scan", {"a": ("f32", (3,))}, "a number for each of 4 heads"),
+    ("ssm_scan", {"c": ("f32", (16, 1, 4))}, r"c is f32 \[16, 2, 4\]"),
+    ("ssm_scan", {"b": ("f32", (272, 2, 4)), "c": ("f32", (272, 2, 4))}, "up to 256"),
+    ("ssm_scan", {"rows": ("i32", (3,))}, r"rows are i32 \[4\]"),
 ]
 
 
-@pytest.mark.parametrize(("other", "message"), REFUSALS, ids=[str(r[0]) for r in REFUSALS])
-def test_refusals(ctx: Context, other: dict[str, Any], message: str) -> None:
-    _call(ctx)
+@pytest.mark.parametrize(("name", "other", "message"), REFUSALS, ids=[f"{r[0]}-{r[1]}" for r in REFUSALS])
+def test_refusals(ctx: Context, name: str, other: dict[str, Any], message: str) -> None:
+    _call(ctx, name, {})
     with pytest.raises(ShapeError, match=message):
-        _call(ctx, **other)
+        _call(ctx, name, other)
 
 
 @pytest.mark.parametrize("wrong", [{"rows": 4}, {"bounds": 5}, {"slots": SLOTS + 1}, {"slots": -1}], ids=str)
@@ -148,7 +247,7 @@ def test_numbers_out_of_range_are_refused_before_anything_is_computed(backend: B
         names = {"rows": (4,), "bounds": (2, 1), "slots": (2, 1)}
         values = [np.full(shape[::-1], wrong.get(name, 0), np.int32) for name, shape in names.items()]
         out = ops.causal_conv(
-            ctx.from_floats(noise(4, 8)), ctx.from_floats(conv.weight), *map(ctx.from_ints, values), conv.states
+            ctx.from_floats(_noise(4, 8)), ctx.from_floats(conv.weight), *map(ctx.from_ints, values), conv.states
         )
         ctx.forward(out)
         with pytest.raises(ShapeError, match="row numbers are 0 to"):

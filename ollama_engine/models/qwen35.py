@@ -1,0 +1,151 @@
+"""Qwen3.5 and Qwen3-Next: `general.architecture` = qwen35, qwen35moe or qwen3next. Text only.
+
+Three of four blocks have a gated delta net in place of attention; attention has a gate and rotates a part of each head.
+Source: Qwen team 2025 and 2026.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ollama_engine import nn
+from ollama_engine.ml import ops
+from ollama_engine.ml.gguf.metadata import Metadata
+from ollama_engine.ml.graph.tensor import Tensor
+from ollama_engine.models.attention import LayerStep, heads
+from ollama_engine.models.decoder import Decoder, PreNormLayer
+from ollama_engine.models.delta_net import DeltaNet, DeltaNetOptions, read_delta_net, read_linear_layers
+from ollama_engine.models.options import Options, extended, read_common, read_experts
+from ollama_engine.models.qwen3 import NormedAttention
+from ollama_engine.models.qwen_moe import SharedMLP, SparseMLP
+
+
+class GatedAttention(NormedAttention):
+    """The result of each head is multiplied by a sigmoid, whose argument lies behind the head's query."""
+
+    q = nn.Linear("attn_q", "n_embd", "q_size_twice")
+
+    def forward(self, x: Tensor, step: LayerStep, o: Options) -> Tensor:
+        both = heads(self.q(x), 2 * o.head_dim)
+        query, gate = (
+            ops.cont(ops.view(both, (o.head_dim, o.n_head, x.dim(1)), (both.stride(1), both.stride(2)), at))
+            for at in (0, o.head_dim * both.stride(0))
+        )
+        key = self.k_norm(heads(self.k(x), o.head_dim), o.norm_eps)
+        step.cache.put(step.rotate(key), heads(self.v(x), o.head_dim))
+        y = nn.attention(step.rotate(self.q_norm(query, o.norm_eps)), step.cache, o.attention_scale)
+        return self.output(y * ops.unary(ops.reshape(gate, o.q_size, x.dim(1)), "sigmoid"))
+
+
+class Qwen35DeltaNet(DeltaNet):
+    beta = nn.Linear("ssm_beta", "n_embd", "n_value_heads")
+    alpha = nn.Linear("ssm_alpha", "n_embd", "n_value_heads")
+
+    def strengths(self, x: Tensor, o: DeltaNetOptions) -> tuple[Tensor, Tensor]:
+        return self.beta(x), self.alpha(x)
+
+
+class Qwen3NextDeltaNet(DeltaNet):
+    both = nn.Linear("ssm_ba", "n_embd", "n_value_heads_twice")
+
+    def strengths(self, x: Tensor, o: DeltaNetOptions) -> tuple[Tensor, Tensor]:
+        """The projection has both numbers of all heads that share a head of keys, one after the other."""
+        share, n = o.n_value_heads // o.n_key_heads, x.dim(1)
+        rows = heads(self.both(x), 2 * share)
+        beta, alpha = (
+            ops.cont(ops.view(rows, (share, o.n_key_heads, n), (rows.stride(1), rows.stride(2)), at * rows.stride(0)))
+            for at in (0, share)
+        )
+        return ops.reshape(beta, o.n_value_heads, n), ops.reshape(alpha, o.n_value_heads, n)
+
+
+class AttentionLayer(PreNormLayer):
+    attention = nn.Part(GatedAttention)
+    ffn_norm = nn.RMSNorm("post_attention_norm", "n_embd")
+
+
+class LinearLayer(AttentionLayer):
+    attention = nn.Part(Qwen35DeltaNet)
+
+
+class Experts(nn.Module):
+    """A mixture of experts, and one that all tokens share."""
+
+    sparse = nn.Part(SparseMLP)
+    shared = nn.Part(SharedMLP)
+
+    def forward(self, x: Tensor, o: Options) -> Tensor:
+        """x [n_embd, n] -> [n_embd, n]."""
+        return self.sparse.forward(x, o) + self.shared.forward(x)
+
+
+class SparseAttentionLayer(AttentionLayer):
+    mlp = nn.Part(Experts)
+
+    def feed_forward(self, x: Tensor, o: Options) -> Tensor:
+        out: Tensor = self.mlp.forward(x, o)
+        return out
+
+
+class SparseLinearLayer(SparseAttentionLayer):
+    attention = nn.Part(Qwen35DeltaNet)
+
+
+class Qwen3NextLinearLayer(SparseAttentionLayer):
+    attention = nn.Part(Qwen3NextDeltaNet)
+
+
+def _attends(scope: nn.Scope) -> bool:
+    """Whether a block has attention. Its number is in the scope's prefix, `blk.3.`."""
+    return bool(scope.options.attends[int(scope.prefix.split(".")[1])])
+
+
+class Qwen35(Decoder):
+    architecture = "qwen35"
+    options: DeltaNetOptions
+
+    layers: nn.Blocks[AttentionLayer] = nn.Blocks(
+        lambda scope: (AttentionLayer if _attends(scope) else LinearLayer)(scope), "n_layer"
+    )
+
+    @staticmethod
+    def read_options(metadata: Metadata, n_vocab: int) -> DeltaNetOptions:
+        return _read(metadata, n_vocab, grouped=False)
+
+    def layer_state(self, layer: int) -> tuple[tuple[int, ...], ...]:
+        return () if self.options.attends[layer] else self.options.state
+
+
+class Qwen35Moe(Qwen35):
+    architecture = "qwen35moe"
+
+    layers: nn.Blocks[AttentionLayer] = nn.Blocks(
+        lambda scope: (SparseAttentionLayer if _attends(scope) else SparseLinearLayer)(scope), "n_layer"
+    )
+
+    @staticmethod
+    def read_options(metadata: Metadata, n_vocab: int) -> DeltaNetOptions:
+        return _read_sparse(metadata, n_vocab, grouped=False)
+
+
+class Qwen3Next(Qwen35):
+    architecture = "qwen3next"
+
+    layers: nn.Blocks[AttentionLayer] = nn.Blocks(
+        lambda scope: (SparseAttentionLayer if _attends(scope) else Qwen3NextLinearLayer)(scope), "n_layer"
+    )
+
+    @staticmethod
+    def read_options(metadata: Metadata, n_vocab: int) -> DeltaNetOptions:
+        return _read_sparse(metadata, n_vocab, grouped=True)
+
+
+def _read(metadata: Metadata, n_vocab: int, *, grouped: bool) -> DeltaNetOptions:
+    o = extended(read_common(metadata, n_vocab), DeltaNetOptions, **read_delta_net(metadata, grouped=grouped))
+    return replace(o, attends=read_linear_layers(metadata, o))
+
+
+def _read_sparse(metadata: Metadata, n_vocab: int, *, grouped: bool) -> DeltaNetOptions:
+    o = replace(_read(metadata, n_vocab, grouped=grouped), **read_experts(metadata))
+    shared = metadata.u32("expert_shared_feed_forward_length", o.n_ff_exp)
+    return replace(o, n_ff_shexp=shared, normalize_experts=metadata.bool("norm_top_k_prob", True))
