@@ -16,6 +16,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 #define TILE 8 /* rows of activations at a time: their sums, and 8 vectors of codes */
+#define WIDE_TILE 16 /* the same for blocks of 32, whose sums are in memory anyway */
 
 /* LANES blocks of weights: the block in lane 4 * i + j is at + j * near + i * far. */
 typedef struct window {

@@ -87,7 +87,7 @@ static void oe_multiply_panels(const oe_sb_product *p, const panel_block *panels
 }
 
 static void oe_unpack(const oe_sb_product *p, int64_t from, panel_block *panel) {
-    window w = {p->weights + (size_t)from * p->row_bytes, p->row_bytes, 4 * p->row_bytes, NULL};
+    window w = {p->weights + (size_t)from * p->row_bytes, p->row_bytes, 4 * p->row_bytes, NULL, false};
     for (int64_t b = 0; b < p->blocks; b++, w.at += BLOCK_BYTES) {
         unpack_block(w, panel + b);
         end_unpacking(panel + b);

@@ -9,6 +9,8 @@
 
 /* -- several rows of activations, in tiles of equal size ----------------------------------------------------------- */
 
+enum { MOST_ROWS = sizeof(act_block) == sizeof(oe_act32) ? WIDE_TILE : TILE };
+
 INLINE floats total(floats s0, floats s1, floats s2, floats s3) {
     return floats_add(floats_add(s0, s1), floats_add(s2, s3));
 }
@@ -19,7 +21,7 @@ INLINE void multiply_tile(const int n_tile, const oe_sb_product *p, int64_t row,
     const size_t group = (size_t)from * p->row_bytes;
     const act_block *act = (const act_block *)p->acts + row * OE_QUAD;
     window w = {p->weights + group, p->row_bytes, 4 * p->row_bytes, NULL, false};
-    floats out[OE_QUAD][TILE];
+    floats out[OE_QUAD][MOST_ROWS];
     memset(out, 0, sizeof out);
     for (int64_t b = 0; b < p->blocks; b++, w.at += BLOCK_BYTES) {
         if (row == 0) {
@@ -46,6 +48,11 @@ static void oe_multiply_any_tile(int64_t n, const oe_sb_product *p, int64_t row,
     }
 }
 
+/* So that a weight is unpacked once for them, and none of 9 to 16 rows takes longer than one of 8. */
+static void oe_multiply_wide_tile(int n, const oe_sb_product *p, int64_t row, int64_t from, int skip) {
+    multiply_tile(n, p, row, from, skip);
+}
+
 #ifdef PANELS
 #include "kernels/small_batch/panel_product.h"
 #endif
@@ -60,9 +67,13 @@ static void oe_multiply(const oe_sb_product *p, int64_t first, int64_t last) {
     for (; first < last; first += LANES) {
         const int64_t from = first + LANES <= p->m ? first : p->m - LANES;
         for (int64_t row = 0, left = p->rows; left > 0;) {
-            const int64_t tiles = (left + TILE - 1) / TILE;
+            const int64_t tiles = (left + MOST_ROWS - 1) / MOST_ROWS;
             const int64_t n = (left + tiles - 1) / tiles;
-            oe_multiply_any_tile(n, p, row, from, (int)(first - from));
+            if (MOST_ROWS > TILE && n > TILE) {
+                oe_multiply_wide_tile((int)n, p, row, from, (int)(first - from));
+            } else {
+                oe_multiply_any_tile(n, p, row, from, (int)(first - from));
+            }
             row += n;
             left -= n;
         }
