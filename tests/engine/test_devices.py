@@ -220,7 +220,7 @@ def test_a_tower_on_the_cpu(
     for there in (True, False):
         if not there:
             monkeypatch.setattr(
-                "ollama_engine.ml.device.placement_planner._Filling.place_vision", lambda self, order: self.cpu
+                "ollama_engine.ml.device.placement_planner._Filling.place_vision", lambda self, order, main: self.cpu
             )
         with Engine(path, **options) as engine:
             found.append(act.do(engine, tmp_path))
