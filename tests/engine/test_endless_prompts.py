@@ -49,10 +49,12 @@ def longest(engine: Engine) -> int:
 def test_the_longest_text_that_may_fit_is_counted(engine: Engine) -> None:
     """One character more is refused for its characters, with the same class of error."""
     most = NUM_CTX * longest(engine)
+    before = engine.metrics.requests["rejected"]
     with pytest.raises(ContextOverflowError, match=r"the prompt has \d+ tokens, but num_ctx is 64"):
         engine.generate("x" * most)
     with pytest.raises(ContextOverflowError, match=f"the prompt has {most + 1} characters, and so more than 64 tokens"):
         engine.generate("x" * (most + 1))
+    assert engine.metrics.requests["rejected"] == before + 2
 
 
 @pytest.mark.parametrize(("call", "message"), [

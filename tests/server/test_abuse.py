@@ -68,7 +68,7 @@ def test_ten_megabytes(demo_server: str, kind: str) -> None:
     text = "One day a fox ran. " * (TEN_MEGABYTES // 19)
     body: dict[str, Any] = {
         "prompt": {"prompt": text, "truncate": False},
-        "messages": {"messages": [{"role": "user", "content": "hello there " * 40}] * (TEN_MEGABYTES // 520)},
+        "messages": {"messages": [{"role": "user", "content": "hello there " * 100}] * (TEN_MEGABYTES // 1240)},
         "context": {"prompt": "x", "context": [12345678] * 250_000},
     }[kind] | {"model": "demo", "stream": False, "options": SHORT}
     with others_are_answered(demo_server, within=30):

@@ -19,11 +19,18 @@ from ollama_engine.server import json_bodies, json_reading
 from ollama_engine.server.json_reading import AT_ONCE, DEEPEST, MOST_VALUES, read_json
 from ollama_engine.server.large_answers import MOST_TEXTS, large_response
 from ollama_engine.server.openai.schemas import MOST_BIASES
+from ollama_engine.server.requests.schemas import MOST_MESSAGES
 from tests.server.ollama.asking import post
 from tests.support.waiting import join
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
 VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner))
+
+
+CONVERSATIONS = {
+    "/api/chat": "messages", "/v1/chat/completions": "messages", "/v1/messages": "messages",
+    "/apply-template": "messages", "/v1/responses": "input",
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -100,6 +107,8 @@ def test_a_large_body_is_read_beside_the_event_loop(demo_server: str, monkeypatc
     ("/rerank", {"query": "x", "documents": ["x"] * (MOST_TEXTS + 1)}, f"documents: one request has {MOST_TEXTS} "),
     ("/v1/completions", {"prompt": "x", "logit_bias": {str(token): 1 for token in range(MOST_BIASES + 1)}},
      f"logit_bias: it has {MOST_BIASES} tokens at most, got {MOST_BIASES + 1}"),
+    *((path, {name: [{"role": "user", "content": "x"}] * (MOST_MESSAGES + 1), "max_tokens": 1}, f" {MOST_MESSAGES} ")
+      for path, name in CONVERSATIONS.items()),
     ("/api/show", {"a": [[]] * MOST_VALUES}, f"the JSON has more than {MOST_VALUES} values"),
 ])  # fmt: skip
 def test_how_much_one_request_may_have(demo_server: str, path: str, body: dict[str, Any], message: str) -> None:

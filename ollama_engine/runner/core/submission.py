@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from ollama_engine.errors import ConfigError
+from ollama_engine.errors import ConfigError, ContextOverflowError
 from ollama_engine.runner.core.engine_thread import EngineThread
 from ollama_engine.runner.core.fork_options import NOTHING_YET, Answered, fork_options
 from ollama_engine.runner.core.input_processor import prompt_inputs
@@ -61,9 +63,10 @@ class Submission:
         """
         self.thread.check_open()
         checkpoint = None if preparing is None else preparing.check
-        return prompt_inputs(
-            self.loaded, prompt, add_special=add_special, several=several, checkpoint=checkpoint, room=room
-        )
+        with self._counting_refusals():
+            return prompt_inputs(
+                self.loaded, prompt, add_special=add_special, several=several, checkpoint=checkpoint, room=room
+            )
 
     def make(
         self, inputs: Inputs, params: SamplingParams, options: RequestOptions, channel: RequestChannel, *,
@@ -74,13 +77,23 @@ class Submission:
 
         `answered`: the end of `inputs` that its answer begins with.
         """
-        made = new_generation(
-            self.loaded, inputs, params, options, channel, follows=follows, pinned=pinned, show_special=show_special,
-            constraint=self._constraint(options, answered),
-        )  # fmt: skip
+        with self._counting_refusals():
+            made = new_generation(
+                self.loaded, inputs, params, options, channel, follows=follows, pinned=pinned,
+                show_special=show_special, constraint=self._constraint(options, answered),
+            )  # fmt: skip
         if preparing is not None:
             preparing.mark(made)
         return made
+
+    @contextmanager
+    def _counting_refusals(self) -> Iterator[None]:
+        """Prompts that are too long never come to the engine's thread, which counts all others."""
+        try:
+            yield
+        except ContextOverflowError:
+            self.thread.monitor.metrics.ended("generation", "rejected")
+            raise
 
     def _constraint(self, options: RequestOptions, answered: Answered) -> Constraint | None:
         """The constraint of an answer, of which `answered` has come."""

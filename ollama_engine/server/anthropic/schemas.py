@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from ollama_engine.server.requests.schemas import MOST_MESSAGES
+
 __all__ = ["CountRequest", "MessagesRequest"]
 
 
@@ -64,7 +66,7 @@ class CountRequest(Schema):
     """POST /v1/messages/count_tokens."""
 
     model: str
-    messages: list[InputMessage] = Field(min_length=1)
+    messages: list[InputMessage] = Field(min_length=1, max_length=MOST_MESSAGES)
     system: str | list[dict[str, Any]] | None = None
     tools: list[Tool] | None = None
     tool_choice: ToolChoice | None = None

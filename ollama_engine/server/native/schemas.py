@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from ollama_engine.server.requests.schemas import ChatMessage, Schema
+from ollama_engine.server.requests.schemas import MOST_MESSAGES, ChatMessage, Schema
 
 __all__ = ["DetokenizeRequest", "PriorityRequest", "RankRequest", "TemplateRequest", "TokenizeRequest"]
 
@@ -37,7 +37,7 @@ class DetokenizeRequest(NativeRequest):
 class TemplateRequest(NativeRequest):
     """POST /apply-template."""
 
-    messages: list[ChatMessage]
+    messages: list[ChatMessage] = Field(max_length=MOST_MESSAGES)
     tools: list[dict[str, Any]] | None = None
     add_generation_prompt: bool = Field(True, description="end with the beginning of an answer")
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="variables of the chat template")

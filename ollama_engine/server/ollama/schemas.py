@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from ollama_engine.server.requests.schemas import MOST_MESSAGES
+
 __all__ = ["ChatMessage", "ChatRequest", "EmbedRequest", "EmbeddingsRequest", "GenerateRequest", "TextRequest"]
 
 Think = bool | Literal["low", "medium", "high", "max"]
@@ -92,7 +94,7 @@ class ChatMessage(Body):
 class ChatRequest(TextRequest):
     """POST /api/chat."""
 
-    messages: list[ChatMessage] = Field(default_factory=list)
+    messages: list[ChatMessage] = Field(default_factory=list, max_length=MOST_MESSAGES)
     tools: list[dict[str, Any]] | None = Field(None, description="functions that the model may call")
 
 

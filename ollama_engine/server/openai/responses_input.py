@@ -10,7 +10,7 @@ from pydantic import Field
 from ollama_engine.server.errors import ApiError
 from ollama_engine.server.openai.schemas import JsonSchema, Reasoning, ResponseFormat, SamplingFields
 from ollama_engine.server.requests.messages import engine_messages, engine_tool_choice, engine_tools
-from ollama_engine.server.requests.schemas import Schema
+from ollama_engine.server.requests.schemas import MOST_MESSAGES, Schema
 
 __all__ = ["ResponseRequest", "chat_options", "input_messages"]
 
@@ -97,6 +97,8 @@ def _nested(tool: Mapping[str, Any]) -> dict[str, Any]:
 def input_messages(request: ResponseRequest) -> list[dict[str, Any]]:
     """The conversation. Raises ApiError for items that cannot be read here."""
     given = [{"role": "user", "content": request.input}] if isinstance(request.input, str) else request.input
+    if len(given) > MOST_MESSAGES:
+        raise ApiError(400, f"input: expected {MOST_MESSAGES} items at most, got {len(given)}", param="input")
     messages = list(_messages(given))
     if request.instructions:
         messages.insert(0, {"role": "system", "content": request.instructions})

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from ollama_engine.server.errors import ApiError
-from ollama_engine.server.requests.schemas import ChatMessage, Schema
+from ollama_engine.server.requests.schemas import MOST_MESSAGES, ChatMessage, Schema
 
 __all__ = ["ChatRequest", "CompletionRequest", "EmbeddingsRequest", "ResponseFormat", "SamplingFields", "StreamOptions"]
 
@@ -72,7 +72,7 @@ class ChatRequest(SamplingFields):
     """POST /v1/chat/completions."""
 
     model: str
-    messages: list[ChatMessage]
+    messages: list[ChatMessage] = Field(max_length=MOST_MESSAGES)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: int | None = Field(None, ge=1, le=128)
