@@ -35,6 +35,11 @@ foreach(file gguf.cpp ggml-backend-meta.cpp ggml-opt.cpp)
 endforeach()
 if(TARGET ggml-rpc)
   target_compile_options(ggml-rpc PRIVATE -O1)
+  # Its server takes connections that a worker's front hands to it.
+  target_sources(ggml-rpc PRIVATE "${CMAKE_SOURCE_DIR}/csrc/rpc/handed_connections.c")
+  foreach(call bind listen accept setsockopt)
+    target_compile_definitions(ggml-rpc PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${call}=oe_rpc_${call}>")
+  endforeach()
 endif()
 
 # Without version links (wheels store no symlinks) and under names of our own: the loader goes by these names, and

@@ -21,9 +21,8 @@ from ollama_engine.worker.weight_cache import CacheView, WeightCache
 
 __all__ = ["WorkerFront"]
 
-LOOPBACK = "127.0.0.1"
 START_SECONDS = 60.0
-"""How long a serving process may take until it listens."""
+"""How long a serving process may take until it takes connections."""
 QUICK_SECONDS = 10.0
 """After a process that ended by itself sooner than this, the next one is not started at once."""
 LOOK_SECONDS = 1.0
@@ -37,7 +36,7 @@ OUT_OF_RESOURCES = (OSError, RuntimeError, MemoryError)
 """Exceptions of Python when no descriptor, process, thread (a RuntimeError) or memory is left."""
 
 StartProcess = Callable[[int, "str | None"], "subprocess.Popen[bytes]"]
-"""Starts a process that serves at this port of loopback, and keeps weights in this folder."""
+"""Starts a process that serves the connections which come over this descriptor, and keeps weights in this folder."""
 
 
 class WorkerFront:
@@ -61,8 +60,8 @@ class WorkerFront:
         self._closed = False
 
     def begin(self) -> None:
-        """Start the first process. Raises DeviceError where it does not listen."""
-        self._started().wait_until_it_listens().close()
+        """Start the first process. Raises DeviceError where it takes no connections."""
+        self._started().connected().close()
 
     def serve(self) -> None:
         """Take connections, until an exception such as KeyboardInterrupt ends it."""
@@ -97,7 +96,7 @@ class WorkerFront:
         for serving in list(self._all):
             serving.end()
 
-    # -- processes: started on one thread, since Linux ends a process with the thread that started it ------------------
+    # -- processes -----------------------------------------------------------------------------------------------------
 
     def _keep_one(self) -> None:
         """Have a process ready for the first program. Not one more beside it: each takes memory of a GPU."""
@@ -161,7 +160,7 @@ class WorkerFront:
             with connection:
                 keep_alive(connection)  # or a machine that is gone would keep its memory here for ever
                 serving.peer = peer
-                with serving.wait_until_it_listens() as inside:
+                with serving.connected() as inside:
                     serving.refresh_cache()
                     left = _exchange(connection, inside, serving)
             # Whose process has hung up has crashed, or has been sent what is no command.
@@ -188,14 +187,17 @@ class WorkerFront:
 
 
 class _Serving:
-    """A process that serves one program after the other, at a port of loopback."""
+    """A process that serves one program after the other: each connection is handed to it, and it listens nowhere."""
 
     def __init__(self, start: StartProcess, cache: CacheView | None) -> None:
-        with socket.socket() as probe:
-            probe.bind((LOOPBACK, 0))
-            self._port = int(probe.getsockname()[1])
+        self._connections, its_end = socket.socketpair()
+        self._connections.settimeout(LOOK_SECONDS)
+        self._takes_connections = False
         self._cache = cache
-        self._process = start(self._port, None if cache is None else str(cache.path))
+        with contextlib.ExitStack() as undo, its_end:
+            undo.callback(self._connections.close)
+            self._process = start(its_end.fileno(), None if cache is None else str(cache.path))
+            undo.pop_all()
         self._began = time.monotonic()
         self.peer: str | None = None
         self.end_requested = False
@@ -229,18 +231,20 @@ class _Serving:
         if self._cache is not None:
             self._cache.keep()
 
-    def wait_until_it_listens(self) -> socket.socket:
+    def connected(self) -> socket.socket:
         """A connection to it. Raises DeviceError where it ends first, or takes too long."""
         end = time.monotonic() + START_SECONDS
-        while self.lives and time.monotonic() < end:
-            with contextlib.suppress(OSError):
-                inside = socket.create_connection((LOOPBACK, self._port), timeout=START_SECONDS)
-                if inside.getsockname() != inside.getpeername():
-                    inside.settimeout(None)
-                    return inside
-                inside.close()  # while nothing listens, TCP may connect a socket to itself, which takes the port
-            time.sleep(0.02)
-        what = "takes too long to start" if self.lives else "ended before it listened; the lines above say why"
+        while not self._takes_connections and self.lives and time.monotonic() < end:
+            with contextlib.suppress(TimeoutError):
+                if not self._connections.recv(1):
+                    break
+                self._takes_connections = True
+        if self._takes_connections:
+            inside, its_end = socket.socketpair()
+            with contextlib.suppress(OSError), its_end:  # where it has ended, `inside` has, too
+                socket.send_fds(self._connections, [b"1"], [its_end.fileno()])
+            return inside
+        what = "takes too long to start" if self.lives else "ended before it served; the lines above say why"
         raise DeviceError(f"the serving process {what}")
 
     def end(self) -> None:
@@ -250,6 +254,7 @@ class _Serving:
             self._process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may keep what was killed
             self._process.wait(LEAVE_SECONDS)
+        self._connections.close()
         if self._process.stdin is not None:
             self._process.stdin.close()
         if self._cache is not None:
@@ -258,9 +263,7 @@ class _Serving:
 
 def _exchange(client: socket.socket, inside: socket.socket, serving: _Serving) -> bool:
     """Pass on what both ends say, until both have ended, and the ends, too. Whether the client was the first to end."""
-    for end in (client, inside):
-        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
+    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     hung_up = threading.Event()
 
     def answers() -> None:

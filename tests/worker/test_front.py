@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import subprocess
 import sys
@@ -13,6 +14,9 @@ from typing import Any
 
 import pytest
 
+from ollama_engine.child_process import start_child
+from ollama_engine.ml.device.worker_address import WorkerAddress
+from ollama_engine.ml.workers.worker_client import WorkerClient
 from ollama_engine.worker import front
 from ollama_engine.worker.front import WorkerFront
 from ollama_engine.worker.weight_cache import WeightCache
@@ -21,9 +25,10 @@ from tests.support.waiting import ended, eventually, join
 PATIENCE = 50
 ECHO = """
 import socket, sys
-with socket.create_server(("127.0.0.1", int(sys.argv[1]))) as listener:
-    while True:
-        with listener.accept()[0] as connection:
+with socket.socket(fileno=int(sys.argv[1])) as front:
+    front.send(b"1")
+    while found := socket.recv_fds(front, 1, 1)[1]:
+        with socket.socket(fileno=found[0]) as connection:
             while data := connection.recv(1024):
                 connection.sendall(data)
 """
@@ -34,8 +39,9 @@ class FrontEndedError(Exception):
     """Ends a front."""
 
 
-def starts(port: int, folder: str | None) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-S", "-c", ECHO, str(port)], stdin=subprocess.PIPE)
+def starts(connections: int, folder: str | None) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-S", "-c", ECHO, str(connections)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[connections])
 
 
 @contextlib.contextmanager
@@ -84,10 +90,10 @@ def test_a_program_that_gets_no_process_is_told(error: Exception, tmp_path: Path
     """Its connection ends, rather than nothing being said on it, and nothing is left of the try."""
     left = [error, error]
 
-    def start(port: int, folder: str | None) -> subprocess.Popen[bytes]:
+    def start(connections: int, folder: str | None) -> subprocess.Popen[bytes]:
         if left:
             raise left.pop()
-        return starts(port, folder)
+        return starts(connections, folder)
 
     with served(start, WeightCache(tmp_path / "kept")) as (address, told):
         assert echo(address) == b""
@@ -157,9 +163,36 @@ def test_a_killed_process_that_a_driver_keeps(monkeypatch: pytest.MonkeyPatch) -
     process = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"], stdin=subprocess.PIPE)
     with process, socket.create_server(("127.0.0.1", 0)) as listener, monkeypatch.context() as patch:
         patch.setattr(process, "kill", lambda: None)
-        worker = WorkerFront(listener, lambda port, folder: process, lambda text: None, None)
+        worker = WorkerFront(listener, lambda connections, folder: process, lambda text: None, None)
         worker._started()
         assert ended(worker.close) is None
         assert process.poll() is None
         patch.undo()
         process.kill()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+def test_a_serving_process_listens_nowhere() -> None:
+    """Each connection is handed to it: a port of loopback would take whoever of the machine comes first."""
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def start(connections: int, folder: str | None) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "ollama_engine", "worker", "--device", "CPU", "-t", "1"]
+        processes.append(start_child([*command, "--child", str(connections)], descriptors=[connections]))
+        return processes[-1]
+
+    with served(start) as (address, told), WorkerClient(WorkerAddress(*address)) as client:
+        assert client.devices()
+        (process,) = processes
+        assert not listening(process.pid)
+        assert process.poll() is None
+    assert not told
+
+
+def listening(pid: int) -> list[str]:
+    """The addresses of TCP sockets of a process that listen."""
+    folder = f"/proc/{pid}/fd"
+    held = {os.readlink(f"{folder}/{name}") for name in os.listdir(folder)}
+    with open(f"/proc/{pid}/net/tcp") as table:
+        rows = [line.split() for line in table.readlines()[1:]]
+    return [row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in held]

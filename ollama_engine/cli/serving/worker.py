@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ollama_engine.child_process import end_with_parent
+from ollama_engine.child_process import end_with_parent, start_child
 from ollama_engine.cli.errors import UsageError
 from ollama_engine.cli.sizes import read_size
 from ollama_engine.cli.tables import size, table
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         "need not send them again")  # fmt: skip
     parser.add_argument("--memory", metavar="SIZE", type=read_size, help="most memory of each device that "
                         "each program gets, such as 8GiB; two may take twice that (default: what is free)")  # fmt: skip
-    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--child", metavar="DESCRIPTOR", type=int, help=argparse.SUPPRESS)
 
 
 def main(args: argparse.Namespace) -> None:
@@ -68,7 +68,7 @@ def main(args: argparse.Namespace) -> None:
     if args.cache is not None and os.path.exists(args.cache) and not os.path.isdir(args.cache):
         raise UsageError(f"--cache is a folder, made where it does not exist; {args.cache!r} is a file")
     devices = chosen_devices(args.device)
-    if args.child:
+    if args.child is not None:
         _serve(host, args, devices)
     else:
         _watch_over(host, args, devices)
@@ -101,8 +101,8 @@ def _serve(host: str, args: argparse.Namespace, devices: tuple[Device, ...]) -> 
 
     faulthandler.enable()  # a driver that fails leaves a line, too
     end_with_parent(lambda: os._exit(0))
-    serve_devices(host, args.port, devices, choose_threads(args.threads), args.cache, args.memory)
-    raise DeviceError(f"cannot listen at {WorkerAddress(host, args.port)}")
+    serve_devices(host, args.port, devices, choose_threads(args.threads), args.cache, args.memory, args.child)
+    raise DeviceError("the process that hands over connections has gone")
 
 
 # -- the process that people start -------------------------------------------------------------------------------------
@@ -115,14 +115,14 @@ def _watch_over(host: str, args: argparse.Namespace, devices: tuple[Device, ...]
     except OSError as error:
         raise UsageError(f"--cache {args.cache!r} cannot be made or written: {error.strerror}") from None
     listener = _listener(host, args.port)
-    command = [sys.executable, "-m", "ollama_engine", "worker", "--child"]
+    command = [sys.executable, "-m", "ollama_engine", "worker"]
     command += [part for device in devices for part in ("--device", device.name)]
     command += ["--threads", str(args.threads)] if args.threads is not None else []
     command += ["--memory", str(args.memory)] if args.memory is not None else []
 
-    def start(port: int, folder: str | None) -> subprocess.Popen[bytes]:
-        more = ["--port", str(port)] if folder is None else ["--port", str(port), "--cache", folder]
-        return subprocess.Popen([*command, *more], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    def start(connections: int, folder: str | None) -> subprocess.Popen[bytes]:
+        more = ["--child", str(connections)] if folder is None else ["--child", str(connections), "--cache", folder]
+        return start_child([*command, *more], descriptors=[connections])
 
     def tell(text: str) -> None:
         print(f"error: {text}", file=sys.stderr, flush=True)

@@ -31,4 +31,5 @@ def serve_devices(
     threads: int,
     cache: str | os.PathLike[str] | None = None,
     memory: int | None = None,
+    connections: int | None = None,
 ) -> None: ...

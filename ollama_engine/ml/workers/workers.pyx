@@ -222,11 +222,12 @@ cdef void _reason_of_end(const char *message) noexcept nogil:
                     b"the line above, and those before it\n", message)
 
 
-def serve_devices(str host not None, int port, devices, int threads, cache=None, memory=None):
+def serve_devices(str host not None, int port, devices, int threads, cache=None, memory=None, connections=None):
     """Serve devices of this machine to one program after the other; returns only where that cannot begin.
 
     `host` is an IPv4 address. `cache`: a folder that keeps large weights, so that a program need not send them again.
-    `memory`: most bytes of each device that a program gets; None for all. ggml ends this process where a program sends
+    `memory`: most bytes of each device that a program gets; None for all. `connections`: descriptor of a Unix socket
+    that connections come over, instead of listening (csrc/rpc/handed_connections.c). ggml ends this process where a program sends
     what it cannot compute, or a device fails; standard error says why.
     """
     cdef lib.rpc_serve_t start = <lib.rpc_serve_t>_rpc_function(b"ggml_backend_rpc_start_server")
@@ -247,5 +248,6 @@ def serve_devices(str host not None, int port, devices, int threads, cache=None,
                 raise NoMemoryError("no memory to describe a device")
         n += 1
     lib.ggml_set_abort_callback(_reason_of_end)
+    os.environ["OE_RPC_CONNECTIONS"] = "" if connections is None else str(int(connections))
     with nogil:
         start(where, kept, threads, n, handles)
