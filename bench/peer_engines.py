@@ -84,7 +84,7 @@ def measure_package(ask: peer_single.Ask, engine: str, *options: str, library: P
 
 
 def measure_native(ask: peer_single.Ask, *options: str) -> Figures:
-    return measure_package(ask, "ik", *options, library=peer_packages.native_library())
+    return measure_package(ask, "ik", "--flash", *options, library=peer_packages.native_library())
 
 
 def missing_native(_: peer_single.Ask) -> str:

@@ -31,6 +31,12 @@ typedef struct place { /* of a tile */
     size_t ahead; /* distance to prefetch in bytes, or 0 */
 } place;
 
+/* TILE_WEIGHTS rows of weights from `first` on, or the last ones. */
+INLINE place place_of(const oe_sb_product *p, int64_t row, int64_t first) {
+    const int64_t from = first + TILE_WEIGHTS <= p->m ? first : p->m - TILE_WEIGHTS;
+    return (place){row, from, first - from, 0};
+}
+
 /* As in the other kernels: each step fetches its share of the following rows, in order. It is short, so there is
  * nothing to spread. */
 INLINE void prefetch(const oe_sb_product *p, size_t group, size_t done, size_t share, size_t ahead) {
@@ -81,10 +87,25 @@ INLINE void store(const int n_weights, const int n, const oe_sb_product *p, plac
     }
 }
 
-INLINE void multiply_tile(const oe_sb_type type, const int n_weights, const int n, const oe_sb_product *p, place at) {
+/* Adds the products of blocks b .. end - 1; b is a multiple of OE_QUAD. */
+INLINE void add_blocks(const oe_sb_type type, const int n_weights, const int n, const oe_sb_product *p, place at,
+                       int64_t b, int64_t end, lanes (*sum)[TILE]) {
     const size_t group = (size_t)at.from * p->row_bytes, share = (size_t)n_weights * BYTES;
-    const float *act = (const float *)p->acts + at.row * OE_QUAD * OE_LANES;
-    const uint8_t *w = p->weights + group;
+    const float *act = (const float *)p->acts + (b / OE_QUAD * p->rows + at.row) * OE_QUAD * OE_LANES;
+    const uint8_t *w = p->weights + group + (size_t)b * BYTES;
+    for (; b + OE_QUAD <= end; b += OE_QUAD, act += p->rows * OE_QUAD * OE_LANES) {
+        prefetch(p, group, (size_t)b * share, OE_QUAD * share, at.ahead);
+#pragma GCC unroll 4
+        for (int i = 0; i < OE_QUAD; i++, w += BYTES) {
+            add_block(type, n_weights, n, w, p->row_bytes, act + i * OE_LANES, sum);
+        }
+    }
+    for (; b < end; b++, w += BYTES, act += OE_LANES) {
+        add_block(type, n_weights, n, w, p->row_bytes, act, sum);
+    }
+}
+
+INLINE void multiply_tile(const oe_sb_type type, const int n_weights, const int n, const oe_sb_product *p, place at) {
     lanes sum[SINGLE_WEIGHTS][TILE];
 #pragma GCC unroll 4
     for (int i = 0; i < n_weights; i++) {
@@ -93,17 +114,7 @@ INLINE void multiply_tile(const oe_sb_type type, const int n_weights, const int 
             sum[i][j] = lanes_set(0);
         }
     }
-    int64_t b = 0;
-    for (; b + OE_QUAD <= p->blocks; b += OE_QUAD, act += p->rows * OE_QUAD * OE_LANES) {
-        prefetch(p, group, (size_t)b * share, OE_QUAD * share, at.ahead);
-#pragma GCC unroll 4
-        for (int i = 0; i < OE_QUAD; i++, w += BYTES) {
-            add_block(type, n_weights, n, w, p->row_bytes, act + i * OE_LANES, sum);
-        }
-    }
-    for (; b < p->blocks; b++, w += BYTES, act += OE_LANES) {
-        add_block(type, n_weights, n, w, p->row_bytes, act, sum);
-    }
+    add_blocks(type, n_weights, n, p, at, 0, p->blocks, sum);
     store(n_weights, n, p, at, sum);
 }
 
@@ -120,11 +131,64 @@ INLINE void multiply_any_tile(const oe_sb_type type, const int64_t n, const oe_s
     }
 }
 
+/* -- many rows of activations -------------------------------------------------------------------------------------- */
+
+#define MANY 24          /* rows; from so many on, activations are read too often from beyond the L1 cache (measured) */
+#define PIECE_BLOCKS 32  /* of TILE rows of activations, which stay in the L1 cache for WEIGHT_GROUPS */
+#define WEIGHT_GROUPS 16 /* times TILE_WEIGHTS rows of weights, which stay in the L2 cache for all rows */
+
+/* One of the groups with a piece of TILE rows of activations. Its sums lie in memory meanwhile. */
+INLINE void add_piece(const oe_sb_type type, const oe_sb_product *p, place at, int64_t b, int64_t end,
+                      lanes (*sums)[TILE]) {
+    lanes sum[SINGLE_WEIGHTS][TILE];
+#pragma GCC unroll 4
+    for (int i = 0; i < TILE_WEIGHTS; i++) {
+#pragma GCC unroll 8
+        for (int j = 0; j < TILE; j++) {
+            sum[i][j] = b ? sums[i][j] : lanes_set(0);
+        }
+    }
+    add_blocks(type, TILE_WEIGHTS, TILE, p, at, b, end, sum);
+#pragma GCC unroll 4
+    for (int i = 0; i < TILE_WEIGHTS; i++) {
+#pragma GCC unroll 8
+        for (int j = 0; j < TILE; j++) {
+            sums[i][j] = sum[i][j];
+        }
+    }
+}
+
+/* Results first .. last - 1, WEIGHT_GROUPS groups at most, for TILE rows. */
+INLINE void multiply_groups(const oe_sb_type type, const oe_sb_product *p, int64_t row, int64_t first, int64_t last) {
+    lanes sums[WEIGHT_GROUPS][TILE_WEIGHTS][TILE];
+    for (int64_t b = 0; b < p->blocks; b += PIECE_BLOCKS) {
+        const int64_t end = p->blocks - b < PIECE_BLOCKS ? p->blocks : b + PIECE_BLOCKS;
+        for (int64_t g = 0; first + g * TILE_WEIGHTS < last; g++) {
+            add_piece(type, p, place_of(p, row, first + g * TILE_WEIGHTS), b, end, sums[g]);
+        }
+    }
+    for (int64_t g = 0; first + g * TILE_WEIGHTS < last; g++) {
+        store(TILE_WEIGHTS, TILE, p, place_of(p, row, first + g * TILE_WEIGHTS), sums[g]);
+    }
+}
+
+/* The last TILE rows may overlap those before: the same bits are stored again. */
+INLINE void multiply_many(const oe_sb_type type, const oe_sb_product *p, int64_t first, int64_t last) {
+    for (; first < last; first += WEIGHT_GROUPS * TILE_WEIGHTS) {
+        const int64_t end = last - first < WEIGHT_GROUPS * TILE_WEIGHTS ? last : first + WEIGHT_GROUPS * TILE_WEIGHTS;
+        for (int64_t row = 0; row < p->rows; row += TILE) {
+            multiply_groups(type, p, row + TILE <= p->rows ? row : p->rows - TILE, first, end);
+        }
+    }
+}
+
+/* -- any number of rows -------------------------------------------------------------------------------------------- */
+
 /* All rows of activations in tiles of equal size. */
 INLINE void multiply_several(const oe_sb_type type, const oe_sb_product *p, int64_t first, int64_t last) {
     for (; first < last; first += TILE_WEIGHTS) {
-        const int64_t from = first + TILE_WEIGHTS <= p->m ? first : p->m - TILE_WEIGHTS;
-        place at = {0, from, first - from, TILE_WEIGHTS * p->row_bytes};
+        place at = place_of(p, 0, first);
+        at.ahead = TILE_WEIGHTS * p->row_bytes;
         for (int64_t left = p->rows; left > 0; at.ahead = 0) {
             const int64_t tiles = (left + TILE - 1) / TILE;
             const int64_t n = (left + tiles - 1) / tiles;
@@ -163,6 +227,8 @@ INLINE void multiply_row(const oe_sb_type type, const oe_sb_product *p, int64_t 
 INLINE void multiply(const oe_sb_type type, const oe_sb_product *p, int64_t first, int64_t last) {
     if (p->rows == 1) {
         multiply_row(type, p, first, last);
+    } else if (p->rows >= MANY) {
+        multiply_many(type, p, first, last);
     } else {
         multiply_several(type, p, first, last);
     }

@@ -62,7 +62,7 @@ _AVX512_VNNI = {
     "q2_K": Borders(1, ALL, per_expert=256),
     "iq4_xs": Borders(1, ALL, per_expert=256),
     **_BLOCKS_OF_32,
-    "f16": Borders(1, 6),
+    "f16": Borders(1, ALL),
     "bf16": Borders(1, 4, last_long=1),
 }
 
