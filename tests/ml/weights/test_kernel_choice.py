@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,13 +13,18 @@ from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.storage import Storage
 from ollama_engine.ml.ops.small_batch import SMALL_BATCH_QUANTIZED, cpu_traits, small_batch_instructions
+from ollama_engine.ml.weights import kernel_choice
 from ollama_engine.ml.weights.kernel_choice import (
+    ALL,
     BY_TABLE,
     GGML,
     LONG,
     REPACKED_ROWS,
     TABLE,
     THIS_CPU,
+    Borders,
+    FewRows,
+    KernelChoice,
     choice_by_table,
     choose_copy,
     expert_product,
@@ -166,6 +172,24 @@ def test_types_without_kernels_of_ours_want_a_repacked_copy() -> None:
         for dtype, there in borders.items():
             assert not choice_by_table(cpu).wants_repacked(dtype, experts=False)
             assert choice_by_table(cpu).wants_repacked(dtype, experts=True) == (there.per_expert == 0)
+
+
+@pytest.mark.parametrize("experts", [False, True])
+def test_a_product_has_the_variant_of_its_rows(monkeypatch: pytest.MonkeyPatch, experts: bool) -> None:
+    name = "mul_mat_id_small_batch" if experts else "mul_mat_small_batch"
+    multiply, seen = getattr(kernel_choice, name), []
+
+    def watched(*operands: Any) -> Any:
+        seen.append(operands[-1])
+        return multiply(*operands)
+
+    monkeypatch.setattr(kernel_choice, name, watched)
+    variants = {FewRows("q4_0", 1, experts): "burst", FewRows("q4_0", 4, experts): "l2"}
+    kernels = KernelChoice({"q4_0": Borders(1, ALL, per_expert=256)}, variants)
+    with Backend(BackendParams(threads=1), max_nodes=64, kernels=kernels) as chosen:
+        for n in (1, 3, 4, 9):  # tokens take both of two experts, so n are the rows of each
+            (expert_operations if experts else operations)(chosen, "q4_0", n)
+    assert seen == ["burst", "burst", "l2", "l2"]
 
 
 def test_a_backend_with_ggmls_kernels_alone(backend: Backend) -> None:
