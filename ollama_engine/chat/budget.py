@@ -16,9 +16,9 @@ from jinja2.utils import Namespace
 
 __all__ = ["Budget", "checked_by", "current_budget", "size_of"]
 
-STEPS, STEPS_EACH, MOST_STEPS = 1 << 17, 64, 1 << 24
+STEPS, STEPS_EACH, MOST_STEPS = 1 << 15, 64, 1 << 24
 """Steps of a rendering, more for each character that it is given, and at most. One takes up to a microsecond."""
-CHARACTERS, CHARACTERS_EACH, MOST_CHARACTERS = 1 << 26, 1024, 1 << 31
+CHARACTERS, CHARACTERS_EACH, MOST_CHARACTERS = 1 << 24, 4096, 1 << 31
 """Characters that it reads and makes, all in all, more for each that it is given, and at most. Some templates copy what
 they have written for each message."""
 BETWEEN_CHECKS = 1000
