@@ -1,4 +1,4 @@
-"""LFM2 -> `general.architecture` = lfm2."""
+"""LFM2 -> `general.architecture` = lfm2, lfm2moe."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from ollama_engine.convert.architecture import Architecture, Sizes, TensorMap, linear
-from ollama_engine.convert.decoder import BLOCK, EMBEDDING, LAYER, OUTPUT, norm, rope_and_size, sizes
+from ollama_engine.convert.decoder import BLOCK, EMBEDDING, LAYER, OUTPUT, norm, rope_and_size
+from ollama_engine.convert.decoder import sizes as decoder_sizes
 from ollama_engine.convert.keys import DECODER_KEYS
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.transforms import squeeze
@@ -33,6 +34,7 @@ def _only(applies: Callable[[Config, int], bool], tensors: tuple[TensorMap, ...]
     return tuple(replace(tensor, applies=applies) for tensor in tensors)
 
 
+EXPERT = LAYER + "feed_forward.experts.{e}."
 CONV = (
     *linear(BLOCK + "shortconv.in_proj", LAYER + "conv.in_proj", "n_embd_thrice", "n_embd"),
     TensorMap(BLOCK + "shortconv.conv.weight", LAYER + "conv.conv.weight", ("n_embd", 1, "n_taps"), squeeze(1)),
@@ -53,8 +55,21 @@ MLP = (
 )
 
 
+EXPERTS = (
+    TensorMap(BLOCK + "ffn_gate_inp.weight", LAYER + "feed_forward.gate.weight", ("n_expert", "n_embd")),
+    TensorMap(BLOCK + "exp_probs_b.bias", LAYER + "feed_forward.expert_bias", ("n_expert",)),
+    TensorMap(BLOCK + "ffn_gate_exps.weight", EXPERT + "w1.weight", ("n_ff_exp", "n_embd")),
+    TensorMap(BLOCK + "ffn_up_exps.weight", EXPERT + "w3.weight", ("n_ff_exp", "n_embd")),
+    TensorMap(BLOCK + "ffn_down_exps.weight", EXPERT + "w2.weight", ("n_embd", "n_ff_exp")),
+)
+
+
+def _is_dense(config: Config, layer: int) -> bool:
+    return layer < config.whole("num_dense_layers")
+
+
 def _sizes(config: Config) -> dict[str, int]:
-    plain = sizes(config)
+    plain = decoder_sizes(config)
     return plain | {
         "n_ff": _hidden(config),
         "n_embd_thrice": 3 * plain["n_embd"],
@@ -83,13 +98,39 @@ def _keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
     }
 
 
-ARCHITECTURES = (
-    Architecture(
-        name="lfm2",
-        classes=("Lfm2ForCausalLM",),
-        sizes=_sizes,
+def _sparse_sizes(config: Config) -> dict[str, int]:
+    return _sizes(config) | {"n_ff": config.whole("intermediate_size")}
+
+
+def _sparse_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
+    if not config.get("use_expert_bias", default=True):
+        raise UnsupportedModelError(
+            f"{config.home}: use_expert_bias is off, and GGUF files of lfm2moe have such biases"
+        )
+    if not config.get("norm_topk_prob", default=True):
+        raise UnsupportedModelError(f"{config.home}: norm_topk_prob is off, which llama.cpp has no key for in lfm2moe")
+    return {
+        **_keys(config, sizes),
+        "expert_feed_forward_length": sizes["n_ff_exp"],
+        "leading_dense_block_count": config.whole("num_dense_layers"),
+        "expert_gating_func": 2,  # sigmoid
+        "expert_weights_scale": float(config.number("routed_scaling_factor", default=1.0)),
+    }
+
+
+def _architecture(
+    name: str,
+    class_name: str,
+    sizes: Callable[[Config], Sizes],
+    more_keys: Callable[[Config, Sizes], Mapping[str, Any]],
+    *feed_forward: TensorMap,
+) -> Architecture:
+    return Architecture(
+        name=name,
+        classes=(class_name,),
+        sizes=sizes,
         keys=DECODER_KEYS,
-        more_keys=_keys,
+        more_keys=more_keys,
         defaults={"rope_theta": 1000000.0, "norm_eps": 1e-5},
         tensors=(
             EMBEDDING,
@@ -97,11 +138,19 @@ ARCHITECTURES = (
             *_only(lambda config, i: not _attends(config)[i], CONV),
             *_only(lambda config, i: _attends(config)[i], ATTENTION),
             norm(BLOCK + "ffn_norm", LAYER + "ffn_norm"),
-            *MLP,
+            *feed_forward,
             norm("token_embd_norm", "model.embedding_norm"),
             OUTPUT,
         ),
         always_f32=(r"shortconv\.conv\.weight$",),
         pre_names=("lfm2",),
+    )
+
+
+ARCHITECTURES = (
+    _architecture("lfm2", "Lfm2ForCausalLM", _sizes, _keys, *MLP),
+    _architecture(
+        "lfm2moe", "Lfm2MoeForCausalLM", _sparse_sizes, _sparse_keys,
+        *_only(_is_dense, MLP), *_only(lambda config, i: not _is_dense(config, i), EXPERTS),
     ),
-)
+)  # fmt: skip

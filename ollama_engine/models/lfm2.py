@@ -1,6 +1,7 @@
-"""LFM2: `general.architecture` = lfm2.
+"""LFM2, dense and with experts: `general.architecture` = lfm2 or lfm2moe.
 
 Most blocks have a short convolution with two gates in place of attention; the others have normalized heads as Qwen3.
+In lfm2moe, all blocks but the first have experts, which a bias helps choose.
 Source: Amini et al. 2025 (LFM2 technical report, arXiv:2511.23404).
 """
 
@@ -13,13 +14,14 @@ from ollama_engine.errors import ModelFormatError
 from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.attention import LayerStep
-from ollama_engine.models.decoder import Decoder, PreNormLayer
+from ollama_engine.models.decoder import Decoder, PreNormLayer, SparseLayer
 from ollama_engine.models.fused import columns
-from ollama_engine.models.options import Options, extended, read_common
+from ollama_engine.models.options import Options, extended, read_common, read_experts, read_taps
 from ollama_engine.models.qwen3 import NormedAttention
+from ollama_engine.models.qwen_moe import SparseMLP
 
-MAX_TAPS = 16
-"""Most taps that `ops.causal_conv` takes."""
+SIGMOID = 2
+"""llama.cpp's number for routers whose weights are sigmoids."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +30,8 @@ class Lfm2Options(Options):
 
     n_taps: int
     """Taps of the short convolution."""
+    n_dense: int = 0
+    """Blocks without experts, which are the first ones."""
 
     @property
     def n_embd_thrice(self) -> int:
@@ -56,9 +60,37 @@ class AttentionLayer(PreNormLayer):
     attention = nn.Part(NormedAttention)
 
 
+class CorrectedMLP(SparseMLP):
+    """Experts that are chosen by sigmoids and a bias."""
+
+    correction = nn.Vector("exp_probs_b.bias", "n_expert")
+
+    def route(self, x: Tensor, o: Options) -> tuple[Tensor, Tensor]:
+        return nn.route_corrected(
+            self.router(x), self.correction.tensor, o.n_expert_used, normalize=o.normalize_experts, scale=o.expert_scale
+        )
+
+
+class SparseConvLayer(SparseLayer):
+    attention = nn.Part(ShortConv)
+    mlp = nn.Part(CorrectedMLP)
+
+
+class SparseAttentionLayer(SparseLayer):
+    attention = nn.Part(NormedAttention)
+    mlp = nn.Part(CorrectedMLP)
+
+
 def make_layer(scope: nn.Scope) -> PreNormLayer:
-    """One block. Its number is in the scope's prefix, `blk.3.`."""
-    return AttentionLayer(scope) if scope.options.attends[int(scope.prefix.split(".")[1])] else ConvLayer(scope)
+    """A block without experts."""
+    return (AttentionLayer if scope.options.attends[scope.block] else ConvLayer)(scope)
+
+
+def make_sparse_layer(scope: nn.Scope) -> PreNormLayer:
+    """A block of a model with experts."""
+    if scope.block < scope.options.n_dense:
+        return make_layer(scope)
+    return (SparseAttentionLayer if scope.options.attends[scope.block] else SparseConvLayer)(scope)
 
 
 class Lfm2(Decoder):
@@ -71,11 +103,28 @@ class Lfm2(Decoder):
     @staticmethod
     def read_options(metadata: Metadata, n_vocab: int) -> Lfm2Options:
         o = read_common(metadata, n_vocab)
-        n_taps = metadata.u32("shortconv.l_cache")
-        if not 2 <= n_taps <= MAX_TAPS:
-            raise ModelFormatError(f"shortconv.l_cache is 2 to {MAX_TAPS}, got {n_taps}")
+        n_taps = read_taps(metadata, "shortconv.l_cache")
         return replace(extended(o, Lfm2Options, n_taps=n_taps), attends=o.attends or (True,) * o.n_layer)
 
     def layer_state(self, layer: int) -> tuple[tuple[int, ...], ...]:
         o = self.options
         return () if o.attends[layer] else ((o.n_embd, o.n_taps - 1),)
+
+
+class Lfm2Moe(Lfm2):
+    architecture = "lfm2moe"
+
+    layers = nn.Blocks(make_sparse_layer, "n_layer")
+
+    @staticmethod
+    def read_options(metadata: Metadata, n_vocab: int) -> Lfm2Options:
+        o = replace(Lfm2.read_options(metadata, n_vocab), **read_experts(metadata))
+        if metadata.u32("expert_gating_func", SIGMOID) != SIGMOID:
+            raise ModelFormatError(
+                f"expert_gating_func is {SIGMOID} (sigmoid), got {metadata.u32('expert_gating_func')}"
+            )
+        return replace(
+            o, n_dense=metadata.u32("leading_dense_block_count", 0),
+            normalize_experts=metadata.bool("expert_weights_norm", metadata.bool("norm_top_k_prob", True)),
+            expert_scale=metadata.f32("expert_weights_scale", 1.0),
+        )  # fmt: skip

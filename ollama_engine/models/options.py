@@ -18,6 +18,9 @@ from ollama_engine.ml.gguf.metadata import Metadata
 MAX_LAYERS = 4096
 """A file that claims more layers is refused: per-layer lists are made before a missing tensor would be noticed."""
 
+MAX_TAPS = 16
+"""Most taps that `ops.causal_conv` takes."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
@@ -49,6 +52,8 @@ class Options:
     """Hidden size of the expert that all tokens share."""
     normalize_experts: bool = True
     """Whether the weights of the chosen experts are normalized to a sum of 1."""
+    expert_scale: float = 1.0
+    """What those weights are multiplied by."""
     attends: tuple[bool, ...] = ()
     """Whether each layer has attention; empty where all have."""
 
@@ -113,15 +118,15 @@ def read_common(
         )
     if metadata.u32("attention.value_length", head_dim) != head_dim:
         raise ModelFormatError("attention.key_length and attention.value_length differ; this model has one head size")
-    kv_heads = read_kv_heads(metadata, n_head)
+    kv_heads = read_sizes(metadata, "attention.head_count_kv", n_head)
     # Some converters write hidden size / heads here, although heads are smaller.
     n_rot = min(metadata.u32("rope.dimension_count", head_dim), head_dim)
     o = Options(
         n_layer=metadata.u32("block_count"),
         n_embd=n_embd,
-        n_ff=metadata.u32("feed_forward_length"),
+        n_ff=max(read_sizes(metadata, "feed_forward_length")),
         n_head=n_head,
-        n_head_kv=max(kv_heads, default=n_head),
+        n_head_kv=max(kv_heads),
         head_dim=head_dim,
         n_vocab=n_vocab,
         norm_eps=metadata.f32(eps),
@@ -136,13 +141,21 @@ def read_common(
     return replace(o, ropes=(o.rope,) * o.n_layer, windows=(None,) * o.n_layer, attends=attends)
 
 
-def read_kv_heads(metadata: Metadata, n_head: int) -> list[int]:
-    """Heads of keys and values of each layer: 0 for layers without attention, the same number for all others."""
+def read_sizes(metadata: Metadata, name: str, default: int | None = None) -> list[int]:
+    """A size of each layer: 0 for layers without such a part, the same number for all others."""
     n_layer = min(metadata.u32("block_count"), MAX_LAYERS + 1)
-    heads = metadata.u32s("attention.head_count_kv", n_layer, [n_head] * n_layer)
-    if len({n for n in heads if n}) > 1:
-        raise ModelFormatError(f"attention.head_count_kv differs between layers with attention: {sorted(set(heads))}")
-    return heads
+    sizes = metadata.u32s(name, n_layer) if default is None else metadata.u32s(name, n_layer, [default] * n_layer)
+    if len({n for n in sizes if n}) > 1:
+        raise ModelFormatError(f"{name} differs between layers that have such a part: {sorted(set(sizes))}")
+    return sizes or [default or 0]
+
+
+def read_taps(metadata: Metadata, name: str) -> int:
+    """Taps of a causal convolution. Raises ModelFormatError."""
+    n_taps = metadata.u32(name)
+    if not 2 <= n_taps <= MAX_TAPS:
+        raise ModelFormatError(f"{name} is 2 to {MAX_TAPS}, got {n_taps}")
+    return n_taps
 
 
 def _check(o: Options, eps: str) -> None:
@@ -167,7 +180,7 @@ def read_experts(metadata: Metadata, default: int | None = None) -> dict[str, An
     by the experts that a token uses, as llama.cpp does.
     """
     n_expert, used = metadata.u32("expert_count"), metadata.u32("expert_used_count")
-    share = metadata.u32("feed_forward_length") // max(1, used)
+    share = max(read_sizes(metadata, "feed_forward_length")) // max(1, used)
     hidden = metadata.u32("expert_feed_forward_length", share if default is None else default)
     if not 1 <= used <= n_expert or hidden < 1:
         raise ModelFormatError(

@@ -96,8 +96,8 @@ class Qwen3NextLinearLayer(SparseAttentionLayer):
 
 
 def _attends(scope: nn.Scope) -> bool:
-    """Whether a block has attention. Its number is in the scope's prefix, `blk.3.`."""
-    return bool(scope.options.attends[int(scope.prefix.split(".")[1])])
+    """Whether a block has attention."""
+    return bool(scope.options.attends[scope.block])
 
 
 class Qwen35(Decoder):

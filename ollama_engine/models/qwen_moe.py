@@ -27,9 +27,13 @@ class SparseMLP(nn.Module):
     up = nn.ExpertLinear("ffn_up_exps", "n_embd", "n_ff_exp", "n_expert")
     down = nn.ExpertLinear("ffn_down_exps", "n_ff_exp", "n_embd", "n_expert")
 
+    def route(self, x: Tensor, o: Options) -> tuple[Tensor, Tensor]:
+        """The experts of x [n_embd, n] and their weights, see `nn.route`."""
+        return nn.route(self.router(x), o.n_expert_used, normalize=o.normalize_experts)
+
     def forward(self, x: Tensor, o: Options) -> Tensor:
         """x [n_embd, n] -> [n_embd, n]."""
-        ids, weights = nn.route(self.router(x), o.n_expert_used, normalize=o.normalize_experts)
+        ids, weights = self.route(x, o)
         x = ops.reshape(x, o.n_embd, 1, x.dim(1))
         out = self.down(ops.glu(self.gate(x, ids), self.up(x, ids)), ids)
         return nn.sum_experts(out, weights)

@@ -10,7 +10,8 @@ Rope, SectionedRope, read_rope   rotary positions on one axis or several, and th
 attention, soft_cap, temperature  attention over a cache's history
 CausalConv, delta_net, ssm_scan  recurrent layers, with a state for each sequence
 ExpertLinear, route, sum_experts mixture of experts
-                                 (also route_chosen, route_sigmoid, scaled_rows, weighted_inputs, sum_slots)
+                                 (also route_chosen, route_corrected, route_sigmoid, scaled_rows, weighted_inputs,
+                                 sum_slots)
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from ollama_engine.nn.moe import (
     ExpertLinear,
     route,
     route_chosen,
+    route_corrected,
     route_sigmoid,
     scaled_rows,
     sum_experts,
@@ -62,6 +64,7 @@ __all__ = [
     "read_rope",
     "route",
     "route_chosen",
+    "route_corrected",
     "route_sigmoid",
     "scaled_rows",
     "soft_cap",

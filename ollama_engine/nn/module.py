@@ -34,6 +34,11 @@ class Scope:
         """The scope of a part: `blk.3.` below the root."""
         return Scope(self.weights, self.options, f"{self.prefix}{name}.", self.used)
 
+    @property
+    def block(self) -> int:
+        """The number of the block that this is the scope of: 3 in `blk.3.`."""
+        return int(self.prefix.split(".")[1])
+
     def size(self, dim: Dim) -> int:
         """A declared dimension as a number."""
         return dim if isinstance(dim, int) else int(getattr(self.options, dim))

@@ -8,6 +8,9 @@ from ollama_engine.ml.ops.experts import suits_weighted_sum
 from ollama_engine.ml.weights.kernel_choice import expert_product
 from ollama_engine.nn.module import Weight
 
+SMALL = 1e-20
+"""Added to a sum of sigmoids, which may all be 0."""
+
 
 class ExpertLinear(Weight):
     """One matrix for each expert, [in, out, experts]; x [in, used or 1, n], ids [used, n] -> [out, used, n]."""
@@ -29,6 +32,19 @@ def route(logits: Tensor, used: int, *, normalize: bool) -> tuple[Tensor, Tensor
         flat = ops.reshape(weights, used, n)
         weights = ops.reshape(flat / ops.sum_rows(flat), 1, used, n)
     return ids, weights
+
+
+def route_corrected(
+    logits: Tensor, bias: Tensor, used: int, *, normalize: bool, scale: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """As `route`, with sigmoids: those plus `bias` [experts] choose, those alone are weights (DeepSeek-V3)."""
+    experts, n = logits.dim(0), logits.dim(1)
+    scores = ops.unary(logits, "sigmoid")
+    ids = ops.cont(ops.top_k(scores + bias, used))
+    flat = ops.reshape(ops.get_rows(ops.reshape(scores, 1, experts, n), ids), used, n)
+    if normalize:
+        flat = flat / ops.scale(ops.sum_rows(flat), 1.0, SMALL)
+    return ids, ops.reshape(ops.scale(flat, scale), 1, used, n)
 
 
 def route_chosen(logits: Tensor, used: int) -> tuple[Tensor, Tensor]:

@@ -32,6 +32,9 @@ SIZES = {
     "pad_token_id": None, "bos_token_id": 317, "eos_token_id": 318,
 }  # fmt: skip
 
+ROUTERS = ("mlp.gate.weight", "router.weight", "mixer.gate.weight")
+NORMS = ("norm.weight", "norm_f.weight")
+
 
 # Settings that several architectures share.
 SHORT_PERIOD = {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
@@ -125,9 +128,9 @@ def random_weight(
     if "embed" in name:
         scale, shift = embeddings, 0.0
     elif len(shape) == 1:
-        scale, shift = 0.2, norms if name.endswith("norm.weight") else 0.0
+        scale, shift = 0.2, norms if name.endswith(NORMS) else 0.0
     else:
-        scale, shift = (4.0 if name.endswith(("mlp.gate.weight", "router.weight")) else 1.0) / np.sqrt(shape[-1]), 0.0
+        scale, shift = (4.0 if name.endswith(ROUTERS) else 1.0) / np.sqrt(shape[-1]), 0.0
     return (scale * values + shift).astype(np.float32)
 
 

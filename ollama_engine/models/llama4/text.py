@@ -93,8 +93,7 @@ class DenseLayer(PreNormLayer):
 def make_layer(scope: nn.Scope) -> PreNormLayer:
     """One block, with experts where its number says so."""
     o: Llama4Options = scope.options
-    layer = int(scope.prefix.split(".")[1])
-    sparse = o.expert_period > 0 and (layer + 1) % o.expert_period == 0
+    sparse = o.expert_period > 0 and (scope.block + 1) % o.expert_period == 0
     return ExpertLayer(scope) if sparse else DenseLayer(scope)
 
 

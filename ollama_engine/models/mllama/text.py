@@ -75,9 +75,8 @@ class CrossLayer(nn.Module):
 
 
 def make_layer(scope: nn.Scope) -> PreNormLayer | CrossLayer:
-    """One block. Its number is in the scope's prefix, `blk.3.`."""
-    number = int(scope.prefix.split(".")[1])
-    return CrossLayer(scope) if number in scope.options.cross_layers else PreNormLayer(scope)
+    """One block."""
+    return CrossLayer(scope) if scope.block in scope.options.cross_layers else PreNormLayer(scope)
 
 
 class MllamaText(Decoder):

@@ -294,6 +294,7 @@ class Executor:
             seen = self._cache.build_inputs(ctx)
             logits = self._forward(inputs, self._cache)
             best = best_rows(logits, shape.n_best) if shape.n_best else None
+            ctx.expand(inputs.positions)  # written also where a model reads none
             if shape.n_outputs:
                 ctx.forward(logits)
                 if best is not None:
