@@ -44,6 +44,7 @@ SUITES: dict[str, tuple[str, ...]] = {
         f"{MODELS}/test_image_encoders.py",
         f"{MODELS}/test_gemma3_vision.py",
         f"{MODELS}/test_llava.py",
+        f"{MODELS}/test_mllama_reference.py",
         f"{MODELS}/test_qwen25vl.py",
         f"{MODELS}/llama4/test_preprocess.py",
         "tests/convert/test_vision_reference.py",

@@ -1,9 +1,13 @@
 """Llama 3.2 Vision. Tiles of 56 x 56 pixels, so that small pictures have each of the eight aspect ratios.
 
-transformers 5 differs from what published weights were trained with (Meta's llama-models; transformers 4 in the first)
-in two places, and `adapt` mends both:
-- it keeps the hidden states from behind the layers that the config names, not from before them;
-- rows without an image take what attention to all images gives, though nothing of the feed-forward block.
+transformers differs in two places from what computes the published weights at their publisher
+(github.com/meta-llama/llama-models at 88e9f6aa, models/llama3/multimodal/model.py):
+- transformers 5 keeps the hidden states from behind the layers that the config names. There, and in transformers 4,
+  they are those from before (`ImageTransformer.forward` appends x where idx is in return_intermediate, then computes
+  the block). So the reference counts from the layer before; nothing of it is changed for that.
+- Rows without an image take what attention to all images gives, though nothing of the feed-forward block, also in
+  transformers 4. There they take neither (`CrossAttention.forward`: output * full_text_row_masked_out_mask). `adapt`
+  mends that. Prompts whose rows all see an image need no mending: test_mllama_reference.py.
 """
 
 from __future__ import annotations
@@ -51,15 +55,12 @@ class MllamaCase(Case):
         return process
 
     def adapt(self, model: Any) -> None:
-        encoder = model.model.vision_model.transformer
-        compute = encoder.forward
+        vision = model.model.vision_model
+        vision.intermediate_layers_indices = [layer - 1 for layer in vision.intermediate_layers_indices]
+        self.mend_rows(model)
 
-        def with_inputs_of_layers(hidden_states: Any, attention_mask: Any = None) -> Any:
-            out = compute(hidden_states, attention_mask=attention_mask)
-            out.hidden_states = (hidden_states, *out.hidden_states[:-1])
-            return out
-
-        encoder.forward = with_inputs_of_layers
+    def mend_rows(self, model: Any) -> None:
+        """Rows without an image take nothing from cross-attention."""
         for layer in model.model.language_model.layers:
             if hasattr(layer, "cross_attn"):
                 _drop_attention_of_rows_without_image(layer)
