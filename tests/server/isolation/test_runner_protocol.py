@@ -6,6 +6,7 @@ import base64
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,12 @@ from starlette.testclient import TestClient
 from ollama_engine import Engine, demo
 from ollama_engine.multimodal.source import image_bytes
 from ollama_engine.sample import SamplingParams
-from ollama_engine.server.isolation.hosted_model import HostedModel
+from ollama_engine.server.isolation.hosted_model import HostedModel, engine_options
+from ollama_engine.server.isolation.loader import load_request
 from ollama_engine.server.isolation.model_server import without_sites
 from ollama_engine.server.isolation.model_server_app import runner_app
+from ollama_engine.server.model_manager.runner_options import RunnerOptions
+from ollama_engine.server.settings import ServerSettings
 from tests.cli.program import program
 
 LOAD = {"Parallel": 2, "BatchSize": 64, "FlashAttention": -1, "KvSize": 256, "KvCacheType": "f16", "NumThreads": 1,
@@ -142,3 +146,11 @@ def test_web_sites_are_kept_from_a_runner_at_a_port(headers: dict[str, str]) -> 
         refused = client.post("/load", json={"Operation": 3}, headers=headers)
         assert refused.status_code == 403
         assert list(refused.json()) == ["error"]
+
+
+@pytest.mark.parametrize("measure", [True, False])
+def test_whether_kernels_are_measured_reaches_the_process(measure: bool) -> None:
+    options = RunnerOptions.of({}).engine_options(ServerSettings(measure_kernels=measure), has_gpu=False)
+    body = load_request(SimpleNamespace(projector_path=None), options)  # type: ignore[arg-type]
+    assert engine_options(body)["measure_kernels"] is measure
+    assert engine_options({})["measure_kernels"] is True
