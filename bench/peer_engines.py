@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -79,8 +80,9 @@ def measure_package(ask: peer_single.Ask, engine: str, *options: str, library: P
     program += ["-t", str(ask.threads), *options]
     added = {"IK_LLAMA_CPP_LIB_PATH": str(library)} if library else {}
     one = run([*program, "-p", str(ask.prompt), "-n", str(ask.generate)], added)
-    several = [*program, "-p", str(STREAM_PROMPT), "-n", str(STREAM_ANSWER), "--streams", str(STREAMS)]
-    return _figures(one, _figures(run(several, added), float("nan")).decode_tps)
+    several = [word for word in program if word != "--flash"]  # ik's ends the process where streams share a batch
+    several += ["-p", str(STREAM_PROMPT), "-n", str(STREAM_ANSWER), "--streams", str(STREAMS)]
+    return _figures(one, _figures(run(several, added), math.nan).decode_tps)
 
 
 def measure_native(ask: peer_single.Ask, *options: str) -> Figures:
@@ -102,7 +104,7 @@ def shape_of(ask: peer_single.Ask) -> str:
 def measure_int4(ask: peer_single.Ask) -> Figures:
     program = [str(peer_packages.PYTHON), str(Path(__file__).with_name("peer_openvino.py"))]
     program += [json.dumps(asdict(SHAPES[shape_of(ask)])), "-t", str(ask.threads)]
-    return _figures(run([*program, "-p", str(ask.prompt), "-n", str(ask.generate)]), float("nan"))
+    return _figures(run([*program, "-p", str(ask.prompt), "-n", str(ask.generate)]), math.nan)
 
 
 def missing_int4(ask: peer_single.Ask) -> str:
@@ -137,7 +139,7 @@ def compare(ask: peer_single.Ask, repetitions: int, names: Sequence[str]) -> dic
             try:
                 rounds[name].append(ENGINES[name].measure(ask))
             except SystemExit as error:
-                left_out[name] = str(error).strip().splitlines()[-1]
+                left_out[name] = reason_in(str(error))
                 del rounds[name]
     return {
         **asdict(ask), "model": os.path.basename(ask.model), "repetitions": repetitions, "left_out": left_out,
@@ -147,6 +149,12 @@ def compare(ask: peer_single.Ask, repetitions: int, names: Sequence[str]) -> dic
 
 def medians(measured: Sequence[Figures]) -> Figures:
     return Figures(*(statistics.median(getattr(one, field.name) for one in measured) for field in fields(Figures)))
+
+
+def reason_in(output: str) -> str:
+    """The line that says why a program ended: the last one with an error or an assertion, or simply the last."""
+    lines = output.strip().splitlines()
+    return next((line for line in reversed(lines) if re.search("assert|error", line, re.IGNORECASE)), lines[-1])
 
 
 COLUMNS = (

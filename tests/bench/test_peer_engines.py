@@ -29,7 +29,7 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         def measure(_: Ask) -> Figures:
             order.append(name)
             if name == "fails" and order.count(name) == 3:
-                raise SystemExit("peers: program ended with 1\nno such tensor")
+                raise SystemExit("peers: program ended with 1\nerror: no such tensor\ndetached")
             return figures(speed * order.count(name))
 
         return Engine(measure)
@@ -45,11 +45,11 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_engines_take_turns_and_reasons_are_given(turns: list[str]) -> None:
     result = peer_engines.compare(ASK, 3, list(peer_engines.ENGINES))
     assert turns == ["ollama_engine", "fails", "peer"] * 3
-    assert result["left_out"] == {"absent": "not installed", "fails": "no such tensor"}
+    assert result["left_out"] == {"absent": "not installed", "fails": "error: no such tensor"}
     assert result["engines"]["ollama_engine"]["prefill_tps"] == 200
     table = report(result)
     assert "| peer | 100.0 (2.00) | 10.0 (2.00) | 100.0 (1.00) | 0.50 (1.00) | 100 (0.50) |" in table
-    assert "- fails is left out: no such tensor" in table
+    assert "- fails is left out: error: no such tensor" in table
 
 
 def test_losses_are_below_one_and_what_is_not_measured_is_a_dash() -> None:
@@ -71,12 +71,14 @@ def test_a_package_is_run_by_the_python_of_the_peers(monkeypatch: pytest.MonkeyP
         return Finished(f"a line of its own\n{printed}\n", "", 1.0, 7)
 
     monkeypatch.setattr(peer_engines, "run", run)
-    one = peer_engines.measure_package(ASK, "ik", "--repack", library=Path("lib.so"))
+    one = peer_engines.measure_package(ASK, "ik", "--flash", "--repack", library=Path("lib.so"))
     assert one == Figures(10.0, 1.0, 2.0, 1.0, 7)
     (single, added), (several, _) = commands
     assert single[0] == str(peer_packages.PYTHON)
     assert single[2:4] == ["ik", ASK.model]
     assert added == {"IK_LLAMA_CPP_LIB_PATH": "lib.so"}
+    assert "--flash" in single
+    assert "--flash" not in several
     assert several[-2:] == ["--streams", "8"]
 
 
