@@ -33,6 +33,7 @@ ARCHITECTURES = (
     Registration("clip-vision", "clip.model:ClipVision", "clip"),
     Registration("cohere2", "command_r:Cohere2", "command_r"),
     Registration("command-r", "command_r:CommandR", "command_r"),
+    Registration("falcon-h1", "falcon_h1:FalconH1", "falcon_h1"),
     Registration("gemma2", "gemma2:Gemma2", "gemma"),
     Registration("gemma3", "gemma3.model:Gemma3", "gemma"),
     Registration("gpt-oss", "gpt_oss:GptOss", "gpt_oss"),

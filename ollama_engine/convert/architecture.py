@@ -62,6 +62,8 @@ class TensorMap:
     """(config, layer) -> whether the model has it; always, if None."""
     layers: str = "n_layer"
     """The size that counts the layers which "{i}" stands for."""
+    factors: Callable[[Config, Sizes], NDArray[np.float32]] | None = None
+    """What its numbers are multiplied by, before the transform."""
 
 
 def _no_values(config: Config, sizes: Sizes) -> MetadataValues:

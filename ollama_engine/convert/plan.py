@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ollama_engine.convert.architecture import COMMON_IGNORED, Architecture, Sizes, TensorMap
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.source.tensors import StoredTensor, describe
-from ollama_engine.convert.transforms import Transform
+from ollama_engine.convert.transforms import Transform, multiplied
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.ml.gguf.gguf_file import IMAGE_PARTS
 
@@ -63,7 +63,10 @@ def plan_tensors(
             continue
         parts = tuple(tensors[name] for name in names)
         _check_shapes(tensor, parts, sizes, config)
-        planned[target] = PlannedTensor(target, _shape(tensor, parts, sizes), parts, tensor.transform)
+        transform = tensor.transform
+        if tensor.factors is not None:
+            transform = multiplied(tensor.factors(config, sizes), transform)
+        planned[target] = PlannedTensor(target, _shape(tensor, parts, sizes), parts, transform)
         used.update(names)
     missing = {target: text for target, text in missing.items() if target not in planned}
     if missing:

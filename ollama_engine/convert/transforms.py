@@ -19,6 +19,7 @@ __all__ = [
     "apply_each",
     "every_other",
     "half",
+    "multiplied",
     "pair_heads",
     "row_part",
     "squeeze",
@@ -115,6 +116,16 @@ def squeeze(axis: int) -> Transform:
 def add(number: float) -> Transform:
     """Every number raised by `number`: norms that are stored as differences from 1."""
     return Transform(lambda values, sizes: values + np.float32(number), arithmetic=True)
+
+
+def multiplied(factors: NDArray[np.float32], then: Transform | None) -> Transform:
+    """All numbers times `factors`, of the same shape or one that is broadcast, before the transform `then`."""
+    if then is None:
+        return Transform(lambda values, sizes: values * factors, arithmetic=True, entrywise=factors.ndim == 0)
+    return Transform(
+        lambda values, sizes: then.apply(values * factors, sizes), then.shape, arithmetic=True,
+        entrywise=then.entrywise and factors.ndim == 0,
+    )  # fmt: skip
 
 
 def apply_each(function: Callable[[NDArray[np.float32]], NDArray[np.float32]]) -> Transform:
