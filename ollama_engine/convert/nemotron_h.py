@@ -116,6 +116,7 @@ def _expert_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
         **_keys(config, sizes),
         "feed_forward_length": [sizes["n_ff_exp"] if kind == "moe" else 0 for kind in kinds],
         "expert_count": sizes["n_expert"],
+        "expert_used_count": config.whole("num_experts_per_tok"),
         "expert_feed_forward_length": sizes["n_ff_exp"],
         "expert_shared_feed_forward_length": sizes["n_ff_shexp"],
         "expert_shared_count": 1,
@@ -137,7 +138,7 @@ def _architecture(
         classes=("NemotronHForCausalLM",),
         fits=fits,
         sizes=_sizes,
-        keys=tuple(replace(key, required=False) for key in DECODER_KEYS if not key.name.startswith("expert_count")),
+        keys=tuple(replace(key, required=False) for key in DECODER_KEYS if not key.name.startswith("expert_")),
         more_keys=more_keys,
         tensors=(
             TensorMap("token_embd.weight", "model.embeddings.weight", ("n_vocab", "n_embd")),

@@ -12,7 +12,7 @@ _SETTINGS = {
 
 CASES = (
     Family("granitehybrid", "GraniteMoeHybrid", {**_SETTINGS, "num_local_experts": 0, "mamba_conv_bias": False,
-        "tie_word_embeddings": True}, contract=True),
+        "tie_word_embeddings": True}, embeddings=0.05, contract=True),
     Family("granitehybrid-experts-bf16", "GraniteMoeHybrid", {**_SETTINGS, "num_local_experts": 8,
         "num_experts_per_tok": 3, "mamba_n_groups": 1, "position_embedding_type": "rope"}, dtype="BF16"),
 )  # fmt: skip
