@@ -27,7 +27,7 @@ def test_another_package_adds_an_architecture(monkeypatch: pytest.MonkeyPatch) -
     )
     assert "mine" in architectures()
     assert model_class("mine").__name__ == "Llama"
-    with pytest.raises(UnsupportedModelError, match=r"'theirs' is not supported; supported: .*llava, mine"):
+    with pytest.raises(UnsupportedModelError, match=r"'theirs' is not supported; supported: .*mamba2, mine"):
         model_class("theirs")
 
 
