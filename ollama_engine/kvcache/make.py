@@ -38,7 +38,9 @@ def make_cache(
         for kind, numbers in groups.items():
             shapes, places = [layers[i] for i in numbers], [devices[i] for i in numbers]
             if kind == STATES:
-                caches.append(RecurrentCache(backend, shapes, places, size(LayerShape(state=shapes[0].state))))
+                # On the CPU, wherever the layers are: recurrent operations are ours, and write states in place.
+                host = [len(backend.devices) - 1] * len(shapes)
+                caches.append(RecurrentCache(backend, shapes, host, size(LayerShape(state=shapes[0].state))))
             elif shapes[0].image_rows is not None:
                 from ollama_engine.kvcache.cross_attention import CrossAttentionCache  # noqa: PLC0415 (few models see images; 5 ms)
 

@@ -16,7 +16,7 @@ __all__ = ["NO_TEXT", "NoText"]
 class NoText:
     """Refuses every text. See `base.TextModel`."""
 
-    keeps_all = True
+    keeps_all = False  # no text is too long: it is refused for what it is
 
     def encode(self, text: str, *, prefix: bool, checkpoint: Checkpoint = None) -> NoReturn:
         """Raises TokenizerError."""

@@ -13,7 +13,7 @@ from tests.models.vision import harness
 from tests.models.vision.mllama import MllamaCase
 from tests.models.vision.reference import VisionReference
 
-pytestmark = [pytest.mark.reference, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.reference, pytest.mark.timeout(240)]  # transformers compiles its masks
 
 import_reference()
 pytest.importorskip("PIL", reason="Pillow is not installed")

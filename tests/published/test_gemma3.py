@@ -38,7 +38,7 @@ EXACT: dict[str, Any] = {"kv_cache_type": "f32", "flash_attention": "off"}
 FARTHEST = 0.8
 """Nats by which llama.cpp's token may be ahead where answers as published part."""
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(600)  # a model of 270M, downloaded once, over thousands of tokens
 
 
 @pytest.fixture(scope="module")

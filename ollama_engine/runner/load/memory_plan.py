@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -101,13 +101,12 @@ def _padded(rows: int) -> int:
 
 
 def layer_cache(layer: LayerShape, model: Model, config: EngineConfig) -> int:
-    """Bytes for keys and values of a layer, and for its recurrent states."""
-    states = layer.state_bytes and layer.state_bytes * state_slots(model, config)
+    """Bytes for keys and values of a layer."""
     if not layer.attends:
-        return states
+        return 0
     elements, nbytes = block_of(config.kv_cache_type)
     rows = _padded(cells_of(layer, model, config) * (layer.image_rows or 1))
-    return rows * (layer.n_keys + layer.n_values) // elements * nbytes + states
+    return rows * (layer.n_keys + layer.n_values) // elements * nbytes
 
 
 def plan_cache(backend: Backend, weights: Weights, model: Model, config: EngineConfig) -> dict[str, int]:
@@ -116,12 +115,14 @@ def plan_cache(backend: Backend, weights: Weights, model: Model, config: EngineC
     for number, layer in enumerate(model.cache_layers):
         device = backend.devices[weights.plan.device_of_layer(number)].name
         planned[device] = planned.get(device, 0) + layer_cache(layer, model, config)
+    host = backend.devices[-1].name
+    planned[host] = planned.get(host, 0) + plan_states(model, config)
     return planned
 
 
-def plan_states(model: Model, config: EngineConfig, layers: Iterable[int]) -> int:
-    """Bytes for the recurrent states of these layers: a part of what `layer_cache` counts."""
-    return sum(model.cache_layers[number].state_bytes for number in layers) * state_slots(model, config)
+def plan_states(model: Model, config: EngineConfig) -> int:
+    """Bytes for the recurrent states of all layers, which lie on the CPU."""
+    return sum(layer.state_bytes for layer in model.cache_layers) * state_slots(model, config)
 
 
 def plan_masks(model: Model, config: EngineConfig) -> int:

@@ -90,21 +90,21 @@ def _report(backend: Backend, gguf: GGUFFile, plan: PlacementPlan, config: Engin
     planned = {device.name: device for device in plan.devices[:-1]} | {names[-1]: plan.devices[-1]}
     tied = ties_output(model_class(known_metadata(gguf).architecture))
     weights = plan_weights(backend, gguf, plan.placement(), mmap=config.mmap, tied=tied, cpu=len(names) - 1)
-    masks, serving, states = 0, dict[str, int](), dict.fromkeys(names, 0)
+    masks, states, serving = 0, 0, dict[str, int]()
     with declared(gguf) as (model, here):
         if model is not None:
             config = config.for_model(model.context_length)
             serving = image_bounds(model, config, tower_memory(model, here, config))
         if model is not None and not is_encoder(model):
             masks = plan_masks(model, config)
-            states = {name: plan_states(model, config, planned[name].layers) for name in names}
+            states = plan_states(model, config)
             serving |= text_bounds(make_text_executor(here, model, config, reserve=False), config, {})
     taken = weights.planned(names)
     devices = tuple(
         DeviceMemory(
             device=name,
-            cache=planned[name].cache,
-            states=states[name],
+            cache=planned[name].cache + (states if name == names[-1] else 0),
+            states=states if name == names[-1] else 0,
             graph=planned[name].graph,
             work=masks if name == names[-1] else 0,
             **taken[name],

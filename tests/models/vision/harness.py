@@ -189,7 +189,7 @@ PROMPTS: Mapping[str, Prompt] = {
 }
 
 PICTURES = (
-    *(Picture(*size) for size in ((1, 1), (3, 5), (10000, 10), (10, 10000), (640, 427), (333, 1000), (1500, 1501))),
+    *(Picture(*size) for size in ((1, 1), (3, 5), (2000, 10), (10, 2000), (640, 427), (333, 1000), (1500, 1501))),
     *(Picture(45, 67, mode=mode) for mode in ("RGBA", "LA", "L", "P", "1", "CMYK")),
 )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from tests.models.vision.harness import N_CTX, N_TEXT, PICTURES, Case, Token
+from tests.models.vision.harness import N_CTX, N_TEXT, Case, Token
 from tests.models.vision.pictures import Picture
 
 SIDE, PATCH = 28, 7
@@ -87,8 +87,6 @@ CASES = (
         placeholder="<image>",
         tokens=TOKENS,
         files={"preprocessor_config.json": {**SIZES, "do_pad": True}},
-        # Their squares would take some hundred megabytes.
-        pictures=tuple(picture for picture in PICTURES if max(picture.width, picture.height) < 10_000),
     ),
     NextCase(
         name="llava-next",
