@@ -227,8 +227,8 @@ def serve_devices(str host not None, int port, devices, int threads, cache=None,
 
     `host` is an IPv4 address. `cache`: a folder that keeps large weights, so that a program need not send them again.
     `memory`: most bytes of each device that a program gets; None for all. `connections`: descriptor of a Unix socket
-    that connections come over, instead of listening (csrc/rpc/handed_connections.c). ggml ends this process where a program sends
-    what it cannot compute, or a device fails; standard error says why.
+    that connections come over, instead of listening (csrc/rpc/handed_connections.c). ggml ends this process where a
+    program sends what it cannot compute, or a device fails; standard error says why.
     """
     cdef lib.rpc_serve_t start = <lib.rpc_serve_t>_rpc_function(b"ggml_backend_rpc_start_server")
     cdef lib.ggml_backend_dev_t handles[16]

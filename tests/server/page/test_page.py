@@ -53,7 +53,7 @@ def page(request: pytest.FixtureRequest, browser: Any, demo_server: str) -> Iter
     hosts: set[str] = set()
     opened.on("console", lambda message: wrong.append(message.text) if is_wrong(message) else None)
     opened.on("pageerror", lambda error: wrong.append(str(error)))
-    opened.on("request", lambda asked: hosts.add(asked.url.split("/page")[0].split("/api")[0].rstrip("/")))
+    opened.on("request", lambda asked: hosts.add("/".join(asked.url.split("/")[:3])))
     opened.goto(demo_server)
     opened.wait_for_selector("#model option", state="attached")
     yield opened
