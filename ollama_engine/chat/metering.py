@@ -59,6 +59,12 @@ def _through(name: str, value: nodes.Node) -> nodes.Expr:
     return nodes.Filter(value, name, [], [], None, None, lineno=value.lineno)
 
 
+OF_LINES = ("indent", "wordwrap", "urlize")
+"""Filters that write a text which they are given for each line or word."""
+OF_MARKUP = ("e", "escape", "forceescape")
+"""Filters that put marks together for each character that they replace."""
+
+
 def metering_filters() -> dict[str, Callable[..., Any]]:
     """The filters that `with_meters` and literals name. They want a context, so that none is computed beforehand."""
 
@@ -104,10 +110,23 @@ def metered(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         if name == "replace":
             text, *texts = (str(value) for value in (*given, *values.values()))
             pay_for_method(budget, text, "replace", texts)
+        pay_for_filter(budget, name, [*given, *values.values()])
         made = budget.made(function(*args, **values))
         return map(_nested, made) if name in NESTING else made
 
     return paid
+
+
+def pay_for_filter(budget: Budget, name: str, given: Sequence[Any]) -> None:
+    """Pay for what a filter of texts makes before it is made: texts for each line, word or character."""
+    if not given or name not in (*OF_LINES, *OF_MARKUP):
+        return
+    text = str(given[0])
+    if name in OF_LINES:
+        longest = max((len(value) for value in given[1:] if isinstance(value, str)), default=0)
+        budget.characters((len(text) + 1) * longest)
+    else:
+        budget.step(sum(text.count(character) for character in "&<>'\""))
 
 
 def _nested(value: Any) -> Any:
@@ -130,6 +149,8 @@ def pay_for_method(budget: Budget, text: Any, name: str, given: Sequence[Any]) -
     """Pay for what a method of a text reads, and for what it makes where that may be longer than all it is given."""
     for value in (text, *given):
         budget.read(value)
+    if isinstance(text, str) and name == "splitlines":
+        budget.step(text.count("\n") + text.count("\r"))
     if not isinstance(text, str) or not given:
         return
     first = given[0]

@@ -38,9 +38,14 @@ def read_json(data: bytes) -> Any:
             f"invalid JSON: byte {error.start} is 0x{data[error.start]:02x}, which is not UTF-8 there; encode the body "
             "as UTF-8"
         ) from None
-    if len(data) <= AT_ONCE and data.count(b"[") + data.count(b"{") <= DEEPEST:
-        return json.loads(text)
-    return _Reading(text).value()
+    try:
+        if len(data) <= AT_ONCE and data.count(b"[") + data.count(b"{") <= DEEPEST:
+            return json.loads(text)
+        return _Reading(text).value()
+    except (json.JSONDecodeError, ConfigError):
+        raise
+    except ValueError as error:  # Python reads no integers of thousands of digits
+        raise ConfigError(f"invalid JSON: {error}") from None
 
 
 class _Reading:

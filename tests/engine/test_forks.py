@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import weakref
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 from ollama_engine import Engine, SamplingParams
@@ -150,9 +153,15 @@ def test_forks_of_a_prompt_that_waits_wait_with_it(path: str) -> None:
 
 
 def test_a_fork_of_a_cancelled_request(engine: Engine) -> None:
-    request = engine.submit(PROMPT, drawn(50))
+    cancelled = threading.Event()
+
+    def wait(ids: npt.NDArray[np.int32], logits: npt.NDArray[np.float32]) -> None:
+        assert len(ids) < len(PROMPT) + 2 or cancelled.wait(PATIENCE)
+
+    request = engine.submit(PROMPT, drawn(50), logits_processors=[wait])
     next(request)
     request.cancel()
+    cancelled.set()
     with pytest.raises(ClosedError):
         request.result(PATIENCE)
     assert engine.fork(request, drawn()).result(PATIENCE).tokens == lone(engine, [*PROMPT, *request.tokens], drawn())

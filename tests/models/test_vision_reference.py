@@ -10,6 +10,7 @@ import pytest
 
 from ollama_engine import Engine
 from ollama_engine.models.base import ReadsMedia
+from ollama_engine.multimodal.image import MAX_RATIO
 from ollama_engine.runner.core.input_processor import prompt_inputs
 from tests.models.reference import import_reference
 from tests.models.vision import harness
@@ -38,9 +39,13 @@ def pair(
 
 
 def random_pictures(n: int) -> list[Picture]:
-    """Sides from 1 to LONGEST, as many short as long ones."""
+    """Sides from 1 to LONGEST, as many short as long ones, of proportions that are read."""
     sides = np.exp(np.random.default_rng(5).uniform(0, np.log(LONGEST), (n, 2))).astype(int)
-    return [Picture(int(width), int(height), seed) for seed, (width, height) in enumerate(sides)]
+    return [
+        Picture(int(width), int(height), seed)
+        for seed, (width, height) in enumerate(sides)
+        if max(width, height) <= MAX_RATIO * min(width, height)
+    ]
 
 
 def test_ids_of_pictures_of_any_size(pair: tuple[VisionReference, Engine]) -> None:

@@ -69,7 +69,7 @@ def test_ten_megabytes(demo_server: str, kind: str) -> None:
     body: dict[str, Any] = {
         "prompt": {"prompt": text, "truncate": False},
         "messages": {"messages": [{"role": "user", "content": "hello there " * 100}] * (TEN_MEGABYTES // 1240)},
-        "context": {"prompt": "x", "context": [12345678] * 250_000},
+        "context": {"prompt": "x", "context": [2000] * 250_000},
     }[kind] | {"model": "demo", "stream": False, "options": SHORT}
     with others_are_answered(demo_server, within=30):
         answer = post(demo_server, "chat" if kind == "messages" else "generate", body)
@@ -77,7 +77,7 @@ def test_ten_megabytes(demo_server: str, kind: str) -> None:
         assert answer.status_code == 400
         assert answer.json()["error"] == "the input length exceeds the context length"
     else:
-        assert answer.json()["eval_count"] == 2
+        assert answer.json().get("eval_count") == 2, answer.text[:300]
     assert ask(demo_server, "generate", prompt="x", options=SHORT)["eval_count"] == 2
 
 

@@ -65,6 +65,7 @@ def test_any_text_is_read_as_the_standard_library_reads_it(value: Any, indent: i
     (b"[" * 100_000, rf"nested more than {DEEPEST} times at character {DEEPEST + 1}; make it flatter"),
     (b'{"a":' * 500 + b"1" + b"}" * 500, rf"nested more than {DEEPEST} times at character {DEEPEST * 5 + 1}"),
     (b"[" + b"[]," * MOST_VALUES + b"1]", rf"more than {MOST_VALUES} values; send less at a time"),
+    (b"1" * 5000, "integer string conversion"),
     (b'{"a": "\xff"}', "byte 7 is 0xff, which is not UTF-8 there"),
 ])  # fmt: skip
 def test_what_is_refused_says_where(body: bytes, message: str) -> None:

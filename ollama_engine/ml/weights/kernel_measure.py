@@ -128,8 +128,9 @@ def _parts_of(info: TensorInfo) -> Iterator[WeightPart]:
 def measure(
     backend: Backend, files: Sequence[mmap.mmap], weighed: Weighed, seconds: float, *, everything: bool = False
 ) -> dict[FewRows, dict[str, float]]:
-    """Seconds per GB of weights by kernel, for each kind and FEW_ROWS, as far as the time is enough.
+    """Seconds per GB of weights by kernel, for each kind and FEW_ROWS; without kinds for which the time is too short.
 
+    A choice by some of the row counts would hold for all of them.
     Where weights have to be read from a disk first, as loading the model has to, it takes that much longer.
     `everything`: measure plain reads, too, and all of ggml's kernels.
     """
@@ -142,8 +143,13 @@ def measure(
         for turn in range(TURNS):
             for contest in contests:
                 if not contest.take_turn(turn, end):
-                    return {it.question: it.best for it in contests if it.complete}
+                    partly = {_kind(it.question) for it in contests if not it.complete}
+                    return {it.question: it.best for it in contests if _kind(it.question) not in partly}
     return {it.question: it.best for it in contests}
+
+
+def _kind(question: FewRows) -> Kind:
+    return Kind(question.dtype, question.experts)
 
 
 class _Weights:

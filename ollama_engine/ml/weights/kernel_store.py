@@ -33,9 +33,12 @@ MOST_BYTES = 1 << 20
 
 
 def cache_folder() -> Path:
-    """The folder for files that this program can make again."""
+    """The folder for files that this program can make again. Raises OSError where the user has no home."""
     base = "Library/Caches" if sys.platform == "darwin" else ".cache"
-    return Path.home() / base / "ollama_engine"
+    try:
+        return Path.home() / base / "ollama_engine"
+    except RuntimeError as error:
+        raise OSError(errno.ENOENT, str(error)) from None
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ class TimingsFile:
             if content["checksum"] != checksum(content["timings"]):
                 raise ValueError("its checksum does not fit")
             return {_question(item): _seconds(item["seconds"]) for item in content["timings"]}
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
             raise ValueError(f"{self.path} is damaged: {error!r:.200}") from None
 
     def write(self, timings: Timings) -> None:

@@ -48,9 +48,8 @@ def choose_kernels(gguf: GGUFFile, config: EngineConfig) -> KernelChoice:
     weighed = kinds_of(gguf.tensors.values())
     if not weighed:
         return BY_TABLE
-    file = timings_file(_threads(config))
     try:
-        timings = _kept_or_measured(file, gguf, weighed)
+        timings = _kept_or_measured(timings_file(_threads(config)), gguf, weighed)
     except OSError as error:
         log.info("kernels are chosen by the table: their times cannot be kept: %s", error)
         return BY_TABLE
@@ -78,11 +77,7 @@ def _threads(config: EngineConfig) -> int:
 
 def _kept_or_measured(file: TimingsFile, gguf: GGUFFile, weighed: Weighed) -> Timings:
     """The times that are kept, with those of the kinds that are missing there. Raises OSError."""
-    try:
-        timings = file.read()
-    except ValueError as error:
-        log.warning("%s; kernels are measured anew", error)
-        timings = {}
+    timings = _read(file)
     known = {Kind(few.dtype, few.experts) for few in timings}
     missing = {kind: mine for kind, mine in weighed.items() if kind not in known}
     if not missing:
@@ -91,9 +86,19 @@ def _kept_or_measured(file: TimingsFile, gguf: GGUFFile, weighed: Weighed) -> Ti
         log.info("kernels are chosen by the table: the machine is too busy to measure")
         return timings
     file.check_writable()
-    timings = {**timings, **_measure(gguf, missing, file.threads)}
+    measured = _measure(gguf, missing, file.threads)
+    timings = {**measured, **_read(file)}  # another process may have measured meanwhile: what is kept stays
     file.write(timings)
     return timings
+
+
+def _read(file: TimingsFile) -> Timings:
+    """The times that are kept; none where the file is damaged, which is logged. Raises OSError."""
+    try:
+        return file.read()
+    except ValueError as error:
+        log.warning("%s; kernels are measured anew", error)
+        return {}
 
 
 def _measure(gguf: GGUFFile, weighed: Weighed, threads: int) -> Timings:

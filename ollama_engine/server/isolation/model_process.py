@@ -53,7 +53,11 @@ class ModelProcess:
             socket,
             "--child",
         ]
-        self._process = start_child(command)
+        try:
+            self._process = start_child(command)
+        except BaseException:
+            self.remove_folder()
+            raise
         self._loop = asyncio.get_running_loop()
         self._over = asyncio.Event()
         self.engine_closed = False

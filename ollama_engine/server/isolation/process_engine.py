@@ -113,7 +113,7 @@ class ProcessEngine(NotCopied, Closing):
             _stop_loop(self._loop)
             raise
         # It holds neither this object, nor what would keep it alive.
-        self._end = weakref.finalize(self, _end, self._loop, self._process)
+        self._end = weakref.finalize(self, _end, self._pid, self._loop, self._process)
 
     # -- as `Engine` has them ------------------------------------------------------------------------------------------
 
@@ -202,6 +202,10 @@ class ProcessEngine(NotCopied, Closing):
             self._closed = True
             try:
                 ending.result()
+            except BaseException:  # an interrupt
+                self._process.kill()
+                self._process.remove_folder()
+                raise
             finally:
                 _stop_loop(self._loop)
 
@@ -260,8 +264,10 @@ def _stop_loop(loop: asyncio.AbstractEventLoop) -> None:
     loop.call_soon_threadsafe(loop.stop)
 
 
-def _end(loop: asyncio.AbstractEventLoop, process: ModelProcess) -> None:
-    """End the process of an object that was dropped, or is there at exit."""
+def _end(pid: int, loop: asyncio.AbstractEventLoop, process: ModelProcess) -> None:
+    """End the process of an object that was dropped, or is there at exit; not in a child that was forked."""
+    if pid != os.getpid():
+        return
     process.kill()
     process.remove_folder()
 

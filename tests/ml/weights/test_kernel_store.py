@@ -8,12 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from ollama_engine.ml.weights import kernel_store
 from ollama_engine.ml.weights.kernel_choice import FewRows
-from ollama_engine.ml.weights.kernel_store import TimingsFile
+from ollama_engine.ml.weights.kernel_store import TimingsFile, cache_folder
 
 TIMINGS = {
     FewRows("q4_K", 1, False): {"spread": 0.025, "l2-2": 0.02, "repacked": 0.03},
@@ -104,6 +105,14 @@ def test_a_reader_sees_a_whole_file(file: TimingsFile) -> None:
             assert file.read()[few]["spread"] in range(1, 41)
         for writer in writers:
             writer.result()
+
+
+def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `docker --user` makes one: pathlib raises RuntimeError."""
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(Path, "home", Mock(side_effect=RuntimeError("Could not determine home directory.")))
+    with pytest.raises(OSError, match="home directory"):
+        cache_folder()
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:

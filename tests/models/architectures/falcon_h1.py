@@ -14,5 +14,6 @@ _SETTINGS = {
 CASES = (
     Family("falcon-h1", "FalconH1", {**_SETTINGS, "mamba_conv_bias": False}, contract=True),
     Family("falcon-h1-norm-bf16", "FalconH1", {**_SETTINGS, "mamba_rms_norm": True, "mamba_norm_before_gate": False,
-        "tie_word_embeddings": True}, dtype="BF16"),
+        "tie_word_embeddings": True}, dtype="BF16", tolerance=2e-4),
+    # One row norms a group of small numbers: there transformers in f32 is 8e-5 from itself in f64, and we are 3e-5.
 )  # fmt: skip

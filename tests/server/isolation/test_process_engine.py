@@ -25,7 +25,7 @@ from ollama_engine.errors import (
     ModelProcessError,
     UnknownOptionError,
 )
-from tests.support.waiting import WAIT_SECONDS, ended, eventually, join
+from tests.support.waiting import WAIT_SECONDS, ended, eventually, join, status_of
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8)
 OPTIONS: dict[str, Any] = {"num_ctx": 128, "parallel": 2, "threads": 1, "batch_size": 64}
@@ -208,6 +208,18 @@ def test_closing_ends_what_runs(tmp_path: Path) -> None:
     assert isinstance(errors[0], (ClosedError, ModelProcessError))
     with pytest.raises(ClosedError), made:
         pass
+
+
+def test_a_forked_child_leaves_the_process_alone(there: Any) -> None:
+    """The finalizer also runs in a child that drops the engine or ends by `sys.exit`."""
+    child = os.fork()
+    if child == 0:
+        try:
+            there._end()
+        finally:
+            os._exit(0)
+    assert status_of(child) == 0
+    assert there.tokenize("a fox")
 
 
 def test_a_dropped_engine_ends_its_process() -> None:

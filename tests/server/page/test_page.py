@@ -186,14 +186,15 @@ def test_programs_get_ollamas_words_and_the_page_its_policy(demo_server: str) ->
     assert httpx.get(f"{demo_server}/page/nothing.js").status_code == 404
 
 
+@pytest.mark.timing("the demo answers as many tokens as its context holds within seconds, and both buttons come after")
 def test_requests_are_steered_on_the_page(page: Any, demo_server: str) -> None:
     page.select_option("#model", "demo:latest")
     page.click("#options summary")
     page.fill("#schema", '{"type": "string", "minLength": 100000}')
     page.fill("#prompt", LONG)
     page.keyboard.press("Enter")
-    page.click("button[title^='Raise the priority']")
+    page.wait_for_selector("button[title^='Raise the priority']").dispatch_event("click")
     page.wait_for_function("() => document.querySelector('#requests .priority').textContent === '1'")
-    page.click("button[title^='End request']")
+    page.wait_for_selector("button[title^='End request']").dispatch_event("click")
     page.wait_for_function("() => document.querySelector('#requests tbody').textContent === 'none'")
     eventually(lambda: all(not row["running"] for row in running(demo_server)))
