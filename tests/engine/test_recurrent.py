@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from ollama_engine import Completion, Engine, SamplingParams
+from ollama_engine.runner.core import submission
+from ollama_engine.runner.core.new_requests import new_generation
 from tests.models import families
 from tests.models.variants import prompt
 from tests.support.suite import slow_except
@@ -134,6 +137,37 @@ def test_a_session_forks_rewinds_and_comes_back_from_a_file(engine: Engine, path
         answer = session.generate(greedy())
         assert answer.tokens == alone(path, [*whole, *prompt(5, seed=3)])
         assert other.metrics.prompt_tokens <= 5 + 2, "the file's state is gone on from"
+
+
+@pytest.mark.parametrize("wrong_every", [1, 2, 3, 7])
+def test_wrong_drafts_go_back_to_a_state(path: str, wrong_every: int) -> None:
+    """A state cannot lose its last tokens: the right ones among the draft are computed again."""
+    ids = prompt(40)
+    params = SamplingParams(temperature=0, max_tokens=40, logit_bias=families.BANNED)
+    with opened(path, parallel=2) as engine:
+        expected = engine.generate(ids, params).tokens
+        drafters = iter([Guesses([*ids, *expected], wrong_every) for _ in range(2)])
+
+        def with_drafter(*args: Any, **keywords: Any) -> Any:
+            return new_generation(*args, **keywords, drafter=next(drafters))
+
+        with patch.object(submission, "new_generation", with_drafter):
+            requests = [engine.submit(ids, params, cache=cache) for cache in (True, False)]
+            assert [request.result().tokens for request in requests] == [expected] * 2
+        after = [*ids, *expected[:-1], 7]
+        assert engine.generate(after, greedy()).tokens == alone(path, after)
+
+
+class Guesses:
+    """A drafter whose guesses are right, but for every so many."""
+
+    def __init__(self, text: list[int], wrong_every: int) -> None:
+        self._text = text
+        self._wrong_every = wrong_every
+
+    def propose(self, tokens: Sequence[int], most: int) -> Sequence[int]:
+        guesses = range(len(tokens), min(len(tokens) + 5, len(tokens) + most, len(self._text)))
+        return [self._text[at] ^ (at % self._wrong_every == 0) for at in guesses]
 
 
 def test_a_full_context_is_computed_again_behind_what_is_kept(path: str) -> None:
