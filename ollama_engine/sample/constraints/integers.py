@@ -9,8 +9,8 @@ from ollama_engine.sample.constraints.keywords import ANNOTATIONS
 
 __all__ = ["LARGEST", "integer_bounds", "names_larger"]
 
-LARGEST = 10**16 - 1
-"""16 digits, about what all readers of JSON hold (RFC 8259, section 6). A bound of 2^53 - 1 takes longer to compile."""
+LARGEST = 10**15 - 1
+"""15 digits, which all readers of JSON hold exactly (RFC 8259, section 6). 2^53 - 1 takes longer to compile."""
 LOWER, UPPER = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
 
 
