@@ -87,9 +87,11 @@ class SaysOnceTold(Says):
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
+        self.holds = Event()
         self.may = Event()
 
     def propose(self, tokens: Sequence[int], most: int) -> Sequence[int]:
+        self.holds.set()
         assert self.may.wait(PATIENCE)
         return super().propose(tokens, most)
 
@@ -305,9 +307,11 @@ def test_wrong_guesses_of_others_do_not_hold_up_a_prompt(engine: Engine) -> None
     guessing = [SaysOnceTold([*PROMPT, *expected.tokens], lambda at: True, most=31) for _ in range(2)]
     with patch.object(submission, "new_generation", _with_drafters(guessing)):
         requests = [engine.submit(PROMPT, greedy(60)) for _ in guessing]
+    eventually(lambda: any(drafter.holds.is_set() for drafter in guessing))
+    coming = engine._engine_thread.coming
     with ThreadPoolExecutor(1) as caller:
         logits = caller.submit(lambda: (engine.logits(list(range(1, 120))).shape, engine.metrics.steps))
-        eventually(lambda: engine._engine_thread.coming)
+        eventually(lambda: engine._engine_thread.coming > coming)
         steps = engine.metrics.steps
         for drafter in guessing:
             drafter.may.set()
