@@ -136,6 +136,7 @@ class Batch:
         media: items whose embeddings are rows of this batch or, with cross-attention, come along with one.
         axes: positions for rotation, int32 [axes, n], for models with several axes. None: `positions`.
         checkpoints: rows behind which a recurrent cache keeps the state of their sequence for later. None: no such row.
+        returns: rows behind which it keeps that state until the sequence goes on: what follows may be taken back.
     """
 
     tokens: Int32Array
@@ -148,6 +149,7 @@ class Batch:
     media: tuple[BatchMedia, ...] = ()
     axes: Int32Array | None = None
     checkpoints: Int32Array | None = None
+    returns: Int32Array | None = None
 
     @classmethod
     def of(

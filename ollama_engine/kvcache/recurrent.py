@@ -19,14 +19,11 @@ from ollama_engine.input import Batch, Int32Array
 from ollama_engine.kvcache.base import CellUsage, Segments
 from ollama_engine.kvcache.config import LayerShape
 from ollama_engine.kvcache.rows import SavedRows
-from ollama_engine.kvcache.state_slots import StateSlots
+from ollama_engine.kvcache.state_slots import Run, StateSlots
 from ollama_engine.kvcache.state_store import StateStore
 from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.tensor import Tensor
-
-Run = tuple[int, list[int], int]
-"""(first position, positions of checkpoints, end) of a sequence in a batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +85,7 @@ class RecurrentStepCache:
         return 0
 
     def begin(self, batch: Batch) -> None:
-        runs = runs_of(batch, checkpoints=False)
+        runs = runs_of(batch)
         self._use(plan_segments(batch, runs, {}, {}, self._none), len(batch))
 
     def _use(self, plan: _Plan, n_tokens: int) -> None:
@@ -156,11 +153,14 @@ class RecurrentCache(RecurrentStepCache):
         """Find slots for the states that the batch leaves. Raises ContextOverflowError, changing nothing."""
         self.require_room(batch)
         runs = runs_of(batch)
-        reads = {sequence: self.slots.read(sequence, run[0]) for sequence, run in runs.items()}
+        reads = {sequence: self.slots.read(sequence, run.first) for sequence, run in runs.items()}
         self._use(plan_segments(batch, runs, reads, self.slots.place(runs), self._none), len(batch))
 
     def roll_back(self, batch: Batch) -> None:
-        """Forget the states that the batch left. Those that it went on from are still there."""
+        """Forget the states that the batch left.
+
+        A sequence goes on from the one before them, unless a step behind this one has begun: that gave it up.
+        """
         for sequence, first in batch.first_positions().items():
             self.slots.remove(sequence, first)
 
@@ -259,23 +259,28 @@ class StateSaver:
         (kind,) = saved
         for entry, position in enumerate(kind.positions.tolist()):
             slot = self._slots.restore(sequence, position + 1)
-            self._store.write(slot, [rows[entry] for rows in kind.rows])
+            try:
+                self._store.write(slot, [rows[entry] for rows in kind.rows])
+            except BaseException:
+                self._slots.remove(sequence)
+                raise
 
     def reserve(self) -> None:
         """Does nothing: states are copied without a graph."""
 
 
-def runs_of(batch: Batch, *, checkpoints: bool = True) -> dict[int, Run]:
+def runs_of(batch: Batch) -> dict[int, Run]:
     """The run of each sequence in a batch, {sequence: run}. Its positions have no gaps."""
     sequences, positions = batch.sequences.tolist(), batch.positions.tolist()
-    runs: dict[int, Run] = {}
+    bounds: dict[int, tuple[int, int]] = {}
     for sequence, position in zip(sequences, positions, strict=True):
-        first, _, end = runs.get(sequence, (position, [], position + 1))
-        runs[sequence] = (min(first, position), [], max(end, position + 1))
-    if checkpoints and batch.checkpoints is not None:
-        for row in batch.checkpoints.tolist():
-            runs[sequences[row]][1].append(positions[row] + 1)
-    return runs
+        first, end = bounds.get(sequence, (position, position + 1))
+        bounds[sequence] = (min(first, position), max(end, position + 1))
+    kept: tuple[dict[int, set[int]], ...] = ({}, {})
+    for places, rows in zip(kept, (batch.checkpoints, batch.returns), strict=True):
+        for row in () if rows is None else rows.tolist():
+            places.setdefault(sequences[row], set()).add(positions[row] + 1)
+    return {sequence: Run(*run, *(places.get(sequence, ()) for places in kept)) for sequence, run in bounds.items()}
 
 
 def plan_segments(
@@ -290,8 +295,8 @@ def plan_segments(
     bounds: list[tuple[int, int]] = []
     slots: list[tuple[int, int]] = []
     begins = _begins(batch, order, runs)
-    for sequence, (first, _, end) in runs.items():
-        states, at = writes.get(sequence, {end: none}), begins[sequence]
+    for sequence, run in runs.items():
+        first, states, at = run.first, writes.get(sequence, {run.end: none}), begins[sequence]
         read = reads.get(sequence)
         for begin, until in pairwise((first, *states)):
             bounds.append((at + begin - first, at + until - first))
@@ -308,9 +313,8 @@ def _begins(batch: Batch, order: Int32Array, runs: Mapping[int, Run]) -> dict[in
     begins: dict[int, int] = {}
     at = 0
     for sequence in sorted(runs):
-        first, _, end = runs[sequence]
         begins[sequence] = at
-        at += end - first
+        at += runs[sequence].end - runs[sequence].first
     return begins
 
 

@@ -10,8 +10,19 @@ and found again where a step was not computed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Run(NamedTuple):
+    """The tokens of one sequence in a step, and the positions between them whose states are kept."""
+
+    first: int
+    end: int
+    checkpoints: Collection[int] = ()
+    returns: Collection[int] = ()
+    """Where the sequence may go back to, until its next step."""
 
 
 @dataclass(slots=True)
@@ -26,8 +37,8 @@ class _Slot:
 class StateSlots:
     """`n_slots` slots, each with one state of one or more sequences.
 
-    Of a sequence that is held, the latest state stays. Any other is given up, least recently used first, where a step
-    finds no free slot.
+    Of a sequence that is held, the latest state stays, and the one before it, to which a wrong draft goes back. Any
+    other is given up, least recently used first, where a step finds no free slot.
     """
 
     def __init__(self, n_slots: int) -> None:
@@ -69,7 +80,7 @@ class StateSlots:
         for sequence in self._held:
             states = self._states.get(sequence)
             if states and sequence not in firsts:
-                needed.add(states[max(states)])
+                needed.update(states[position] for position in sorted(states)[-2:])
         return [slot for slot, state in enumerate(self._slots) if state.owners and slot not in needed]
 
     @property
@@ -79,28 +90,29 @@ class StateSlots:
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
-    def place(self, runs: Mapping[int, tuple[int, Sequence[int], int]]) -> dict[int, dict[int, int]]:
-        """Find slots for a step. `runs`: {sequence: (first position, positions of checkpoints, end)}.
+    def place(self, runs: Mapping[int, Run]) -> dict[int, dict[int, int]]:
+        """Find slots for a step, {sequence: {position: slot}} of the states to write, ascending.
 
-        Returns {sequence: {position: slot}} of the states to write, ascending. The state at each `end` always gets a
-        slot; checkpoints get one as far as there are any. The caller has asked `available` for as many as sequences.
+        The state at each `end` always gets a slot, the others as far as there are any. The caller has asked `available`
+        for as many as sequences.
         """
-        firsts = {sequence: run[0] for sequence, run in runs.items()}
+        firsts = {sequence: run.first for sequence, run in runs.items()}
         for sequence, first in firsts.items():
             self._pass_on(sequence, first)
-        n_wanted = sum(len(set(run[1])) + 1 for run in runs.values())
+        inner = {sequence: _inner(run) for sequence, run in runs.items()}
+        n_wanted = len(runs) + sum(map(len, inner.values()))
         if n_wanted > len(self._free):
             self._evict(n_wanted - len(self._free), firsts)
         spare = len(self._free) - len(runs)
         assert spare >= 0, "the caller asked for room first"
         made: dict[int, dict[int, int]] = {}
-        for sequence, (_, checkpoints, end) in runs.items():
-            chosen = [position for position in checkpoints if position < end]
-            if spare < len(chosen):
-                chosen = chosen[len(chosen) - spare :]
+        for sequence, run in runs.items():
+            chosen = inner[sequence][max(0, len(inner[sequence]) - spare) :]
             spare -= len(chosen)
-            made[sequence] = {position: self._take(sequence, position, kept=True) for position in chosen}
-            made[sequence][end] = self._take(sequence, end, kept=end in checkpoints)
+            made[sequence] = {
+                position: self._take(sequence, position, kept=position in run.checkpoints)
+                for position in (*chosen, run.end)
+            }
         return made
 
     def _pass_on(self, sequence: int, first: int) -> None:
@@ -187,3 +199,8 @@ class StateSlots:
                 owned.setdefault(slot, set()).add(sequence)
         assert {i: s.owners for i, s in enumerate(self._slots) if s.owners} == owned, "owners"
         assert sorted(self._free) == sorted(set(range(self.n_slots)) - set(owned)), "free slots"
+
+
+def _inner(run: Run) -> list[int]:
+    """The positions before the end whose states are kept, ascending."""
+    return sorted({position for position in (*run.checkpoints, *run.returns) if position < run.end})

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from ollama_engine.kvcache.state_slots import StateSlots
+from ollama_engine.kvcache.state_slots import Run, StateSlots
 
 
 def step(slots: StateSlots, sequence: int, first: int, end: int, *checkpoints: int) -> None:
-    slots.place({sequence: (first, list(checkpoints), end)})
+    slots.place({sequence: Run(first, end, checkpoints)})
     slots.check()
 
 
@@ -59,12 +59,28 @@ def test_what_a_running_sequence_goes_on_from_is_never_given_up() -> None:
         slots.hold(sequence)
         step(slots, sequence, 0, 4)
     step(slots, 0, 4, 5)
-    assert slots.available({1: 4}) == 1, "the state that the other has left behind"
+    assert slots.available({1: 4}) == 0, "a step of the first may be taken back"
+    slots.remove(0, 4)
     step(slots, 1, 4, 5)
-    assert positions(slots, 0, 1) == [[5], [4, 5]]
-    assert slots.available({2: 0}) == 1
+    assert positions(slots, 0, 1) == [[4], [4, 5]]
+    assert slots.available({2: 0}) == 0
     slots.release(0)
-    assert slots.available({2: 0}) == 2
+    assert slots.available({2: 0}) == 1
+
+
+def test_where_a_draft_begins_is_kept_until_the_next_step() -> None:
+    slots = StateSlots(8)
+    slots.hold(0)
+    step(slots, 0, 0, 4)
+    for first in (4, 10):
+        slots.place({0: Run(first, first + 6, (), (first + 1,))})
+        assert positions(slots, 0) == [[first, first + 1, first + 6]]
+        slots.check()
+    step(slots, 1, 0, 9, 1, 2, 3, 4, 5, 6)
+    assert positions(slots, 0) == [[11, 16]], "the draft of a step may be wrong while others compute"
+    slots.remove(0, 12)
+    step(slots, 0, 11, 12)
+    assert positions(slots, 0) == [[11, 12]]
 
 
 def test_a_shared_state_is_one_slot() -> None:

@@ -233,9 +233,14 @@ class CacheManager:
 
         A recurrent model goes back to the state before them, and computes the right ones among them again.
         """
-        if sequence.slot is not None:
-            sequence.submitted = self._states.go_back(sequence.slot, sequence.submitted)
-            self._cut(sequence.slot, sequence.submitted)
+        if sequence.slot is None:
+            return
+        begin = self._states.go_back(sequence.slot, sequence.submitted)
+        if begin < sequence.n_inputs:
+            self._compute_again(sequence, begin)
+        else:
+            self._cut(sequence.slot, begin)
+            sequence.submitted = begin
 
     def clean(self, sequences: list[ScheduledRequest]) -> None:
         """Remove sequences with NaN from the cache, before another step reads those cells: a mask does not hide NaN."""
@@ -280,7 +285,7 @@ class CacheManager:
         generation.discard(planned.keep, planned.discard)
         generation.shifted += planned.discard
         if not moved or not self.cache.can_resume(generation.slot, generation.submitted):
-            self._compute_again(generation, planned.keep)
+            self._compute_again(generation, self._states.go_back(generation.slot, planned.keep))
 
     def _move(self, slot: int, keep: int, discard: int) -> bool:
         """Rotate the remaining keys to their new positions; False where the cache or model cannot."""
@@ -307,16 +312,13 @@ class CacheManager:
             self.prefix_cache.shift(slot, keep, discard)
         return True
 
-    def _compute_again(self, generation: Generation, keep: int) -> None:
-        """Compute everything behind the first `keep` inputs again, as a prompt, at its new positions."""
-        slot = generation.slot
+    def _compute_again(self, sequence: ScheduledRequest, begin: int) -> None:
+        """Compute everything behind the first `begin` inputs again, as a prompt, at its new positions."""
+        slot = sequence.slot
         assert slot is not None
-        begin = self._states.resumable(slot, keep)
-        self.cache.remove(slot, begin)
-        if self.prefix_cache.length(slot):
-            self.prefix_cache.truncate(slot, begin)
-        generation.withdraw()
-        generation.slot, generation.submitted = slot, begin
+        self._cut(slot, begin)
+        sequence.withdraw()
+        sequence.slot, sequence.submitted = slot, begin
 
 
 def _moves_axes(generation: Generation, keep: int) -> bool:

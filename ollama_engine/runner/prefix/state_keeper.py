@@ -18,7 +18,7 @@ class StateKeeper:
         self._states = cache.recurrent
 
     def resumable(self, slot: int, length: int) -> int:
-        """The greatest length up to `length` at which the cache can resume a sequence."""
+        """The next length up to `length` at which the cache may resume a sequence: `length` itself where it can."""
         if self._cache.can_resume(slot, length):
             return length
         # No shorter length without states: a window that lacks tokens for this one lacks them for earlier ones, too.
@@ -41,5 +41,7 @@ class StateKeeper:
             self._states.release(slot)
 
     def go_back(self, slot: int, length: int) -> int:
-        """Where a sequence goes on that loses what is behind `length`: at the last state before, if it has states."""
-        return length if self._states is None else self._states.latest(slot, length)
+        """The greatest length up to `length` at which the cache can resume a sequence."""
+        while length != (possible := self.resumable(slot, length)):
+            length = possible
+        return length

@@ -141,6 +141,7 @@ def assemble(
         media=media,
         axes=_axes(entries, begins, traits.position_axes) if traits.position_axes > 1 else None,
         checkpoints=_checkpoints(entries, begins) if recurrent else None,
+        returns=_returns(entries, begins) if recurrent else None,
     )
     decoding = all(entry.decoding and entry.n == entry.outputs == 1 for entry in entries)
     constrained = any(isinstance(sequence, Generation) and sequence.constraint is not None for sequence in chosen)
@@ -148,15 +149,25 @@ def assemble(
 
 
 def _checkpoints(entries: tuple[StepEntry, ...], begins: list[int]) -> Int32Array | None:
-    """The rows behind which recurrent states are kept: in a prompt where that is planned, and before a draft."""
+    """The rows behind which recurrent states are kept."""
     rows: list[int] = []
     row = 0
     for entry, begin in zip(entries, begins, strict=True):
-        sequence, end = entry.sequence, begin + entry.n
-        planned = (sequence.known,) if entry.decoding and sequence.known < end else sequence.checkpoints
-        rows += [row + at - begin - 1 for at in checkpoints_between(planned, begin, end)]
+        kept = checkpoints_between(entry.sequence.checkpoints, begin, begin + entry.n)
+        rows += [row + at - begin - 1 for at in kept]
         row += entry.n
     return np.array(sorted(rows), dtype=np.int32) if rows else None
+
+
+def _returns(entries: tuple[StepEntry, ...], begins: list[int]) -> Int32Array | None:
+    """The last rows before drafts: there a sequence goes on where its draft is wrong."""
+    rows: list[int] = []
+    row = 0
+    for entry, begin in zip(entries, begins, strict=True):
+        if entry.decoding and begin < entry.sequence.known < begin + entry.n:
+            rows.append(row + entry.sequence.known - begin - 1)
+        row += entry.n
+    return np.array(rows, dtype=np.int32) if rows else None
 
 
 def _media(entries: tuple[StepEntry, ...], begins: list[int]) -> tuple[BatchMedia, ...]:

@@ -207,6 +207,8 @@ class ScheduledRequest(QueuedRequest):
         self.inputs, self.sampled = whole.part(0, self.submitted), whole.tokens[self.submitted :].tolist()
         self.n_inputs = self.submitted
         self.answer_begin -= max(0, min(self.answer_begin, keep + n) - keep)
+        # Later ones were planned for other inputs.
+        self.checkpoints = tuple(at for at in self.checkpoints if at <= keep)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

@@ -29,8 +29,8 @@ from tests.runner.fakes import Events, FakeCache, FakeExecutor
 class Rig:
     """A space with four sequences over a cache of 100 cells."""
 
-    def __init__(self) -> None:
-        self.cache = FakeCache(100)
+    def __init__(self, cache: FakeCache | None = None) -> None:
+        self.cache = FakeCache(100) if cache is None else cache
         self.executor = FakeExecutor()
         self.cache_manager = CacheManager(cast(Any, self.cache), cast(Any, self.executor))
         self.cache_manager.prefix_cache = PrefixCache(4)
@@ -274,6 +274,44 @@ def test_what_does_not_fit_at_all_displaces_nobody(rig: Rig, n_sequences: int, n
         rig.cache_manager.restore(PinnedPrefix(), Inputs.text(list(range(n))), saved(n), 9.0)
     assert (rig.cache_manager.prefix_cache.evict_candidates(), rig.cache.calls) == (candidates, calls)
     rig.cache_manager.prefix_cache.check()
+
+
+class StatefulCache(FakeCache):
+    """States at some positions, of which a window lets some be resumed."""
+
+    def __init__(self, states: Collection[int], resumable: Collection[int]) -> None:
+        super().__init__(100)
+        self._states, self._resumable = states, {0, *resumable}
+
+    @property
+    def recurrent(self) -> StatefulCache:  # type: ignore[override]
+        return self
+
+    def latest(self, sequence: int, most: int) -> int:
+        return max((position for position in self._states if position <= most), default=0)
+
+    def can_resume(self, sequence: int, position: int) -> bool:
+        return position in self._resumable
+
+    def hold(self, sequence: int) -> None: ...
+
+    def release(self, sequence: int) -> None: ...
+
+
+@pytest.mark.parametrize(("resumable", "begin"), [({7}, 7), ({6, 4}, 6), ({4}, 4), ({2}, 2), ((), 0)])
+def test_a_wrong_draft_goes_back_to_where_all_caches_can_resume(resumable: Collection[int], begin: int) -> None:
+    rig = Rig(StatefulCache({2, 4, 6}, resumable))
+    sequence = rig.request([1, 2, 3])
+    rig.begin(sequence)
+    rig.compute(sequence, 3)
+    sequence.sampled += [1, 2, 3, 4, 5]
+    rig.compute(sequence, 5)
+    sequence.submitted = 7
+    rig.cache_manager.take_back(sequence)
+    assert (sequence.submitted, rig.cache.lengths[0], rig.cache_manager.prefix_cache.length(0)) == (begin,) * 3
+    assert sequence.context.tokens.tolist() == [1, 2, 3, 1, 2, 3, 4, 5]
+    assert sequence.decoding == (begin >= 3), "behind its prompt it goes on as an answer, before that as a prompt"
+    assert sequence.decoding or sequence.n_inputs == 8
 
 
 def keep(rig: Rig, length: int) -> None:
