@@ -17,7 +17,7 @@ from ollama_engine.chat.provenance import Safe, Traced, joined, trusted_spans
 from tests.support.suite import scaled
 
 OURS, THEIRS = "ABC  \n1!", "abc  \n.,"
-EXAMPLES = settings(max_examples=scaled(2_000, quick=60), deadline=None)
+EXAMPLES = settings(max_examples=scaled(2_000, quick=60))
 
 
 @st.composite

@@ -61,7 +61,9 @@ def test_each_continuation_has_the_log_softmax_of_the_logits(engine: Engine) -> 
         check(engine, head, found, tail)
 
 
-@settings(max_examples=scaled(60, quick=12), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=scaled(60, quick=12), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(
     n_prompt=st.integers(1, 150),
     ends=st.lists(st.lists(st.integers(300, 303), min_size=1, max_size=8), min_size=1, max_size=14),

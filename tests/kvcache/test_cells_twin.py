@@ -135,7 +135,7 @@ class CellsBesideTwin(RuleBasedStateMachine):
 
 def test_any_history_of_calls() -> None:
     run_state_machine_as_test(
-        CellsBesideTwin, settings=settings(max_examples=scaled(120, quick=30), stateful_step_count=30, deadline=None)
+        CellsBesideTwin, settings=settings(max_examples=scaled(120, quick=30), stateful_step_count=30)
     )
 
 

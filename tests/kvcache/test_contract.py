@@ -177,7 +177,7 @@ class Machine(RuleBasedStateMachine):
 def test_any_history_of_calls(kind: Kind, layout: str) -> None:
     machine = type("Machine", (Machine,), {"kind": kind, "layout": layout})
     examples = scaled(15 if layout in ("indices", "permuted") else 6, quick=3)
-    run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=15, deadline=None))
+    run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=15))
 
 
 # -- media -------------------------------------------------------------------------------------------------------------

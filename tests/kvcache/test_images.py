@@ -257,5 +257,5 @@ class SlotsAgainstLists(RuleBasedStateMachine):
                 assert self.slots.can_resume(sequence, position) == resumable
 
 
-SlotsAgainstLists.TestCase.settings = settings(max_examples=scaled(80, quick=20), stateful_step_count=25, deadline=None)
+SlotsAgainstLists.TestCase.settings = settings(max_examples=scaled(80, quick=20), stateful_step_count=25)
 TestSlotsAgainstLists = SlotsAgainstLists.TestCase

@@ -234,7 +234,5 @@ class MovesAgainstDictionaries(RuleBasedStateMachine):
             self.w.check()
 
 
-MovesAgainstDictionaries.TestCase.settings = settings(
-    max_examples=scaled(40, quick=10), stateful_step_count=20, deadline=None
-)
+MovesAgainstDictionaries.TestCase.settings = settings(max_examples=scaled(40, quick=10), stateful_step_count=20)
 TestMovesAgainstDictionaries = MovesAgainstDictionaries.TestCase

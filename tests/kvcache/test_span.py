@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ollama_engine.input import Int32Array
@@ -45,7 +45,6 @@ def test_choice(
     assert policy.choose(CellSpan(*needed), n_rows, decoding=decoding, before=CellSpan(*before)) == chosen
 
 
-@settings(deadline=None)
 @given(
     edges=st.lists(st.tuples(st.integers(0, 4096), st.integers(0, 4096)), min_size=1, max_size=20),
     n_rows=st.integers(1, 64),

@@ -16,7 +16,7 @@ import PIL.Image
 import PIL.ImageFile
 import PIL.ImageOps
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ollama_engine.errors import ImageError
@@ -198,7 +198,7 @@ def test_every_file_cut_anywhere_is_an_image_or_an_error() -> None:
             assert end > 16, name
 
 
-@settings(max_examples=scaled(4_000, quick=300), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=scaled(4_000, quick=300))
 @given(
     st.sampled_from([name for name, data in FILES.items() if len(data) < 20_000]),
     st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), max_size=12),
@@ -216,7 +216,7 @@ def test_mutated_files_raise_nothing_else(name: str, changes: list[tuple[int, in
     assert pixels(picture).size > 0
 
 
-@settings(max_examples=scaled(2_000, quick=200), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=scaled(2_000, quick=200))
 @given(st.binary(max_size=400), st.sampled_from(["png", "jpeg", "webp", "gif", "bmp", "tiff", "ppm"]))
 def test_random_bytes_raise_nothing_else(data: bytes, begin: str) -> None:
     messages = ["."]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import PIL.Image
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as numpy_strategies
 
@@ -128,7 +128,7 @@ DTYPES = st.one_of(
 SHAPES = numpy_strategies.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5)
 
 
-@settings(max_examples=scaled(2_000, quick=150), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=scaled(2_000, quick=150))
 @given(numpy_strategies.arrays(DTYPES, SHAPES))
 def test_any_array_is_an_image_or_an_error(array: np.ndarray) -> None:
     try:

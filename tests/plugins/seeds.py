@@ -1,4 +1,4 @@
-"""The seed of random tests, all of which draw by hypothesis: a new one for each run, printed.
+"""Random tests, all of which draw by hypothesis: no limits of time, and a new seed for each run, printed.
 
 The other tests draw with fixed seeds. `--hypothesis-seed=N` takes N; a run of what failed last (`--repeat-failed`,
 `--last-failed`, `--failed-first`) takes the last run's. With a seed, hypothesis does not read its database of failed
@@ -13,6 +13,11 @@ import sys
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# On a busy machine one example takes many times as long as the others.
+settings.register_profile("ollama_engine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("ollama_engine")
 
 KEPT = "ollama_engine/seed"
 AGAIN = ("repeat_failed", "lf", "failedfirst")

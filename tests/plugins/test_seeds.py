@@ -69,3 +69,10 @@ def test_processes_of_xdist_draw_by_it(project: pytest.Pytester) -> None:
     pytest.importorskip("xdist")
     first = seed_and_draws(project.runpytest_subprocess("-n", "1"))
     assert seed_and_draws(project.runpytest_subprocess(f"--hypothesis-seed={first[0]}")) == first
+
+
+def test_an_example_may_be_slow_once(project: pytest.Pytester) -> None:
+    """hypothesis's own limit of 200 ms is reached on a busy machine."""
+    slow = MODULE.replace("import pytest", "import time").replace("@pytest.mark", "# @pytest.mark")
+    project.makepyfile(test_some=slow.replace("drawn.append", "drawn or time.sleep(0.3); drawn.append"))
+    assert project.runpytest_subprocess("-k", "draws").ret == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter, deque
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ollama_engine.ray.prefix_table import BALANCE, PrefixTable
@@ -58,7 +58,6 @@ def test_what_was_used_least_recently_leaves_the_longest_beginnings_first() -> N
     assert table.matches([b"4"]) == {"a": 1}
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=200), st.integers(0, 4))
 def test_no_replica_gets_more_than_its_share(requests: list[tuple[int, bool]], slack: int) -> None:
     """Whatever prompts come, and whichever requests end meanwhile."""

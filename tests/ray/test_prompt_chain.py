@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ollama_engine.ray.prompt_chain import BLOCK, MOST_BLOCKS, prompt_chain
@@ -25,14 +25,12 @@ def shared(left: list[bytes], right: list[bytes]) -> int:
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(left), len(right)))
 
 
-@settings(deadline=None)
 @given(MESSAGES, MESSAGES)
 def test_the_next_turn_of_a_conversation_shares_all_of_the_turn_before(before: list[Any], further: list[Any]) -> None:
     first = prompt_chain("m", encode(before), {})
     assert prompt_chain("m", encode([*before, *further]), {})[: len(first)] == first
 
 
-@settings(deadline=None)
 @given(TEXTS, TEXTS)
 def test_texts_share_their_common_blocks_and_no_more(left: str, right: str) -> None:
     a, b = left.encode("utf-8", "surrogatepass"), right.encode("utf-8", "surrogatepass")

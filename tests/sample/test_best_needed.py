@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ollama_engine.errors import SamplingError
@@ -100,9 +100,7 @@ OTHERS = st.fixed_dictionaries(
 )
 
 
-@settings(
-    max_examples=scaled(600, quick=150), deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
-)
+@settings(max_examples=scaled(600, quick=150), derandomize=True)
 @given(logits=logits_rows, cut=cuts, penalty=penalties, others=OTHERS, data=st.data())
 def test_any_row_any_parameters(
     logits: FloatRow, cut: dict[str, Any], penalty: dict[str, Any], others: dict[str, Any], data: st.DataObject

@@ -59,7 +59,7 @@ def expected_sequences(vocabulary: Bytes, text: bytes) -> set[tuple[int, ...]]:
 letters = st.text("ab:\n", max_size=4).map(str.encode)
 
 
-@settings(max_examples=scaled(300, quick=60), deadline=None)
+@settings(max_examples=scaled(300, quick=60))
 @given(tokens=st.lists(letters, max_size=30), texts=st.lists(st.text("ab:\né", min_size=1, max_size=6), max_size=3))
 def test_finding_them(tokens: list[bytes], texts: list[str]) -> None:
     vocabulary = Bytes(tokens)
@@ -84,7 +84,7 @@ def penalties(sampler: Sampler) -> dict[int, float]:
     return {token: p for token, p in found.items() if p < best}
 
 
-@settings(max_examples=scaled(500, quick=100), deadline=None)
+@settings(max_examples=scaled(500, quick=100))
 @given(
     chunks=st.lists(st.lists(st.integers(0, 3), max_size=30), max_size=6),
     window=st.integers(-1, 25),

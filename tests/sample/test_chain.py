@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -151,7 +151,7 @@ parameters = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=scaled(1500, quick=300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=scaled(1500, quick=300))
 @given(logits=logits_rows, given=parameters, data=st.data())
 def test_any_row_any_chain(logits: FloatRow, given: dict[str, Any], data: st.DataObject) -> None:
     n = len(logits)

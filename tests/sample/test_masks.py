@@ -117,7 +117,7 @@ def test_penalties_and_biases_see_allowed_tokens_only(cut: str, mask: str, recor
     assert_as_minus_infinity(logits, allowed, params, [int(token) for token in best[:300]], 2, record_property)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(logits=logits_rows, cut=cuts, penalty=penalties, share=st.sampled_from([0.02, 0.3, 0.9]), data=st.data())
 def test_any_row_any_parameters_any_mask(
     logits: FloatRow, cut: dict[str, float], penalty: dict[str, float], share: float, data: st.DataObject

@@ -59,7 +59,7 @@ def test_definitions(case: Case) -> None:
     assert twin.sample(logits, params, 0, 0, case.history) == case.expected
 
 
-@settings(max_examples=scaled(200, quick=50), deadline=None)
+@settings(max_examples=scaled(200, quick=50))
 @given(
     chunks=st.lists(st.lists(st.integers(0, 11), max_size=20), max_size=6),
     window=st.integers(-1, 15),

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -120,7 +120,7 @@ penalties = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=scaled(400, quick=80), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=scaled(400, quick=80))
 @given(logits=logits_rows, cut=cuts, penalty=penalties, data=st.data())
 def test_any_row_any_parameters(
     logits: FloatRow, cut: dict[str, float], penalty: dict[str, float], data: st.DataObject

@@ -69,7 +69,7 @@ def test_no_request_is_a_fault_of_the_server(address: str, schema: Any, method: 
 
     @given(case=st.one_of(cases), rest=st.none() | st.integers(0, 3))
     @settings(
-        max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck),
+        max_examples=EXAMPLES, database=None, suppress_health_check=list(HealthCheck),
         phases=[Phase.generate],
     )  # fmt: skip
     def check(case: Any, rest: int | None) -> None:

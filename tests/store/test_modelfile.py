@@ -64,7 +64,7 @@ def test_mistakes(text: str, told: str) -> None:
         parse_modelfile(text)
 
 
-@settings(max_examples=scaled(1000, quick=150), deadline=None)
+@settings(max_examples=scaled(1000, quick=150))
 @given(st.lists(st.tuples(st.sampled_from(COMMANDS), st.text() | st.text(alphabet='a"\n\r \t#\u2028é', max_size=12))))
 def test_what_is_printed_is_read_as_the_same(pairs: list[tuple[str, str]]) -> None:
     names = {"PARAMETER": "stop", "MESSAGE": "user"}
@@ -77,7 +77,7 @@ def test_what_is_printed_is_read_as_the_same(pairs: list[tuple[str, str]]) -> No
     assert parse_modelfile(printed) == Modelfile(commands)
 
 
-@settings(max_examples=scaled(1000, quick=150), deadline=None)
+@settings(max_examples=scaled(1000, quick=150))
 @given(st.text() | st.text(alphabet='FROMfrom x"\n#', max_size=30))
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:

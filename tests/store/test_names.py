@@ -18,7 +18,7 @@ def part(more: str) -> st.SearchStrategy[str]:
 NAMES = st.builds(ModelName.of_parts, part("._-:"), part("_-"), part("._-"), part("._-"))
 
 
-@settings(max_examples=scaled(1000, quick=150), deadline=None)
+@settings(max_examples=scaled(1000, quick=150))
 @given(NAMES)
 def test_what_a_name_says_is_the_name(name: ModelName) -> None:
     assert ModelName.parse(str(name)) == name
@@ -27,7 +27,7 @@ def test_what_a_name_says_is_the_name(name: ModelName) -> None:
     assert ModelName.parse(str(name).upper()).key == name.key
 
 
-@settings(max_examples=scaled(2000, quick=300), deadline=None)
+@settings(max_examples=scaled(2000, quick=300))
 @given(st.text() | st.text(alphabet="aZ0./:\\_-\0", max_size=16))
 def test_any_text_is_a_name_or_refused(text: str) -> None:
     """And what is a name stays below the folder of manifests."""

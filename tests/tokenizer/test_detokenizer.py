@@ -23,7 +23,7 @@ def stream(tokenizer: Tokenizer, ids: list[int], *, skip_special: bool = True, c
 
 
 @given(data=st.data(), skip_special=st.booleans(), continues=st.booleans())
-@settings(max_examples=scaled(400, quick=50), deadline=None)
+@settings(max_examples=scaled(400, quick=50))
 def test_pieces_join_to_the_whole(spm: Tokenizer, data: st.DataObject, skip_special: bool, continues: bool) -> None:
     bytes_only = from_metadata(bpe_metadata(ALPHABET, special=[("<s>", CONTROL)]))
     for tokenizer in (bytes_only, spm):
@@ -33,7 +33,7 @@ def test_pieces_join_to_the_whole(spm: Tokenizer, data: st.DataObject, skip_spec
 
 
 @given(text=st.text(max_size=30))
-@settings(max_examples=scaled(300, quick=50), deadline=None)
+@settings(max_examples=scaled(300, quick=50))
 def test_text_arrives_in_whole_characters(spm: Tokenizer, text: str) -> None:
     bytes_only = from_metadata(bpe_metadata(ALPHABET))
     for tokenizer in (bytes_only, spm):

@@ -42,7 +42,7 @@ TOKENIZERS = {"bpe": bpe(), "spm": spm(), "spm that strips": spm(**{"general.nam
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-@settings(max_examples=scaled(3_000, quick=300), deadline=None)
+@settings(max_examples=scaled(3_000, quick=300))
 @given(parts=st.lists(st.tuples(st.lists(st.sampled_from(PIECES), max_size=4).map("".join), st.booleans()), max_size=6))
 def test_any_parts(name: str, parts: list[tuple[str, bool]]) -> None:
     tokenizer, text = TOKENIZERS[name], "".join(text for text, _ in parts)

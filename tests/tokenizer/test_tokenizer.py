@@ -47,7 +47,7 @@ def test_any_bytes_survive_byte_level(bpe_vocab: tuple[list[str], list[str]], na
 
 
 @given(data=st.binary(max_size=60))
-@settings(max_examples=scaled(300, quick=50), deadline=None)
+@settings(max_examples=scaled(300, quick=50))
 def test_any_bytes_survive(bpe: Tokenizer, spm: Tokenizer, data: bytes) -> None:
     assert bpe.decode_bytes(bpe.encode(data, parse_special=False)) == data
     # To SentencePiece, U+2581 is a space.

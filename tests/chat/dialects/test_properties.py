@@ -70,7 +70,7 @@ def answers(draw: st.DrawFn, name: str) -> str:
 def test_any_cut_gives_the_same_events(name: str) -> None:
     dialect = named(name)
 
-    @settings(max_examples=EXAMPLE_COUNT, deadline=None)
+    @settings(max_examples=EXAMPLE_COUNT)
     @given(answers(name), st.lists(st.integers(1, 30), min_size=1, max_size=5), st.booleans(), st.booleans())
     def check(text: str, sizes: list[int], reasoning_open: bool, with_tools: bool) -> None:
         tools = TOOLS if with_tools else ()
@@ -87,7 +87,7 @@ def test_words_never_get_lost(name: str) -> None:
     """Words put between pieces of answers are somewhere in the events, and in their order in the content."""
     dialect = named(name)
 
-    @settings(max_examples=EXAMPLE_COUNT, deadline=None)
+    @settings(max_examples=EXAMPLE_COUNT)
     @given(st.lists(st.sampled_from(FORMS[name] + NOISE), max_size=6), st.booleans())
     def check(pieces: list[str], reasoning_open: bool) -> None:
         text = "".join(f"word{number} {piece} " for number, piece in enumerate(pieces)) + "end"
@@ -102,7 +102,7 @@ def test_words_never_get_lost(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(DIALECTS))
 def test_text_without_markers_is_content_as_it_is(name: str) -> None:
-    @settings(max_examples=EXAMPLE_COUNT, deadline=None)
+    @settings(max_examples=EXAMPLE_COUNT)
     @given(st.text(st.characters(exclude_characters="<[]`{>AfHt\n "), max_size=30), st.integers(1, 7))
     def check(text: str, size: int) -> None:
         answer = summed(joined(events(named(name), chunks(text, [size]))))
@@ -141,7 +141,7 @@ def test_time_is_linear(name: str, kind: str) -> None:
     assert long < 30e-6 * len(text) + 0.1
 
 
-@settings(max_examples=EXAMPLE_COUNT, deadline=None)
+@settings(max_examples=EXAMPLE_COUNT)
 @given(json_values, st.integers(1, 5), st.booleans())
 def test_scanner_reads_what_json_is(value: object, size: int, ascii_only: bool) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only)
@@ -156,7 +156,7 @@ def test_scanner_reads_what_json_is(value: object, size: int, ascii_only: bool) 
     assert read == text
 
 
-@settings(max_examples=EXAMPLE_COUNT * 4, deadline=None)
+@settings(max_examples=EXAMPLE_COUNT * 4)
 @given(st.text('{}[]",:0123456789.eE+-truefalsn\\u ', max_size=12) | json_values.map(json.dumps), st.integers(1, 4))
 def test_scanner_agrees_with_the_json_module(text: str, size: int) -> None:
     """A text that is not JSON is a problem, or is not done, or goes on behind the value."""
@@ -175,7 +175,7 @@ def test_scanner_agrees_with_the_json_module(text: str, size: int) -> None:
     assert valid == (scanner.done and not text[read:].strip(" \n\t\r"))
 
 
-@settings(max_examples=EXAMPLE_COUNT, deadline=None)
+@settings(max_examples=EXAMPLE_COUNT)
 @given(st.text(), st.integers(1, 5), st.booleans())
 def test_decoder_of_strings(text: str, size: int, ascii_only: bool) -> None:
     decoder = StringDecoder()
@@ -191,7 +191,7 @@ def test_scanner_of_deep_values() -> None:
     assert too_deep.problem == "more than 100 arrays and objects in each other"
 
 
-@settings(max_examples=EXAMPLE_COUNT, deadline=None)
+@settings(max_examples=EXAMPLE_COUNT)
 @given(st.lists(st.text("ab\n", min_size=1, max_size=4), min_size=1, max_size=4), st.text("ab\n", max_size=20))
 def test_markers_are_found_or_may_yet_come(texts: list[str], text: str) -> None:
     """Against the definition, place by place."""

@@ -138,7 +138,7 @@ def room_left(sizes: ModelSizes, plan: PlacementPlan, room: Room, number: int) -
     return left if plan.order else left - sizes.offload
 
 
-@settings(derandomize=True, max_examples=scaled(500, quick=100), deadline=None)
+@settings(derandomize=True, max_examples=scaled(500, quick=100))
 @given(models(), machines, st.one_of(st.none(), st.integers(0, 3)), st.one_of(st.none(), st.integers(0, 30)))
 def test_plans_of_their_own_fill_devices_and_overfill_none(
     sizes: ModelSizes, rooms: list[Room], main_gpu: int | None, cpu_experts: int | None
@@ -167,7 +167,7 @@ def test_plans_of_their_own_fill_devices_and_overfill_none(
         assert all(plan.experts[i] == plan.layers[i] for i in range(cpu_experts, len(sizes.layers)))
 
 
-@settings(derandomize=True, max_examples=scaled(500, quick=100), deadline=None)
+@settings(derandomize=True, max_examples=scaled(500, quick=100))
 @given(models(), machines)
 def test_experts_cost_no_layer_its_place(sizes: ModelSizes, rooms: list[Room]) -> None:
     """As many layers are on GPUs as if there were no experts, but for the gaps that first layers leave."""
@@ -180,7 +180,7 @@ def test_experts_cost_no_layer_its_place(sizes: ModelSizes, rooms: list[Room]) -
         assert fewer.gpu_layers <= len(sizes.layers), "fewer experts on the CPU leave no room for a layer"
 
 
-@settings(derandomize=True, max_examples=scaled(500, quick=100), deadline=None)
+@settings(derandomize=True, max_examples=scaled(500, quick=100))
 @given(models(), machines, st.integers(0, 30))
 def test_gpu_layers_are_those_that_were_asked_for(sizes: ModelSizes, rooms: list[Room], gpu_layers: int) -> None:
     plan = plan_placement(sizes, rooms, PlacementOptions(gpu_layers=gpu_layers))
@@ -201,7 +201,7 @@ def test_gpu_layers_are_those_that_were_asked_for(sizes: ModelSizes, rooms: list
         ), "what fits on one GPU is not refused"
 
 
-@settings(derandomize=True, max_examples=scaled(500, quick=100), deadline=None)
+@settings(derandomize=True, max_examples=scaled(500, quick=100))
 @given(models(), machines, st.lists(st.sampled_from([0.0, 1.0, 2.0, 3.0]), min_size=1, max_size=4))
 def test_shares_are_kept(sizes: ModelSizes, rooms: list[Room], shares: list[float]) -> None:
     shares = shares[: len(rooms)]

@@ -126,7 +126,6 @@ def totals() -> Counter[str]:
 
 @settings(
     max_examples=int(os.environ.get("SCHEDULES", scaled(36, quick=6))),
-    deadline=None,
     # Much the same ones in every run, unless more are asked for; to see a failing one made small, add Phase.shrink.
     derandomize="SCHEDULES" not in os.environ,
     database=None,

@@ -441,4 +441,4 @@ class AgainstLists(RuleBasedStateMachine):
 
 
 TestAgainstLists = AgainstLists.TestCase
-TestAgainstLists.settings = settings(max_examples=scaled(100, quick=25), stateful_step_count=30, deadline=None)
+TestAgainstLists.settings = settings(max_examples=scaled(100, quick=25), stateful_step_count=30)

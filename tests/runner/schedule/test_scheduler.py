@@ -350,7 +350,7 @@ def test_any_step(candidates: list[Candidate], limits: BatchLimits, free_cells: 
         assert senior.key not in got.starved or free_cells == 0
 
 
-@settings(max_examples=scaled(100, quick=25), deadline=None)
+@settings(max_examples=scaled(100, quick=25))
 @given(candidates_of(7), limits_of, st.data())
 def test_nobody_starves(candidates: list[Candidate], limits: BatchLimits, data: st.DataObject) -> None:
     """While newcomers of any priority keep coming, each is served within 10 * (N + 1) steps."""
@@ -383,7 +383,7 @@ def test_nobody_starves(candidates: list[Candidate], limits: BatchLimits, data: 
                 running[piece.key] = candidate._replace(begin=candidate.begin + piece.n)
 
 
-@settings(max_examples=scaled(100, quick=25), deadline=None)
+@settings(max_examples=scaled(100, quick=25))
 @given(candidates_of(6), limits_of, st.integers(60, 120))
 def test_a_small_pool_comes_to_an_end(candidates: list[Candidate], limits: BatchLimits, n_cells: int) -> None:
     """With preemption, and cells enough for the largest alone, everyone gets all computed; nobody is stuck."""

@@ -50,7 +50,7 @@ def check(continuations: list[Tokens], planned: Paths) -> None:
             assert token in path.scored[depth - path.first]
 
 
-@settings(max_examples=scaled(2000, quick=300), deadline=None)
+@settings(max_examples=scaled(2000, quick=300))
 @given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6).map(tuple), max_size=12))
 def test_every_row_has_one_owner(continuations: list[Tokens]) -> None:
     check(continuations, plan_paths(continuations))

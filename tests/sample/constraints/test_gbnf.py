@@ -184,7 +184,7 @@ def texts() -> list[str]:
 
 
 @pytest.mark.timeout(180)  # 400 grammars, each with all texts of up to 4 letters
-@settings(max_examples=scaled(400, quick=25), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=scaled(400, quick=25), derandomize=True, suppress_health_check=list(HealthCheck))
 @given(grammars())
 def test_random_grammars(grammar: str) -> None:
     rules = gbnf.read_rules(grammar)

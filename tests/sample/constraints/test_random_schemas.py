@@ -26,7 +26,7 @@ def collected(n: int) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
 
     @settings(
-        max_examples=n, database=None, deadline=None, derandomize=True, phases=[Phase.generate],
+        max_examples=n, database=None, derandomize=True, phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     @given(schemas())

@@ -85,7 +85,7 @@ def crossed(value: object) -> Any:
 
 
 @given(VALUES)
-@settings(max_examples=scaled(300, quick=60), deadline=None)
+@settings(max_examples=scaled(300, quick=60))
 def test_values_arrive_as_they_were_sent(value: object) -> None:
     found = crossed(value)
     assert found == value
