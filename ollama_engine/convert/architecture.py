@@ -64,6 +64,8 @@ class TensorMap:
     """The size that counts the layers which "{i}" stands for."""
     factors: Callable[[Config, Sizes], NDArray[np.float32]] | None = None
     """What its numbers are multiplied by, before the transform."""
+    left_out: bool = False
+    """Whether checkpoints have it and the model does not read it."""
 
 
 def _no_values(config: Config, sizes: Sizes) -> MetadataValues:

@@ -56,6 +56,9 @@ def plan_tensors(
         target = tensor.target.replace("{i}", str(layer))
         names = _source_names(tensor, layer, sizes)
         present = [name for name in names if name in tensors]
+        if tensor.left_out:
+            used.update(present)
+            continue
         if target in planned or (not present and tensor.optional):
             continue
         if len(present) < len(names):

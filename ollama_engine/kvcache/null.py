@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -119,8 +119,9 @@ def _no_memory(n_tokens: int) -> NoMemoryError:
 @dataclass(slots=True)
 class _Graph:
     mask: Tensor
-    key: Tensor | None = None
-    value: Tensor | None = None
+    layer: int = 0
+    put: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    """Keys and values of each layer so far; later ones may attend to them, too."""
 
 
 class NullCache:
@@ -187,21 +188,20 @@ class NullCache:
         return self._flash_attention
 
     def set_layer(self, layer: int) -> None:
-        """Forget what the previous layer put. All layers are alike, so the number does not matter."""
         if self._graph is not None:
-            self._graph.key = self._graph.value = None
+            self._graph.layer = layer
 
     def put(self, key: Tensor, value: Tensor) -> None:
-        """Hold keys [key_dim, kv_heads, n] and values [value_dim, kv_heads, n] until `get`."""
+        """Hold keys [key_dim, kv_heads, n] and values [value_dim, kv_heads, n] of the layer."""
         assert self._graph is not None
-        self._graph.key, self._graph.value = key, value
+        self._graph.put[self._graph.layer] = key, value
 
     def get(self) -> tuple[Tensor, Tensor, Tensor]:
         """Keys [key_dim, part, kv_heads, parts], values, and the mask f16 [part, part, 1, parts]."""
         assert self._graph is not None
-        key, value = self._graph.key, self._graph.value
-        if key is None or value is None:
+        if self._graph.layer not in self._graph.put:
             raise ValueError("put keys and values of this layer first: nothing is stored from batch to batch")
+        key, value = self._graph.put[self._graph.layer]
         if self._parts > 1:
             key, value = self._in_parts(key), self._in_parts(value)
         keys = ops.permute(key, 0, 2, 1, 3)

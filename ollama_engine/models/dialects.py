@@ -75,6 +75,17 @@ DIALECTS: Mapping[str, Dialect] = {
         keys={"rope.local.freq_base": "rope.freq_base_swa", "rope.global.freq_base": "rope.freq_base"},
         missing=_gemma3,
     ),
+    # Ollama's reader, which knows llama.cpp's names as well.
+    "gemma4": Dialect(
+        architecture="gemma4",
+        keys={"rope.local.freq_base": "rope.freq_base_swa"},
+        tensors=(
+            (r"(blk\.\d+)\.attn_post_norm\.weight", r"\1.post_attention_norm.weight"),
+            (r"(blk\.\d+)\.ffn_pre_norm\.weight", r"\1.ffn_norm.weight"),
+            (r"(blk\.\d+)\.ffn_gate_inp\.per_expert_scale", r"\1.ffn_down_exps.scale"),
+            (r"(blk\.\d+)\.layer_scalar(\.weight)?", r"\1.layer_output_scale.weight"),
+        ),
+    ),
     # Ollama's reader, for the size of a head.
     "llama4": Dialect(architecture="llama4", keys={"attention.head_dim": "attention.key_length"}),
     # llama.cpp's, for a model that is known under Ollama's name: its files have both parts.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 from ollama_engine import nn
 from ollama_engine.errors import ModelFormatError
@@ -37,8 +38,11 @@ class Layer(nn.Module):
         """x [n_embd, n] -> [n_embd, n], or fewer rows in the last layer."""
         a = step.output_rows(self.attention.forward(self.attn_norm(x, o.norm_eps), step, o))
         x = self.post_attention_norm(a, o.norm_eps) + step.output_rows(x)
-        m = self.mlp.forward(self.ffn_norm(x, o.norm_eps))
-        return self.post_ffw_norm(m, o.norm_eps) + x
+        return self.post_ffw_norm(self.feed_forward(x, o), o.norm_eps) + x
+
+    def feed_forward(self, x: Tensor, o: Options) -> Tensor:
+        """x [n_embd, n] -> [n_embd, n], without the norm behind it and residual."""
+        return self.mlp.forward(self.ffn_norm(x, o.norm_eps))
 
 
 def read_scale(metadata: Metadata, o: Options, widest: int) -> float:
@@ -66,7 +70,7 @@ class Gemma(Decoder):
 class Gemma2(Gemma):
     architecture = "gemma2"
 
-    layers = nn.Blocks(Layer, "n_layer")
+    layers: nn.Blocks[Any] = nn.Blocks(Layer, "n_layer")
 
     @staticmethod
     def read_options(metadata: Metadata, n_vocab: int) -> Options:

@@ -78,6 +78,11 @@ class Options:
         return 2 * self.n_ff
 
     @property
+    def n_ff_exp_twice(self) -> int:
+        """The same of an expert."""
+        return 2 * self.n_ff_exp
+
+    @property
     def n_rope_factors(self) -> int:
         """Length of a tensor of rotary factors."""
         return self.rope.n_dims // 2

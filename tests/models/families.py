@@ -32,8 +32,9 @@ SIZES = {
     "pad_token_id": None, "bos_token_id": 317, "eos_token_id": 318,
 }  # fmt: skip
 
-ROUTERS = ("mlp.gate.weight", "router.weight", "mixer.gate.weight")
-NORMS = ("norm.weight", "norm_f.weight")
+ROUTERS = ("mlp.gate.weight", "router.weight", "mixer.gate.weight", "router.proj.weight")
+NORMS = ("norm.weight", "norm_f.weight", "norm_1.weight", "norm_2.weight", "layer_scalar", ".scale", "expert_scale")
+"""Vectors that are factors."""
 
 
 # Settings that several architectures share.

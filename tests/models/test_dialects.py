@@ -11,11 +11,13 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.models import known_names, known_values
 from tests.models import families
 
+Tensors = Mapping[str, NDArray[np.float32]]
 SKIPPED = ("GGUF.", "general.architecture", "general.alignment")
 
 
@@ -30,6 +32,8 @@ class Theirs:
     added: Mapping[str, Any] = field(default_factory=dict)
     rename: Callable[[str], str] = str
     """The known name of a tensor -> their name."""
+    change: Callable[[Tensors], Tensors] = dict
+    """What else they do to the tensors, which are f32."""
 
 
 def rewrite(source: Path, target: Path, theirs: Theirs) -> None:
@@ -45,8 +49,8 @@ def rewrite(source: Path, target: Path, theirs: Theirs) -> None:
     for name, value in theirs.added.items():
         add = {str: writer.add_string, float: writer.add_float32, int: writer.add_uint32}[type(value)]
         add(f"{theirs.architecture}.{name}", value)
-    for tensor in reader.tensors:
-        writer.add_tensor(theirs.rename(tensor.name), tensor.data, raw_dtype=tensor.tensor_type)
+    for name, data in theirs.change({tensor.name: tensor.data for tensor in reader.tensors}).items():
+        writer.add_tensor(theirs.rename(name), data)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -56,6 +60,23 @@ def rewrite(source: Path, target: Path, theirs: Theirs) -> None:
 def gpt_oss_name(name: str) -> str:
     name = name.replace("attn_output", "attn_out").replace("attn_sinks.weight", "attn_sinks")
     return name.replace("post_attention_norm", "ffn_norm")
+
+
+def gemma4_name(name: str) -> str:
+    names = {
+        "post_attention_norm": "attn_post_norm", "ffn_norm": "ffn_pre_norm",
+        "ffn_down_exps.scale": "ffn_gate_inp.per_expert_scale", "layer_output_scale.weight": "layer_scalar",
+    }  # fmt: skip
+    return re.sub("|".join(map(re.escape, names)), lambda known: names[known[0]], name)
+
+
+def fuse_experts(tensors: Tensors) -> Tensors:
+    """Gate and up projections of experts as halves of one matrix each."""
+    return {
+        name.replace("gate_exps", "gate_up_exps"):
+            np.concatenate((data, tensors[name.replace("_gate_", "_up_")]), axis=1) if "gate_exps" in name else data
+        for name, data in tensors.items() if "ffn_up_exps" not in name
+    }  # fmt: skip
 
 
 YARN = {f"rope.scaling.yarn_{name}": f"rope.scaling.{name}" for name in ("beta_fast", "beta_slow")}
@@ -68,6 +89,10 @@ CASES = {
     "gemma3-without-what-is-known": Theirs("gemma3", "gemma3", {
         "rope.freq_base_swa": None, "rope.freq_base": None, "attention.layer_norm_rms_epsilon": None,
     }),
+    "gemma4": Theirs("gemma4-experts", "gemma4", {"rope.freq_base_swa": "rope.local.freq_base",
+                                                  "attention.head_count_kv": None}, rename=gemma4_name,
+                     added={"attention.head_count_kv": 2, "attention.global_head_count_kv": 1}),
+    "gemma4-of-llama.cpp": Theirs("gemma4-experts", "gemma4", change=fuse_experts),
     "mistral3": Theirs("mistral3-bf16", "mistral3", added={"rope.scaling.type": "", "rope.scaling.factor": 0.0,
                                                            "rope.scaling.beta_fast": 0.0}),
     "qwen2vl": Theirs("qwen25vl", "qwen2vl", {"rope.mrope_section": "rope.dimension_sections"}),

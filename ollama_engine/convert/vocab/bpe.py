@@ -1,4 +1,4 @@
-"""Byte-level BPE of a tokenizer.json -> tokenizer model `gpt2`."""
+"""BPE of a tokenizer.json -> tokenizer model `gpt2`; over U+2581 with bytes as a fallback: `llama` or `gemma4`."""
 
 from __future__ import annotations
 
@@ -62,6 +62,16 @@ def scored_bpe_table(tokenizer: Mapping[str, Any], added: Iterable[AddedToken], 
     table.put_added(added)
     table.merges = None
     table.flags["add_space_prefix"] = _adds_space(tokenizer)
+    return table
+
+
+def raw_bpe_table(tokenizer: Mapping[str, Any], added: Iterable[AddedToken], n_vocab: int, home: str) -> TokenTable:
+    """The same kind of vocabulary with its merges, for models whose pieces these make (Gemma 4): tokenizer model
+    `gemma4`. Raises ModelFormatError as `bpe_table` does.
+    """
+    table = scored_bpe_table(tokenizer, added, n_vocab, home)
+    table.model = "gemma4"
+    table.merges = [_merge(entry, home) for entry in _list(tokenizer["model"], "merges", home)]
     return table
 
 

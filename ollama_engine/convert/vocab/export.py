@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ollama_engine.convert.source.folder import Config, ModelFolder
-from ollama_engine.convert.vocab.bpe import bpe_table, scored_bpe_table
+from ollama_engine.convert.vocab.bpe import bpe_table, raw_bpe_table, scored_bpe_table
 from ollama_engine.convert.vocab.chat import chat_templates
 from ollama_engine.convert.vocab.pre import find_pre
 from ollama_engine.convert.vocab.sentencepiece import read_sentencepiece, sentencepiece_table
@@ -72,7 +72,8 @@ def _of_json(tokenizer: Mapping[str, Any], folder: ModelFolder, n_vocab: int, pr
     added = added_tokens(folder, tokenizer).values()
     kind = model.get("type") or ("BPE" if "merges" in model else "WordPiece" if "vocab" in model else None)
     if kind == "BPE" and model.get("byte_fallback"):
-        return scored_bpe_table(tokenizer, added, n_vocab, home)
+        made = raw_bpe_table if "gemma4" in pre_names else scored_bpe_table
+        return made(tokenizer, added, n_vocab, home)
     if kind == "BPE":
         return bpe_table(model, added, find_pre(tokenizer, pre_names, home), n_vocab, home)
     if kind == "WordPiece":

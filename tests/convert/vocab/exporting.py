@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,12 @@ from tests.convert.folders import write_json
 
 
 def export(
-    folder: Path, files: Mapping[str, Any], n_vocab: int, config: Mapping[str, Any] | None = None
+    folder: Path,
+    files: Mapping[str, Any],
+    n_vocab: int,
+    config: Mapping[str, Any] | None = None,
+    *,
+    pre_names: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Write `files` (JSON, text or bytes) into a folder, convert, and give the metadata. The GGUF is `vocab.gguf`."""
     source = folder / "source"
@@ -30,7 +35,7 @@ def export(
         else:
             write_json(source / name, value)
     writer = new_writer("llama")
-    add_tokenizer(writer, ModelFolder(source), Config(config or {}, "config.json"), n_vocab, ())
+    add_tokenizer(writer, ModelFolder(source), Config(config or {}, "config.json"), n_vocab, pre_names)
     with open(folder / "vocab.gguf", "wb") as file:
         write_header(file, encode(writer), [])
     with GGUFFile(folder / "vocab.gguf") as made:

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 import tokenizers
-from tokenizers import AddedToken, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, models, normalizers, pre_tokenizers, trainers
 
 from ollama_engine.errors import ModelFormatError
+from ollama_engine.tokenizer import from_gguf
 from ollama_engine.tokenizer.pretokenizer_table import find_spec
 from ollama_engine.tokenizer.vocab import TokenType
 from tests.convert.vocab.exporting import export, exported_tokenizer
@@ -120,3 +121,24 @@ def test_sentencepiece_that_was_published_as_json(tmp_path: Path) -> None:
     for text in wild_texts(seed=9):
         plain = text.replace("▁", "_").replace("\0", "")
         assert ours.encode(plain, add_special=False) == model.encode(plain), repr(text)
+
+
+def test_a_vocabulary_of_gemma_4_keeps_its_merges(tmp_path: Path) -> None:
+    """A piece has no score there: only the pairs that the merges name are joined."""
+    model = models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True)
+    reference = tokenizers.Tokenizer(model)
+    reference.normalizer = normalizers.Replace(" ", "▁")
+    specials = ["<unk>", "<|turn>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    trainer = trainers.BpeTrainer(vocab_size=700, special_tokens=specials, limit_alphabet=200, show_progress=False)
+    lines = [line for text in [prose(20000), *nasty_texts(1500, seed=7)] for line in text.split("\n")]
+    reference.train_from_iterator([*lines, "\n"], trainer)
+    values = json.loads(reference.to_str())
+    values["added_tokens"] = [token for token in values["added_tokens"] if token["content"] in specials[:2]]
+    # A pair that no merge makes, though it spells a piece: scores would join it.
+    values["model"]["vocab"]["QX"] = 700
+    made = export(tmp_path, {"tokenizer.json": values}, 701, pre_names=("gemma4",))
+    assert (made["model"], len(made["merges"])) == ("gemma4", len(values["model"]["merges"]))
+    reference, ours = tokenizers.Tokenizer.from_str(json.dumps(values)), from_gguf(tmp_path / "vocab.gguf")
+    assert ours.encode("QX") == reference.encode("QX").ids
+    for text in [*wild_texts(8, ("<|turn>",)), prose(5000, seed=3)]:
+        assert ours.encode(text) == reference.encode(text).ids, text
