@@ -228,7 +228,7 @@ class RecurrentCache(RecurrentStepCache):
 
 
 class StateSaver:
-    """Saves the latest state of a sequence. See `Saveable`.
+    """Saves the latest state of a sequence: of large models, one takes as much as thousands of cells. See `Saveable`.
 
     Its entry has the position of the last token that it depends on.
     """

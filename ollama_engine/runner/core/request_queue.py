@@ -16,6 +16,7 @@ from ollama_engine.runner.request.results import Result
 from ollama_engine.runner.schedule.queued import BatchedRequest, QueuedRequest
 from ollama_engine.runner.schedule.scheduler import Candidate, StepPlan, choose_victim
 from ollama_engine.runner.schedule.sequence import Generation, ScheduledRequest
+from ollama_engine.runner.schedule.shared_prompts import shares_soon
 
 __all__ = ["RequestQueue"]
 
@@ -166,10 +167,10 @@ class RequestQueue:
         return min(ready, key=arrival, default=None) if is_fair(self._admitted) else next(ready, None)
 
     def _admissible(self, sequence: ScheduledRequest) -> bool:
-        """Whether a sequence may start: not while the prompt that it will share is being computed, and not after a
+        """Whether a sequence may start: not while a prompt that it will share is being computed, and not after a
         preemption until another sequence has ended or there are enough cells.
         """
-        if not sequence.ready:
+        if not sequence.ready or shares_soon(sequence, self.running.values()):
             return False
         gave_way = bool(self.running) and sequence.preempted_at == self._n_ended
         return not gave_way or self._cache_manager.room >= sequence.known

@@ -1,0 +1,46 @@
+"""Prompts that come together and begin alike: one of them is computed, and the others share it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ollama_engine.runner.request.inputs import Inputs, common_media
+from ollama_engine.runner.schedule.sequence import ScheduledRequest
+
+__all__ = ["WORTH", "shares_soon"]
+
+WORTH = 64
+"""Least inputs to wait for: fewer are computed in one step, beside those of others."""
+
+
+def shares_soon(request: ScheduledRequest, running: Iterable[ScheduledRequest]) -> bool:
+    """Whether a running request is about to compute what a waiting one begins with, too: then the second waits.
+
+    Where the two part, a recurrent model keeps its state.
+    """
+    if not request.options.cache or (request.pinned is not None and request.pinned.slot is not None):
+        return False
+    limit = request.inputs.most_reusable(request.rows_from)
+    for leader in running:
+        most, least = min(limit, leader.n_inputs), max(WORTH, leader.submitted + 1)
+        if least > most or not leader.leaves_history:
+            continue
+        if leader.options.priority < request.options.priority:
+            continue  # it may have to wait for others itself
+        n = _common(leader.inputs, request.inputs, least, most)
+        if n:
+            if n not in leader.checkpoints:
+                leader.checkpoints = (*leader.checkpoints, n)
+            return True
+    return False
+
+
+def _common(a: Inputs, b: Inputs, least: int, most: int) -> int:
+    """How many of the first `most` inputs are the same, if at least `least`; else 0."""
+    if a.namespace != b.namespace or a.tokens[least - 1] != b.tokens[least - 1]:
+        return 0
+    differs = a.tokens[:most] != b.tokens[:most]
+    first = int(differs.argmax())
+    n = first if differs[first] else most
+    n = common_media((span.identity for span in a.media), (span.identity for span in b.media), n)
+    return n if n >= least else 0
