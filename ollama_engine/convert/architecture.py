@@ -6,7 +6,7 @@ config.json. Shapes are in numpy's order, as checkpoints have them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -62,6 +62,8 @@ class TensorMap:
     """(config, layer) -> whether the model has it; always, if None."""
     layers: str = "n_layer"
     """The size that counts the layers which "{i}" stands for."""
+    after: str | None = None
+    """The size that is added to the layer's number in `target`: for layers behind others."""
     factors: Callable[[Config, Sizes], NDArray[np.float32]] | None = None
     """What its numbers are multiplied by, before the transform."""
     left_out: bool = False
@@ -73,6 +75,10 @@ def _no_values(config: Config, sizes: Sizes) -> MetadataValues:
 
 
 def _no_image_keys(processor: Config) -> MetadataValues:
+    return {}
+
+
+def _nothing(names: Collection[str]) -> MetadataValues:
     return {}
 
 
@@ -112,6 +118,8 @@ class Architecture:
     tensors: tuple[TensorMap, ...]
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Values that published config.json files omit because they are transformers' defaults."""
+    told_by_names: Callable[[Collection[str]], MetadataValues] = _nothing
+    """Values that config.json has no names for, by the names of the checkpoint's tensors."""
     more_keys: Callable[[Config, Sizes], MetadataValues] = _no_values
     """Computed keys, below the architecture's name: int, float, bool, str, or a list of these."""
     made_tensors: Callable[[Config, Sizes], Mapping[str, NDArray[np.float32]]] = _no_tensors

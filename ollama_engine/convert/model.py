@@ -58,11 +58,12 @@ def convert_model(
         architecture = find_architecture(config).part(vision=vision)
         config = config.completed(architecture.defaults)
         writer = new_writer(architecture.name)
+        check_quantization(config)
+        stored = with_scales(with_packed(open_checkpoint(folder)), config)
+        config = config.completed(architecture.told_by_names(stored))
         sizes = architecture.sizes(config)
         images = architecture.image_keys(read_processor(folder))
         keys = {**model_keys(architecture, config, sizes), **images, **pooling_keys(folder)}
-        check_quantization(config)
-        stored = with_scales(with_packed(open_checkpoint(folder)), config)
         planned = plan_tensors(architecture, config, sizes, stored)
         add_model(writer, folder.path, architecture, keys, outtype, planned)
         if architecture.reads_text:

@@ -10,6 +10,7 @@ from ollama_engine.convert.architecture import Architecture, Sizes, TensorMap, l
 from ollama_engine.convert.decoder import BLOCK, LAYER, OUTPUT, norm
 from ollama_engine.convert.decoder import sizes as decoder_sizes
 from ollama_engine.convert.keys import DECODER_KEYS
+from ollama_engine.convert.next_tokens import N_NEXT, counted, next_token_keys, placed_behind
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.state_space import require, state_space, state_space_keys, state_space_sizes
 from ollama_engine.errors import UnsupportedModelError
@@ -69,8 +70,42 @@ LATENT = (
 )
 
 
+NEXT_ATTENTION, NEXT_EXPERTS = "mtp.layers.0.", "mtp.layers.1."
+"""The two layers of the block that predicts the token after the next."""
+
+
 def _is_latent(config: Config, layer: int) -> bool:
-    return _kinds(config)[layer] == "moe" and config.get("moe_latent_size") is not None
+    return _kinds(config)[layer] == "moe" and _has_latent(config, layer)
+
+
+def _has_latent(config: Config, layer: int) -> bool:
+    return config.get("moe_latent_size") is not None
+
+
+NEXT = (
+    *placed_behind(
+        (
+            TensorMap(BLOCK + "nextn.eh_proj.weight", LAYER + "eh_proj.weight", ("n_embd", "n_embd_twice")),
+            norm(BLOCK + "nextn.enorm", LAYER + "enorm"),
+            norm(BLOCK + "nextn.hnorm", LAYER + "hnorm"),
+            norm(BLOCK + "attn_norm", LAYER + "norm"),
+            *ATTENTION,
+        ),
+        lambda name: name.replace(LAYER, NEXT_ATTENTION),
+    ),
+    *placed_behind(
+        (
+            norm(BLOCK + "post_attention_norm", LAYER + "norm"),
+            *EXPERTS,
+            norm(BLOCK + "nextn.shared_head_norm", LAYER + "final_layernorm"),
+        ),
+        lambda name: name.replace(LAYER, NEXT_EXPERTS),
+    ),
+    *(
+        replace(tensor, applies=_has_latent)
+        for tensor in placed_behind(LATENT, lambda name: name.replace(LAYER, NEXT_EXPERTS))
+    ),
+)
 
 
 def _sizes(config: Config) -> dict[str, int]:
@@ -84,6 +119,8 @@ def _sizes(config: Config) -> dict[str, int]:
         "n_expert": config.whole("n_routed_experts", default=0),
         "n_expert_in": config.whole("moe_latent_size", default=plain["n_embd"]),
         "n_ff_shexp": config.whole("moe_shared_expert_intermediate_size", default=0),
+        "n_embd_twice": 2 * plain["n_embd"],
+        N_NEXT: config.whole(N_NEXT, default=0),
     }  # fmt: skip
 
 
@@ -111,10 +148,13 @@ def _expert_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
     require(config, {"n_group": 1, "topk_group": 1, "n_shared_experts": 1})
     if "mlp" in kinds:
         raise UnsupportedModelError(f"{config.home}: some layers are dense and others have experts")
-    latent = config.get("moe_latent_size")
+    latent, next_ones = config.get("moe_latent_size"), sizes[N_NEXT]
+    usual = _keys(config, sizes)
     return {
-        **_keys(config, sizes),
-        "feed_forward_length": [sizes["n_ff_exp"] if kind == "moe" else 0 for kind in kinds],
+        **usual,
+        **next_token_keys(sizes),
+        "attention.head_count_kv": usual["attention.head_count_kv"] + [sizes["n_head_kv"]] * next_ones,
+        "feed_forward_length": [sizes["n_ff_exp"] if kind == "moe" else 0 for kind in (*kinds, *["moe"] * next_ones)],
         "expert_count": sizes["n_expert"],
         "expert_used_count": config.whole("num_experts_per_tok"),
         "expert_feed_forward_length": sizes["n_ff_exp"],
@@ -149,8 +189,8 @@ def _architecture(
             norm("output_norm", "model.norm_f"),
             OUTPUT,
         ),
-        renames=((r"^(?:model\.)?backbone\.", "model."),),
-        ignored=(r"^(?:backbone\.|model\.)?mtp\.",),
+        told_by_names=counted(r"\bmtp\.layers\.(\d+)\.eh_proj\."),
+        renames=((r"^(?:model\.)?backbone\.", "model."), (r"^model\.mtp\.", "mtp.")),
         pre_names=("qwen2",),
     )
 
@@ -163,6 +203,6 @@ ARCHITECTURES = (
     _architecture("nemotron_h", lambda config: not _has_experts(config), _keys, *_only("mlp", *MLP)),
     _architecture(
         "nemotron_h_moe", _has_experts, _expert_keys,
-        *_only("moe", *EXPERTS), *(replace(tensor, applies=_is_latent) for tensor in LATENT),
+        *_only("moe", *EXPERTS), *(replace(tensor, applies=_is_latent) for tensor in LATENT), *NEXT,
     ),
 )  # fmt: skip

@@ -53,7 +53,8 @@ def plan_tensors(
     missing: dict[str, str] = {}
     used: set[str] = set()
     for tensor, layer in _declared(architecture, config, sizes):
-        target = tensor.target.replace("{i}", str(layer))
+        behind = 0 if tensor.after is None else sizes[tensor.after]
+        target = tensor.target.replace("{i}", str(layer + behind))
         names = _source_names(tensor, layer, sizes)
         present = [name for name in names if name in tensors]
         if tensor.left_out:

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ollama_engine.convert.architecture import Architecture, Sizes, TensorMap, linear
+from ollama_engine.convert.architecture import COMMON_RENAMES, Architecture, Sizes, TensorMap, linear
 from ollama_engine.convert.decoder import ATTENTION, BLOCK, LAYER, MLP, QK_NORM, decoder, experts, norm, rope_and_size
 from ollama_engine.convert.decoder import sizes as decoder_sizes
+from ollama_engine.convert.next_tokens import N_NEXT, counted, next_token_keys, placed_behind
 from ollama_engine.convert.qwen import SHARED
+from ollama_engine.convert.rope import rope_parameters
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.transforms import Transform, add, squeeze
 from ollama_engine.errors import UnsupportedModelError
@@ -141,6 +143,15 @@ FULL = tuple(
 )
 
 
+NEXT = (
+    TensorMap(BLOCK + "nextn.eh_proj.weight", "mtp.fc.weight", ("n_embd", "n_embd_twice")),
+    norm(BLOCK + "nextn.enorm", "mtp.pre_fc_norm_embedding", add(1.0)),
+    norm(BLOCK + "nextn.hnorm", "mtp.pre_fc_norm_hidden", add(1.0)),
+    norm(BLOCK + "nextn.shared_head_norm", "mtp.norm", add(1.0)),
+)
+"""What the block that predicts the token after the next has beside a block with attention."""
+
+
 def _sizes(config: Config) -> dict[str, int]:
     plain = decoder_sizes(config)
     n_key_heads, n_heads = config.whole("linear_num_key_heads"), config.whole("linear_num_value_heads")
@@ -154,19 +165,20 @@ def _sizes(config: Config) -> dict[str, int]:
         "conv_size": 2 * keys + values, "qkvz_size": 2 * keys + 2 * values,
         "n_taps": config.whole("linear_conv_kernel_dim", default=4), "q_size_twice": 2 * plain["q_size"],
         "n_ff_shexp": config.whole("shared_expert_intermediate_size", default=0),
+        "n_embd_twice": 2 * plain["n_embd"], N_NEXT: config.whole(N_NEXT, default=0),
     }  # fmt: skip
 
 
 def _keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
     attends = _attends(config)
     interval = 1 + attends.index(True) if True in attends else len(attends) + 1
-    if attends != [(i + 1) % interval == 0 for i in range(len(attends))]:
-        raise UnsupportedModelError(f"{config.home}: layer_types have no period, which GGUF has no key for in qwen35")
     rope = config.mapping("rope_parameters", "rope_scaling")
     part = rope.get("partial_rotary_factor", config.get("partial_rotary_factor", default=0.25))
     return {
         **rope_and_size(config, sizes),
+        **next_token_keys(sizes),
         "rope.dimension_count": int(sizes["head_dim"] * part),
+        "attention.recurrent_layers": [not attention for attention in attends] + [False] * sizes[N_NEXT],
         "full_attention_interval": interval,
         "ssm.conv_kernel": sizes["n_taps"],
         "ssm.state_size": sizes["key_dim"],
@@ -174,6 +186,16 @@ def _keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
         "ssm.time_step_rank": sizes["n_value_heads"],
         "ssm.inner_size": sizes["value_size"],
     }
+
+
+def _sectioned(keys: Callable[[Config, Sizes], Mapping[str, Any]]) -> Callable[[Config, Sizes], Mapping[str, Any]]:
+    """`keys`, and how many pairs of a head go by each axis of positions. All axes are one in texts."""
+
+    def more(config: Config, sizes: Sizes) -> Mapping[str, Any]:
+        sections = rope_parameters(config).get("mrope_section", [11, 11, 10])
+        return {**keys(config, sizes), "rope.dimension_sections": [*sections, 0]}
+
+    return more
 
 
 def _sparse_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
@@ -188,26 +210,33 @@ def _sparse_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
 
 
 def _architecture(name: str, class_names: tuple[str, ...], delta: tuple[TensorMap, ...], *rest: TensorMap,
-                  more_keys: Callable[[Config, Sizes], Mapping[str, Any]] = _keys) -> Architecture:  # fmt: skip
+                  more_keys: Callable[[Config, Sizes], Mapping[str, Any]]) -> Architecture:  # fmt: skip
+    both = (
+        norm(BLOCK + "attn_norm", LAYER + "input_layernorm", add(1.0)),
+        norm(BLOCK + "post_attention_norm", LAYER + "post_attention_layernorm", add(1.0)),
+        *rest,
+    )
     made = decoder(
         name, class_names,
         (
-            norm(BLOCK + "attn_norm", LAYER + "input_layernorm", add(1.0)),
+            *both,
             *(replace(tensor, applies=lambda config, i: _attends(config)[i]) for tensor in FULL),
             *(replace(tensor, applies=lambda config, i: not _attends(config)[i]) for tensor in delta),
-            norm(BLOCK + "post_attention_norm", LAYER + "post_attention_layernorm", add(1.0)),
-            *rest,
+            *placed_behind((*both, *FULL, *NEXT), lambda name: name.replace("model.layers.", "mtp.layers.")),
         ),
         sizes=_sizes, more_keys=more_keys, output_norm=(norm("output_norm", "model.norm", add(1.0)),),
         pre_names=("qwen35", "qwen2"),
     )  # fmt: skip
-    return replace(made, ignored=(r"^mtp\.",), always_f32=(r"ssm_conv1d\.weight$",))
+    return replace(
+        made, told_by_names=counted(r"\bmtp\.layers\.(\d+)\."), renames=(*COMMON_RENAMES, (r"^model\.mtp\.", "mtp.")),
+        always_f32=(r"ssm_conv1d\.weight$",),
+    )  # fmt: skip
 
 
 ARCHITECTURES = (
-    _architecture("qwen35", ("Qwen3_5ForCausalLM",), QWEN35_LINEAR, *MLP),
+    _architecture("qwen35", ("Qwen3_5ForCausalLM",), QWEN35_LINEAR, *MLP, more_keys=_sectioned(_keys)),
     _architecture(
-        "qwen35moe", ("Qwen3_5MoeForCausalLM",), QWEN35_LINEAR, *experts(), *SHARED, more_keys=_sparse_keys
+        "qwen35moe", ("Qwen3_5MoeForCausalLM",), QWEN35_LINEAR, *experts(), *SHARED, more_keys=_sectioned(_sparse_keys)
     ),
     _architecture("qwen3next", ("Qwen3NextForCausalLM",), QWEN3NEXT_LINEAR, *experts(), *SHARED,
                   more_keys=_sparse_keys),

@@ -9,6 +9,7 @@ from ollama_engine import nn
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.ml import ops
 from ollama_engine.ml.gguf.metadata import Metadata
+from ollama_engine.ml.gguf.next_tokens import n_blocks
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.attention import LayerStep, heads
 from ollama_engine.models.fused import columns
@@ -77,9 +78,9 @@ def read_linear_layers(metadata: Metadata, o: Options) -> tuple[bool, ...]:
     """Whether each layer has attention; the others have a delta net. Converters say it in three ways."""
     if o.attends:
         return o.attends
-    recurrent = metadata.bools("attention.recurrent_layers", o.n_layer, None)
+    recurrent = metadata.bools("attention.recurrent_layers", sum(n_blocks(metadata)), None)
     if recurrent is not None:
-        return tuple(not flag for flag in recurrent)
+        return tuple(not flag for flag in recurrent[: o.n_layer])
     interval = metadata.u32("full_attention_interval", 4)
     if interval < 1:
         raise ModelFormatError("full_attention_interval must not be 0")

@@ -158,19 +158,16 @@ class NemotronHMoe(NemotronH):
 
 
 def read(metadata: Metadata, n_vocab: int) -> NemotronOptions:
-    """The options of both. The last blocks may be a head that guesses a token more, which is not used."""
+    """The options of both."""
     # llama.cpp reads either key, and its converter writes the second.
     o = read_common(metadata, n_vocab, eps=RMS_EPS if RMS_EPS in metadata else LAYER_EPS)
-    n_layer = o.n_layer - metadata.u32("nextn_predict_layers", 0)
-    if n_layer < 1:
-        raise ModelFormatError(f"block_count {o.n_layer} is more than nextn_predict_layers {o.n_layer - n_layer}")
-    has_mlp = tuple(n > 0 for n in read_sizes(metadata, "feed_forward_length"))[:n_layer]
+    has_mlp = tuple(n > 0 for n in read_sizes(metadata, "feed_forward_length"))
     o = extended(
         o, NemotronOptions, **read_state_space(metadata), has_mlp=has_mlp,
         n_latent=metadata.u32("moe_latent_size", 0),
     )  # fmt: skip
-    attends = tuple(a and not mlp for a, mlp in zip((o.attends or (True,) * o.n_layer)[:n_layer], has_mlp, strict=True))
-    return replace(o, n_layer=n_layer, attends=attends, ropes=(None,) * n_layer, windows=(None,) * n_layer)
+    attends = tuple(a and not mlp for a, mlp in zip(o.attends or (True,) * o.n_layer, has_mlp, strict=True))
+    return replace(o, attends=attends, ropes=(None,) * o.n_layer)
 
 
 def _relu2(x: Tensor) -> Tensor:

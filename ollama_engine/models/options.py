@@ -14,6 +14,7 @@ import numpy as np
 from ollama_engine import nn
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.ml.gguf.metadata import Metadata
+from ollama_engine.ml.gguf.next_tokens import n_blocks
 
 MAX_LAYERS = 4096
 """A file that claims more layers is refused: per-layer lists are made before a missing tensor would be noticed."""
@@ -127,7 +128,7 @@ def read_common(
     # Some converters write hidden size / heads here, although heads are smaller.
     n_rot = min(metadata.u32("rope.dimension_count", head_dim), head_dim)
     o = Options(
-        n_layer=metadata.u32("block_count"),
+        n_layer=n_blocks(metadata)[0],
         n_embd=n_embd,
         n_ff=max(read_sizes(metadata, "feed_forward_length")),
         n_head=n_head,
@@ -148,8 +149,10 @@ def read_common(
 
 def read_sizes(metadata: Metadata, name: str, default: int | None = None) -> list[int]:
     """A size of each layer: 0 for layers without such a part, the same number for all others."""
-    n_layer = min(metadata.u32("block_count"), MAX_LAYERS + 1)
-    sizes = metadata.u32s(name, n_layer) if default is None else metadata.u32s(name, n_layer, [default] * n_layer)
+    n_used, n_next = n_blocks(metadata)
+    n_all = min(n_used + n_next, MAX_LAYERS + 1)
+    sizes = metadata.u32s(name, n_all) if default is None else metadata.u32s(name, n_all, [default] * n_all)
+    sizes = sizes[:n_used]
     if len({n for n in sizes if n}) > 1:
         raise ModelFormatError(f"{name} differs between layers that have such a part: {sorted(set(sizes))}")
     return sizes or [default or 0]

@@ -57,8 +57,14 @@ def _wide(name: str, stem: str, **settings: Any) -> Family:
     return Family(name, stem, {**SIZES, **settings})
 
 
-# What llama.cpp lacks is left out: tied forms of some, windows (phi3, starcoder2), scales of attention other than those
-# of the published sizes (gemma), a ramp of YaRN that is not rounded (gpt-oss), and a base of local layers (olmo3).
+_DELTA = {"num_hidden_layers": 4, "linear_key_head_dim": 32, "linear_value_head_dim": 32, "linear_num_value_heads": 4}
+_SSM = {
+    "num_hidden_layers": None, "mamba_num_heads": 4, "mamba_head_dim": 64, "ssm_state_size": 32, "use_conv_bias": True,
+}  # fmt: skip
+
+# What llama.cpp lacks is left out: convolutions without a bias, tied forms of some, windows (phi3, starcoder2), scales
+# of attention other than those of the published sizes (gemma), a ramp of YaRN that is not rounded (gpt-oss), and a base
+# of local layers (olmo3).
 CASES = (
     _wide("llama", "Llama"),
     _wide("mistral", "Mistral", sliding_window=None),
@@ -81,6 +87,27 @@ CASES = (
     _like("command-r"),
     _like("cohere2", **_PERIOD),
     _like("starcoder2", 0.02, use_bias=True, sliding_window=None),
+    _like("qwen35", 0.02, **_DELTA, tie_word_embeddings=True),
+    _like("qwen35moe", 0.02, **_DELTA, **_SHARED),
+    _like("qwen3next", 0.02, **_DELTA, **_SHARED),
+    _like("lfm2", num_hidden_layers=4),
+    _like("lfm2moe", **_EXPERTS, num_hidden_layers=4, num_dense_layers=1),
+    _like("nemotron_h", **_SSM),
+    _like(
+        "nemotron_h_moe", **_SSM, n_routed_experts=4, moe_intermediate_size=256, moe_shared_expert_intermediate_size=256
+    ),
+    _like(
+        "granitehybrid",
+        0.02,
+        mamba_n_heads=8,
+        mamba_d_head=64,
+        mamba_d_state=32,
+        mamba_conv_bias=True,
+        shared_intermediate_size=256,
+        num_hidden_layers=3,
+    ),
+    _like("falcon-h1", mamba_d_ssm=256, mamba_d_head=64, mamba_d_state=32, mamba_conv_bias=True),
+    _like("mamba2", num_heads=8, head_dim=64, state_size=32, intermediate_size=None, use_conv_bias=True),
     # Chunks and temperatures of the published size: llama.cpp has no keys for them.
     _like(
         "llama4-scout",

@@ -19,6 +19,7 @@ from ollama_engine.cli.tables import count, pairs, printable, size, table
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.ml.gguf.gguf_file import GGUFFile, TensorInfo
 from ollama_engine.ml.gguf.metadata import MetadataValue
+from ollama_engine.ml.gguf.next_tokens import unused_tensors
 from ollama_engine.store.stored_model import StoredModel
 from ollama_engine.tokenizer.vocab import read_vocabulary
 
@@ -109,6 +110,7 @@ def facts(file: GGUFFile) -> dict[str, Any]:
         "license": _json_value(metadata.get("general.license")),
         "shape": {key: _json_value(metadata[full]) for key, full in _shape_keys(metadata, architecture)},
         "images": _images(metadata, architecture),
+        "unused": _unused(file),
         "n_tensors": len(tensors),
         "n_parameters": sum(math.prod(t.shape) for t in tensors),
         "tensor_bytes": sum(t.nbytes for t in tensors),
@@ -144,6 +146,13 @@ def _images(metadata: Mapping[str, MetadataValue], architecture: object) -> dict
     found = {key: _json_value(metadata[begin + key]) for key in IMAGE_KEYS if begin + key in metadata}
     projector = metadata.get("clip.projector_type", metadata.get("clip.vision.projector_type"))
     return {**found, "projector_type": projector} if isinstance(projector, str) else found
+
+
+def _unused(file: GGUFFile) -> dict[str, int] | None:
+    """What a file keeps of a head that predicts tokens further ahead."""
+    names = unused_tensors(file.metadata, file.tensors)
+    tensors = [file.tensors[name] for name in names]
+    return {"tensors": len(tensors), "parameters": sum(math.prod(t.shape) for t in tensors)} if tensors else None
 
 
 def _types(file: GGUFFile) -> dict[str, dict[str, int]]:
@@ -216,6 +225,7 @@ def _summary(known: dict[str, Any]) -> str:
         *((key.replace("_", " "), _short(value)) for key, value in known["shape"].items()),
         *_tokenizer_rows(known["tokenizer"]),
         ("reads images", _image_row(known["images"])),
+        ("kept, not used", _unused_row(known["unused"])),
         ("chat template", "yes" if known["chat_template"] else "no"),
     ]  # fmt: skip
     text = pairs(rows)
@@ -248,6 +258,12 @@ def _image_row(known: dict[str, Any] | None) -> str:
         f"projector {printable(known['projector_type'])}" if "projector_type" in known else None,
     ]
     return ", ".join(part for part in parts if part)
+
+
+def _unused_row(known: dict[str, int] | None) -> str | None:
+    if known is None:
+        return None
+    return f"{count(known['parameters'])} parameters in {known['tensors']} tensors, which predict tokens further ahead"
 
 
 def _optional(value: object) -> str | None:

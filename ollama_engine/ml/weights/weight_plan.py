@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.ml.device.placement_plan import Placement
 from ollama_engine.ml.gguf.gguf_file import IMAGE_PARTS, GGUFFile, TensorInfo
+from ollama_engine.ml.gguf.next_tokens import unused_tensors
 from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.storage import ALIGNMENT, can_repack
 from ollama_engine.ml.weights.kernel_choice import kernels_of
@@ -93,16 +94,17 @@ def plan_weights(
     backend: Backend, gguf: GGUFFile, placement: Placement | None, *, mmap: bool, repack: bool = True,
     tied: bool = False, cpu: int | None = None,
 ) -> WeightPlan:  # fmt: skip
-    """The plan for a placement; without one, all is on the CPU.
+    """The plan for a placement; without one, all is on the CPU. Tensors that nothing uses are not in it.
 
     `tied`: see `Weights`. `backend` says what can be repacked; `cpu` is the CPU's number where that is not `backend`'s.
     Raises ModelFormatError for a tensor whose name is not UTF-8.
     """
     _check_names(gguf)
     cpu = len(backend.devices) - 1 if cpu is None else cpu
-    n_layers = 1 + max((number for number in map(block_of_tensor, gguf.tensors) if number is not None), default=-1)
+    unused = unused_tensors(gguf.metadata, gguf.tensors)
+    infos = {name: info for name, info in gguf.tensors.items() if name not in unused}
+    n_layers = 1 + max((number for number in map(block_of_tensor, infos) if number is not None), default=-1)
     placement = placement or Placement((cpu,) * n_layers, (cpu,) * n_layers, cpu, cpu)
-    infos = dict(gguf.tensors)
     embeds_there = False
     if tied and TIED in infos and OUTPUT not in infos and placement.output != cpu:
         embeds_there = _embeds_there(infos, placement)

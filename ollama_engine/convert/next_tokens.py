@@ -1,0 +1,47 @@
+"""Blocks that predict tokens further ahead (multi-token prediction): kept in the file behind the others, for drafts.
+
+Named as llama.cpp has them: `blk.N.nextn.*` beside the tensors of a usual block. See `ml/gguf/next_tokens.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ollama_engine.convert.architecture import Sizes, TensorMap
+from ollama_engine.errors import UnsupportedModelError
+
+__all__ = ["N_NEXT", "counted", "next_token_keys", "placed_behind"]
+
+N_NEXT = "n_next"
+"""The size that says how many such blocks there are."""
+
+
+def counted(pattern: str) -> Callable[[Collection[str]], Mapping[str, Any]]:
+    """{N_NEXT: blocks of a checkpoint}, by its names: the group of `pattern` is a block's number.
+
+    config.json does not say so reliably: transformers writes the number, and leaves the tensors out.
+    """
+    block = re.compile(pattern)
+
+    def told(names: Collection[str]) -> Mapping[str, Any]:
+        return {N_NEXT: 1 + max((int(hit[1]) for name in names if (hit := block.search(name))), default=-1)}
+
+    return told
+
+
+def placed_behind(tensors: Iterable[TensorMap], rename: Callable[[str], str]) -> tuple[TensorMap, ...]:
+    """The declarations of a block for those behind the others; `rename` gives the names in the checkpoint."""
+    return tuple(
+        replace(tensor, source=rename(tensor.source), layers=N_NEXT, after="n_layer", applies=None)
+        for tensor in tensors
+    )
+
+
+def next_token_keys(sizes: Sizes) -> Mapping[str, Any]:
+    """The keys that say how many there are."""
+    if sizes[N_NEXT] > 1:
+        raise UnsupportedModelError(f"the checkpoint has {sizes[N_NEXT]} blocks that predict further tokens, not one")
+    return {"block_count": sizes["n_layer"] + 1, "nextn_predict_layers": 1} if sizes[N_NEXT] else {}

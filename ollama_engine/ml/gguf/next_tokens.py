@@ -1,0 +1,33 @@
+"""Blocks at the end of a model that predict tokens further ahead: files keep them for drafts, and nothing uses them.
+
+llama.cpp's converter counts them in `block_count`, and says how many they are in `nextn_predict_layers`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from ollama_engine.errors import ModelFormatError
+from ollama_engine.ml.gguf.metadata import Metadata, MetadataValue
+
+__all__ = ["n_blocks", "unused_tensors"]
+
+_BLOCK = re.compile(r"blk\.(\d+)\.")
+
+
+def n_blocks(metadata: Metadata) -> tuple[int, int]:
+    """(blocks that compute, those behind them). Raises ModelFormatError."""
+    n_all, n_next = metadata.u32("block_count"), metadata.u32("nextn_predict_layers", 0)
+    if n_next and n_next >= n_all:
+        raise ModelFormatError(f"block_count {n_all} counts the {n_next} blocks of nextn_predict_layers and others")
+    return n_all - n_next, n_next
+
+
+def unused_tensors(values: Mapping[str, MetadataValue], names: Iterable[str]) -> frozenset[str]:
+    """Those of a file's tensors that belong to such blocks. Raises ModelFormatError."""
+    architecture = values.get("general.architecture")
+    if not isinstance(architecture, str) or f"{architecture}.nextn_predict_layers" not in values:
+        return frozenset()
+    n_used, _ = n_blocks(Metadata(values))
+    return frozenset(name for name in names if (block := _BLOCK.match(name)) and int(block[1]) >= n_used)

@@ -1,0 +1,118 @@
+"""Blocks that predict tokens further ahead: kept behind those that compute, which never see them; `show` says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+
+from ollama_engine.cli.models.show import facts
+from ollama_engine.convert import convert_model
+from ollama_engine.errors import ModelFormatError, UnsupportedModelError
+from ollama_engine.ml.gguf.gguf_file import GGUFFile
+from ollama_engine.ml.gguf.metadata import Metadata
+from ollama_engine.ml.gguf.next_tokens import n_blocks
+from tests.models import families
+from tests.models.families import Family, random_weight
+from tests.support.suite import slow_except
+from tests.support.tiny import Weights
+
+CASES = slow_except(("qwen35", "qwen35moe", "qwen3next", "nemotron_h_moe"), "qwen35", "nemotron_h_moe")
+N_EMBD = families.SIZES["hidden_size"]
+QWEN = {"fc": "eh_proj", "pre_fc_norm_embedding": "enorm", "pre_fc_norm_hidden": "hnorm", "norm": "shared_head_norm"}
+NEMOTRON = {
+    "layers.0.eh_proj": "eh_proj", "layers.0.enorm": "enorm", "layers.0.hnorm": "hnorm",
+    "layers.1.final_layernorm": "shared_head_norm",
+}  # fmt: skip
+
+
+def head_of(case: Family, weights: Weights) -> Weights:
+    """The tensors of such a head as they are published: copies of a block's, and four of its own."""
+    if case.stem.startswith("Nemotron"):
+        copied = {"backbone.layers.2.": "mtp.layers.0.", "backbone.layers.1.": "mtp.layers.1."}
+    else:
+        copied = {"model.layers.1.": "mtp.layers.0."}
+    head = {
+        name.replace(old, new): values + np.float32(0.25)
+        for old, new in copied.items() for name, values in weights.items() if name.startswith(old)
+    }  # fmt: skip
+    for name, kind in (NEMOTRON if case.stem.startswith("Nemotron") else QWEN).items():
+        shape = (N_EMBD, 2 * N_EMBD) if kind == "eh_proj" else (N_EMBD,)
+        head[f"mtp.{name}.weight"] = random_weight(name, shape, seed=7, norms=case.norms, embeddings=1.0)
+    return head
+
+
+def converted(case: Family, folder: Path, head: Weights) -> Path:
+    golden = families.load(case)
+    weights = {**golden.weights_of(case, "make_family_goldens"), **head}
+    source = families.write_folder(folder / "source", golden.config, weights, case.dtype)
+    convert_model(source, folder / "with.gguf", "f32")
+    return folder / "with.gguf"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_head_is_kept_and_changes_nothing(name: str, tmp_path: Path) -> None:
+    case = families.case(name)
+    golden = families.load(case)
+    head = head_of(case, golden.weights_of(case, "make_family_goldens"))
+    plain, path = families.converted(case, tmp_path), converted(case, tmp_path, head)
+    nemotron = case.stem.startswith("Nemotron")
+    published = {kind: head[f"mtp.{name}.weight"] for name, kind in (NEMOTRON if nemotron else QWEN).items()}
+    with GGUFFile(plain) as without, GGUFFile(path) as file:
+        before, after = Metadata(without.metadata), Metadata(file.metadata)
+        n_layer = before.u32("block_count")
+        assert (after.u32("block_count"), after.u32("nextn_predict_layers")) == (n_layer + 1, 1)
+        assert n_blocks(after) == (n_layer, 1)
+        extra = sorted(set(file.tensors) - set(without.tensors))
+        assert all(tensor.startswith(f"blk.{n_layer}.") for tensor in extra)
+        assert sum(np.prod(file.tensors[tensor].shape) for tensor in extra) == sum(v.size for v in head.values())
+        known = facts(file)["unused"]
+        assert known == {"tensors": len(extra), "parameters": sum(v.size for v in head.values())}
+        assert facts(without)["unused"] is None
+    stored = {tensor.name: np.array(tensor.data) for tensor in gguf.GGUFReader(path).tensors}
+    for kind, values in published.items():
+        expected = values if kind == "eh_proj" or nemotron else values + 1
+        assert np.array_equal(stored[f"blk.{n_layer}.nextn.{kind}.weight"], expected), kind
+    with case.engine(plain) as without_head, case.engine(path) as engine:
+        assert np.array_equal(engine.logits(case.prompt), without_head.logits(case.prompt))
+        assert engine.memory.layers == without_head.memory.layers, "what is not used takes no memory"
+
+
+def test_more_of_them_are_refused(tmp_path: Path) -> None:
+    case = families.case("qwen35")
+    head = head_of(case, families.load(case).weights_of(case, "make_family_goldens"))
+    second = {name.replace("layers.0", "layers.1"): values for name, values in head.items() if "layers.0" in name}
+    with pytest.raises(UnsupportedModelError, match="2 blocks that predict"):
+        converted(case, tmp_path, {**head, **second})
+
+
+def test_a_head_with_something_unknown_is_refused(tmp_path: Path) -> None:
+    case = families.case("qwen35")
+    head = head_of(case, families.load(case).weights_of(case, "make_family_goldens"))
+    with pytest.raises(ModelFormatError, match=r"mtp\.lm_head\.weight"):
+        converted(case, tmp_path, {**head, "mtp.lm_head.weight": np.zeros((families.N_VOCAB, N_EMBD), np.float32)})
+
+
+def test_a_file_of_such_blocks_only_is_refused() -> None:
+    values = {"general.architecture": "qwen35", "qwen35.block_count": 1, "qwen35.nextn_predict_layers": 1}
+    with pytest.raises(ModelFormatError, match="block_count 1"):
+        n_blocks(Metadata(values))
+
+
+def test_layers_of_any_order_are_converted(tmp_path: Path) -> None:
+    """`attention.recurrent_layers` says which have attention, where they follow no period."""
+    case = families.case("qwen35")
+    golden = families.load(case)
+    swapped = {"model.layers.1.": "model.layers.0.", "model.layers.0.": "model.layers.1."}
+    weights = {
+        next((new + name[len(old) :] for old, new in swapped.items() if name.startswith(old)), name): values
+        for name, values in golden.weights_of(case, "make_family_goldens").items()
+    }
+    types = ["full_attention", "linear_attention", "linear_attention", "full_attention"]
+    config = {**golden.config, "layer_types": types}
+    source = families.write_folder(tmp_path / "source", config, weights, case.dtype)
+    convert_model(source, tmp_path / "a.gguf", "f32")
+    with case.engine(tmp_path / "a.gguf") as engine:
+        assert len(engine.generate(case.prompt, max_tokens=4, temperature=0).tokens) == 4
