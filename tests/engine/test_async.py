@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import time
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
@@ -20,12 +19,15 @@ from ollama_engine.errors import (
     EngineError,
     TokenizerError,
 )
+from tests.support.engine_thread import idle
 from tests.support.tiny import write_tiny_llama
 from tests.support.tiny_answers import NO_END
 
 PATIENCE = 30
 """Seconds after which something is taken to hang."""
 LONG = SamplingParams(temperature=0, max_tokens=None, logit_bias=NO_END)
+SHIFT: dict[str, Any] = {"on_overflow": "shift"}
+"""With LONG, an answer that never ends by itself."""
 SHORT = SamplingParams(temperature=0, max_tokens=10, logit_bias=NO_END)
 
 Result = TypeVar("Result")
@@ -42,10 +44,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 def nothing_goes_on(engine: Engine) -> Iterator[None]:
     yield
     gc.collect()
-    deadline = time.monotonic() + PATIENCE
-    while engine.slots():
-        assert time.monotonic() < deadline, engine.slots()
-        time.sleep(0.001)
+    idle(engine)
 
 
 def run(work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
@@ -110,7 +109,7 @@ def test_cancelling_a_task_cancels_its_request(engine: Engine, pause: float, pro
     before = engine.metrics.requests["cancelled"]
 
     async def work() -> None:
-        task = asyncio.create_task(engine.agenerate(prompt, LONG))
+        task = asyncio.create_task(engine.agenerate(prompt, LONG, **SHIFT))
         other = asyncio.create_task(engine.agenerate([5, 6], SHORT))
         await asyncio.sleep(pause)
         task.cancel()
@@ -119,8 +118,7 @@ def test_cancelling_a_task_cancels_its_request(engine: Engine, pause: float, pro
         assert len((await other).tokens) == 10
 
     run(work)
-    while engine.slots():
-        time.sleep(0.001)
+    idle(engine)
     # One that was cancelled before its first turn was never submitted.
     assert engine.metrics.requests["cancelled"] - before <= 1
 
@@ -130,7 +128,7 @@ def test_many_calls_that_fail_leave_no_trace(engine: Engine) -> None:
     banned = SamplingParams(logit_bias=dict.fromkeys(range(320), float("-inf")))
 
     async def cancelled(pause: float) -> Completion:
-        return await asyncio.wait_for(engine.agenerate([1, 2, 3], LONG), pause)
+        return await asyncio.wait_for(engine.agenerate([1, 2, 3], LONG, **SHIFT), pause)
 
     calls: list[Callable[[], Coroutine[Any, Any, object]]] = [
         lambda: engine.agenerate([1, "a"]),  # type: ignore[list-item]
@@ -159,16 +157,16 @@ def test_many_calls_that_fail_leave_no_trace(engine: Engine) -> None:
 def test_a_timeout_around_a_call(engine: Engine) -> None:
     async def work() -> None:
         with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(engine.agenerate([1, 2], LONG), 0.05)
+            await asyncio.wait_for(engine.agenerate([1, 2], LONG, **SHIFT), 0.05)
         with pytest.raises(DeadlineError, match=r"timeout of 0\.05 s"):
-            await engine.agenerate([1, 2], LONG, timeout=0.05)
+            await engine.agenerate([1, 2], LONG, timeout=0.05, **SHIFT)
 
     run(work)
 
 
 def test_closing_a_stream(engine: Engine) -> None:
     async def work() -> None:
-        stream = engine.astream([1, 2], LONG)
+        stream = engine.astream([1, 2], LONG, **SHIFT)
         await anext(stream)
         await stream.aclose()
         await stream.aclose()
@@ -183,7 +181,7 @@ def test_closing_a_stream(engine: Engine) -> None:
 
 def test_closing_a_stream_that_another_task_waits_for(engine: Engine) -> None:
     async def work() -> None:
-        blockers = [engine.astream([i], LONG) for i in range(4)]
+        blockers = [engine.astream([i], LONG, **SHIFT) for i in range(4)]
         for blocker in blockers:
             await anext(blocker)
         stream = engine.astream([9], LONG)
@@ -230,15 +228,12 @@ def test_an_event_loop_that_is_closed_early(engine: Engine) -> None:
     kept = []
 
     async def work() -> None:
-        kept.append(engine.astream([1, 2], LONG))
+        kept.append(engine.astream([1, 2], LONG, **SHIFT))
         await anext(kept[0])
 
     before = engine.metrics.requests["cancelled"]
     run(work)
-    deadline = time.monotonic() + PATIENCE
-    while engine.slots():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    idle(engine)
     assert engine.metrics.requests["cancelled"] == before + 1
 
 
@@ -266,7 +261,7 @@ def test_closing_the_engine_under_tasks(tmp_path: Any) -> None:
     engine = Engine(path, num_ctx=4096, parallel=2, threads=1)
 
     async def work() -> list[Any]:
-        tasks = [asyncio.create_task(engine.agenerate([1 + i], LONG)) for i in range(8)]
+        tasks = [asyncio.create_task(engine.agenerate([1 + i], LONG, **SHIFT)) for i in range(8)]
         await asyncio.sleep(0.02)
         await asyncio.to_thread(engine.close)
         return await asyncio.gather(*tasks, return_exceptions=True)

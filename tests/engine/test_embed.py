@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import gguf
 import numpy as np
@@ -24,18 +25,19 @@ from ollama_engine.errors import (
     TokenizerError,
     UnsupportedModelError,
 )
+from ollama_engine.runner.embed.call import EmbeddingCall
 from tests.models import encoders
 from tests.models.cases import N_CTX, difference
+from tests.support.engine_thread import held, held_in
 from tests.support.gguf_files import write_and_close
-from tests.support.suite import scaled
 from tests.support.tiny import write_tiny_llama
 from tests.support.waiting import eventually
 
 TEXTS = ["a small thing", "what is it", "it is a thing", "x", "", "a small thing, and there it ends " * 3]
 CPU: dict[str, Any] = {"threads": 1, "gpu_layers": 0}
 SAME = 1e-4
-LONG = scaled(20_000, quick=8_000)
-"""Texts of a call that others find under way."""
+LONG = 4_000
+"""Texts of a call that takes many batches."""
 
 
 @pytest.fixture(scope="module")
@@ -328,7 +330,7 @@ def test_masks_that_do_not_fit(name: str, request: pytest.FixtureRequest, monkey
 
 
 def under_way(engine: Engine) -> int:
-    """Calls that came to the engine."""
+    """Calls that came to the engine; in this order, one that is just taken in is not counted twice."""
     return len(engine.slots()) + engine._engine_thread.coming
 
 
@@ -346,37 +348,40 @@ def test_many_threads(name: str, request: pytest.FixtureRequest) -> None:
 
 
 def test_calls_are_computed_together(bert: Engine) -> None:
-    batches: list[int] = []
-    embedder = bert._embedding()._batcher._embedder
-    compute, go = embedder.compute, threading.Event()
-
-    def spy(texts: Any) -> Any:
-        go.wait(30)
-        batches.append(len(texts))
-        return compute(texts)
-
-    embedder.compute = spy  # type: ignore[method-assign]
-    try:
-        with ThreadPoolExecutor(9) as pool:
+    before = bert.metrics
+    with ThreadPoolExecutor(9) as pool:
+        with held_in(bert._embedding()._batcher._embedder, "compute") as is_held:
             first = pool.submit(bert.embed, "a")
-            eventually(lambda: under_way(bert) == 1)
-            others = [pool.submit(bert.embed, "b") for _ in range(8)]
-            eventually(lambda: under_way(bert) == 9)
-            go.set()
-            for job in (first, *others):
-                assert job.result().shape == (64,)
-    finally:
-        embedder.compute = compute  # type: ignore[method-assign]
-    assert sum(batches) == 9
-    assert len(batches) <= 3
+            is_held()
+            with patch.object(EmbeddingCall, "feed", counted(fed := threading.Semaphore(0))):
+                others = [pool.submit(bert.embed, "b") for _ in range(8)]
+                assert all(fed.acquire(timeout=30) for _ in others)
+        for job in (first, *others):
+            assert job.result().shape == (64,)
+    assert bert.metrics.embedded_texts - before.embedded_texts == 9
+    assert bert.metrics.embed_batches - before.embed_batches <= 3
+
+
+def counted(fed: threading.Semaphore) -> Any:
+    """A method that hands in the texts of a call, and says that it has."""
+    feed = EmbeddingCall.feed
+
+    def tell(call: EmbeddingCall[Any]) -> None:
+        feed(call)
+        fed.release()
+
+    return tell
 
 
 def test_a_short_call_does_not_wait_for_a_long_one(bert: Engine) -> None:
-    with ThreadPoolExecutor(1) as pool:
-        long = pool.submit(bert.embed, [[5, 6, 7]] * LONG)
-        eventually(lambda: under_way(bert) == 1)
-        for _ in range(5):
-            assert bert.embed(TEXTS[:3]).shape == (3, 64)
+    with ThreadPoolExecutor(2) as pool:
+        with held_in(bert._embedding()._batcher._embedder, "compute", calls=3):
+            with held(bert), patch.object(EmbeddingCall, "feed", counted(fed := threading.Semaphore(0))):
+                long = pool.submit(bert.embed, [[5, 6, 7]] * LONG)
+                assert fed.acquire(timeout=30)
+                short = pool.submit(bert.embed, TEXTS[:3])
+                assert fed.acquire(timeout=30)
+            assert short.result(30).shape == (3, 64)
             assert not long.done()
         assert long.result().shape == (LONG, 64)
 
@@ -398,10 +403,11 @@ def test_answers_and_embeddings_at_once(llama: Engine) -> None:
 def test_too_many_calls(bert_path: Path) -> None:
     with Engine(bert_path, max_queue=1, parallel=1, **CPU) as engine, ThreadPoolExecutor(2) as pool:
         engine.embed("a")
-        long = [pool.submit(engine.embed, [[5, 6, 7]] * LONG) for _ in range(2)]
-        eventually(lambda: under_way(engine) == 2)
-        with pytest.raises(EngineBusyError, match="max_queue is 1"):
-            engine.embed("a")
+        with held_in(engine._embedding()._batcher._embedder, "compute"):
+            long = [pool.submit(engine.embed, [[5, 6, 7]] * LONG) for _ in range(2)]
+            eventually(lambda: under_way(engine) == 2)
+            with pytest.raises(EngineBusyError, match="max_queue is 1"):
+                engine.embed("a")
         assert all(job.result().shape == (LONG, 64) for job in long)
         assert engine.embed("a").shape == (64,)
 
@@ -501,8 +507,10 @@ def test_closing_frees_the_graphs(llama: Engine) -> None:
 def test_closing_ends_what_waits(bert_path: Path) -> None:
     engine = Engine(bert_path, **CPU)
     with ThreadPoolExecutor(4) as pool:
-        jobs = [pool.submit(engine.embed, [[5, 6, 7]] * 20_000) for _ in range(4)]
-        eventually(lambda: under_way(engine) == 4)
+        with held_in(engine._embedding()._batcher._embedder, "compute"):
+            jobs = [pool.submit(engine.embed, [[5, 6, 7]] * 1_000) for _ in range(4)]
+            eventually(lambda: under_way(engine) == 4)
+            engine._engine_thread.close(wait=False)
         engine.close()
         assert all(isinstance(job.exception(), ClosedError) for job in jobs)
     with pytest.raises(ClosedError):

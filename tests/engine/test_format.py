@@ -22,6 +22,7 @@ from ollama_engine.runner.core.steered_rows import SteeredRows
 from ollama_engine.sample.constraints import compiler as compiler_module
 from ollama_engine.sample.constraints.formats import GBNF, Choice, Lark, Regex
 from ollama_engine.sample.constraints.matcher import GrammarConstraint
+from tests.support.engine_thread import idle
 
 PERSON = {
     "type": "object",
@@ -335,11 +336,10 @@ def test_a_stream_that_ends_while_its_format_is_compiled(
             del stream
             assert gone() is None, "what compiles does not hold the stream"
         waiting_compiler.set()
-        await asyncio.sleep(0.1)
 
     asyncio.run(ask())
     assert engine.generate("Once", drawn(), format=Choice(["yes"])).text == "yes"
-    assert engine.slots() == []
+    idle(engine)
 
 
 def test_formats_are_compiled_in_many_threads_at_once() -> None:

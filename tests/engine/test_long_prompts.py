@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from ollama_engine import Engine, SamplingParams, demo
 from ollama_engine.errors import ClosedError, ContextOverflowError, DeadlineError, EngineError, TokenizerError
 from ollama_engine.runner.request.preparing import Preparing
+from tests.support.engine_thread import idle
 from tests.support.waiting import eventually
 
 ANSWER = SamplingParams(max_tokens=1, temperature=0)
@@ -110,19 +112,18 @@ def test_a_cancelled_task_stops_waiting(engine: Engine, name: str) -> None:
         return time.perf_counter() - begin
 
     assert min(asyncio.run(cancel()) for _ in range(3)) < 1
-    deadline = time.monotonic() + 30
-    while engine.slots():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    idle(engine)
 
 
 @pytest.mark.parametrize("way", ["astream", "achat_stream"])
 def test_a_closed_stream_ends_its_reading(engine: Engine, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[BaseException] = []
-    check = Preparing.check
+    check, reads, closed = Preparing.check, threading.Event(), threading.Event()
 
     def noted(self: Preparing) -> None:
+        reads.set()
         try:
+            assert closed.wait(30)
             check(self)
         except ClosedError as error:
             ended.append(error)
@@ -134,8 +135,9 @@ def test_a_closed_stream_ends_its_reading(engine: Engine, way: str, monkeypatch:
         prompt = LINES if way == "astream" else messages(LINES)
         stream = getattr(engine, way)(prompt, ANSWER, **CUT)
         task = asyncio.ensure_future(anext(stream))
-        await asyncio.sleep(0.03)
+        await asyncio.to_thread(reads.wait, 30)
         await stream.aclose()
+        closed.set()
         with contextlib.suppress(EngineError, StopAsyncIteration):
             await task
 
@@ -158,7 +160,7 @@ def test_what_is_wrong_with_a_long_prompt_comes_with_the_first_chunk(engine: Eng
 
 
 def test_usage_counts_the_reading(engine: Engine) -> None:
-    short = engine.generate("once", ANSWER).usage
+    short = min((engine.generate("once", ANSWER).usage for _ in range(5)), key=lambda usage: usage.prepare_seconds)
     long = engine.generate(WORDS, ANSWER, **CUT).usage
     chat = engine.chat(messages(WORDS), ANSWER, **CUT).usage
     assert 0 < short.prepare_seconds < long.prepare_seconds

@@ -21,6 +21,7 @@ from ollama_engine.runner.execute.executor import Executor
 from ollama_engine.runner.request.channel import Event, RequestChannel
 from ollama_engine.runner.request.request import Request
 from ollama_engine.runner.schedule.sequence import Generation
+from tests.support.engine_thread import idle
 from tests.support.tiny import write_tiny_llama
 from tests.support.tiny_answers import NO_END
 from tests.support.waiting import eventually
@@ -29,6 +30,8 @@ PATIENCE = 30
 """Seconds after which something is taken to hang."""
 NUM_CTX = 2048
 LONG = SamplingParams(temperature=0, max_tokens=None, logit_bias=NO_END)
+SHIFT: Any = {"on_overflow": "shift"}
+"""With LONG, an answer that never ends by itself."""
 SHORT = SamplingParams(temperature=0, max_tokens=12, logit_bias=NO_END)
 PROMPTS = [[5, 77, 200, 31, 8 + i] for i in range(12)]
 
@@ -58,10 +61,7 @@ def engine(path: str) -> Iterator[Engine]:
 
 def check_nothing_left(engine: Engine) -> None:
     """All requests have ended; and when their histories go, all cells are free."""
-    deadline = time.monotonic() + PATIENCE
-    while engine.slots():
-        assert time.monotonic() < deadline, engine.slots()
-        time.sleep(0.001)
+    idle(engine)
     left: list[int] = []
     done = threading.Event()
 
@@ -123,7 +123,7 @@ def test_five_hundred_submitters_at_once(path: str, alone: list[tuple[int, ...]]
 
 def test_as_many_wait_as_max_queue_allows(path: str) -> None:
     with open_engine(path, parallel=2, max_queue=3) as engine:
-        running = [engine.submit([1, i], LONG) for i in range(2)]
+        running = [engine.submit([1, i], LONG, **SHIFT) for i in range(2)]
         for request in running:
             next(request)
         waiting = [engine.submit([2, i], SHORT) for i in range(3)]
@@ -142,7 +142,7 @@ def test_as_many_wait_as_max_queue_allows(path: str) -> None:
 def test_without_a_queue_only_those_that_run_at_once_are_taken(path: str) -> None:
     with open_engine(path, parallel=1, max_queue=0) as engine:
         for _ in range(3):
-            running = engine.submit([1], LONG)
+            running = engine.submit([1], LONG, **SHIFT)
             next(running)
             with pytest.raises(EngineBusyError):
                 engine.submit([2], SHORT)
@@ -153,7 +153,7 @@ def test_without_a_queue_only_those_that_run_at_once_are_taken(path: str) -> Non
 
 def test_a_list_that_is_refused_does_not_begin(path: str) -> None:
     with open_engine(path, parallel=1, max_queue=1) as engine:
-        running, waiting = engine.submit([1], LONG), engine.submit([2], LONG)
+        running, waiting = engine.submit([1], LONG, **SHIFT), engine.submit([2], LONG)
         next(running)
         eventually(lambda: len(engine.slots()) == 2)  # the engine takes the second one in between two steps
         with pytest.raises(EngineBusyError):
@@ -170,7 +170,7 @@ def test_storms_of_cancellations(engine: Engine, alone: list[tuple[int, ...]]) -
     asked = ask_all(engine)
     for _ in range(150):
         prompt = [dice.randrange(300) for _ in range(dice.choice([2, 40, 300]))]
-        request = engine.submit(prompt, LONG, priority=dice.randrange(3))
+        request = engine.submit(prompt, LONG, priority=dice.randrange(3), **SHIFT)
         if dice.random() < 0.3:
             next(request)
         request.cancel()
@@ -286,8 +286,7 @@ def test_what_a_cancelled_prompt_left_of_nan_harms_one_request_at_most(tmp_path:
         expected = engine.generate(PROMPTS[0], SHORT).tokens
         for _ in range(3):
             request = engine.submit([9] * 2000, SHORT)
-            while not any(slot.computed_tokens for slot in engine.slots()):
-                time.sleep(0)
+            eventually(lambda: request.done or any(slot.computed_tokens for slot in engine.slots()))  # noqa: B023
             request.cancel()
             with pytest.raises((ClosedError, SamplingError)):
                 request.result(PATIENCE)
@@ -311,11 +310,11 @@ def test_keys_and_values_that_are_no_numbers_are_an_error(tmp_path: Any, weight:
 
 
 def generate_endlessly(engine: Engine, prompts: list[list[int]]) -> object:
-    return engine.generate(prompts, LONG, on_overflow="shift")
+    return engine.generate(prompts, LONG, **SHIFT)
 
 
 def agenerate_endlessly(engine: Engine, prompts: list[list[int]]) -> object:
-    return asyncio.run(asyncio.wait_for(engine.agenerate(prompts, LONG, on_overflow="shift"), PATIENCE))
+    return asyncio.run(asyncio.wait_for(engine.agenerate(prompts, LONG, **SHIFT), PATIENCE))
 
 
 @pytest.mark.parametrize("ask", [generate_endlessly, agenerate_endlessly])
@@ -373,7 +372,7 @@ def test_a_fault_of_the_engine_itself_is_told_to_everybody(
     path: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = open_engine(path)
-    requests = [engine.submit(prompt, LONG) for prompt in PROMPTS]
+    requests = [engine.submit(prompt, LONG, **SHIFT) for prompt in PROMPTS]
     next(requests[0])
 
     def fail() -> None:

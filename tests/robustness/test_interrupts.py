@@ -68,7 +68,7 @@ def check_no_session_left(engine: Engine) -> None:
 
 def wait_until_idle(engine: Engine) -> None:
     deadline = time.monotonic() + PATIENCE
-    while engine.slots() or engine._engine_thread.coming:
+    while engine._engine_thread.coming or engine.slots():  # in this order: what comes is in a slot then
         assert time.monotonic() < deadline, engine.slots()
         time.sleep(0)
 

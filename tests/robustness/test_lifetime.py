@@ -12,20 +12,24 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
 from ollama_engine import Engine, SamplingParams
 from ollama_engine.errors import ClosedError, EngineBusyError
+from ollama_engine.runner.execute.executor import Executor
 from tests.support.suite import slow_except
 from tests.support.tiny import write_tiny_llama
 from tests.support.tiny_answers import NO_END
+from tests.support.waiting import eventually
 
 PATIENCE = 50
 """Seconds after which something is taken to hang."""
 LONG = SamplingParams(logit_bias=NO_END, seed=1)
-"""As many tokens as num_ctx allows: a request that is still running."""
+SHIFT: Any = {"on_overflow": "shift"}
+"""With LONG, an answer that never ends by itself."""
 SHORT = SamplingParams(logit_bias=NO_END, seed=1, max_tokens=8)
 NUM_CTX = 8192
 
@@ -57,7 +61,7 @@ def wait_for_end(engine_thread: threading.Thread) -> None:
 @pytest.mark.parametrize("how", ["close", "drop", "with"])
 def test_a_stream_that_is_given_up_ends_its_request(engine: Engine, how: str, taken: int) -> None:
     expected = engine.generate([1, 2, 3], SHORT).tokens
-    stream = engine.stream([1, 2, 3], LONG)
+    stream = engine.stream([1, 2, 3], LONG, num_keep=3, **SHIFT)
     for _ in range(taken):
         next(stream)
     request = stream._request
@@ -79,7 +83,7 @@ def test_a_stream_that_is_given_up_ends_its_request(engine: Engine, how: str, ta
 
 
 def test_closing_a_stream_from_another_thread(engine: Engine) -> None:
-    blocker, stream = engine.stream([1], LONG), engine.stream([2], LONG)
+    blocker, stream = engine.stream([1], LONG, **SHIFT), engine.stream([2], LONG)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(list, stream)  # in the queue behind the other one
         next(blocker)
@@ -131,7 +135,7 @@ def test_everything_but_close_raises_when_closed(path: str) -> None:
 @pytest.mark.parametrize("call", ["generate", "logits"])
 def test_closing_ends_the_running_and_the_waiting_requests(path: str, call: str) -> None:
     engine = open_engine(path)
-    first = engine.stream([1], LONG)
+    first = engine.stream([1], LONG, **SHIFT)
     next(first)
     with ThreadPoolExecutor(8) as pool:
         waiting = [pool.submit(getattr(engine, call), [2] * 50) for _ in range(8)]
@@ -147,8 +151,15 @@ def test_closing_ends_the_running_and_the_waiting_requests(path: str, call: str)
 
 def test_closing_while_logits_are_computed(path: str) -> None:
     engine = open_engine(path)
-    with ThreadPoolExecutor(1) as pool:
+    finish = Executor._finish
+
+    def finish_late(*args: Any) -> Any:
+        eventually(lambda: engine.closed)
+        return finish(*args)
+
+    with ThreadPoolExecutor(1) as pool, patch.object(Executor, "_finish", finish_late):
         running = pool.submit(engine.logits, [1] * NUM_CTX)
+        eventually(engine.slots)
         engine.close()
         error = running.exception(PATIENCE)
     assert isinstance(error, ClosedError)
@@ -234,10 +245,7 @@ def test_an_engine_is_dropped_after_an_error(path: str) -> None:
     gone, thread = weakref.ref(engine), engine._engine_thread._thread
     del engine, stream
     # The step that gave the error may not be over; it holds the error, and that the frames that it went through.
-    deadline = time.monotonic() + PATIENCE
-    while gone() is not None:
-        assert time.monotonic() < deadline
-        gc.collect()
+    eventually(lambda: gc.collect() >= 0 and gone() is None)
     wait_for_end(thread)
 
 

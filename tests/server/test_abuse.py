@@ -19,7 +19,7 @@ from ollama_engine.server.settings import ServerSettings
 from tests.server.ollama.asking import ask, idle, post
 from tests.server.running import running
 from tests.support.suite import scaled
-from tests.support.waiting import join
+from tests.support.waiting import eventually, join
 
 PATIENCE = 50
 TEN_MEGABYTES = 10_000_000
@@ -135,7 +135,7 @@ def test_many_sockets(demo_server: str) -> None:
 
 def test_more_than_may_wait_get_503() -> None:
     settings = ServerSettings(num_parallel=1, max_queue=2, context_length=512, shutdown_timeout=5)
-    body = {"model": "demo", "prompt": "One day", "raw": True, "format": DIGITS, "options": {"num_predict": 480}}
+    body = {"model": "demo", "prompt": "One day", "raw": True, "format": DIGITS, "options": {"num_predict": 100_000}}
     with running(create_app(settings)) as address, ExitStack() as stack:
         ask(address, "generate")
         first = stack.enter_context(connected(address))
@@ -144,7 +144,7 @@ def test_more_than_may_wait_get_503() -> None:
         answers: list[int] = []
 
         def follow() -> None:
-            answer = post(address, "generate", body | {"stream": False, "options": {"num_predict": 400}})
+            answer = post(address, "generate", body | {"stream": False, "options": {"num_predict": 4}})
             answers.append(answer.status_code)
             if answer.status_code == 503:
                 told = "server busy, please try again.  maximum pending requests exceeded"
@@ -153,5 +153,7 @@ def test_more_than_may_wait_get_503() -> None:
         threads = [threading.Thread(target=follow) for _ in range(12)]
         for thread in threads:
             thread.start()
+        eventually(lambda: len(answers) == 10)  # the first one goes on, and two wait for it
+        first.close()
         join(*threads)
-    assert set(answers) == {200, 503}
+    assert sorted(answers) == [200] * 2 + [503] * 10

@@ -27,6 +27,7 @@ from ollama_engine.errors import (
 from ollama_engine.runner.prefix.prefix_cache import PrefixCache
 from tests.support.tiny import write_tiny_llama
 from tests.support.tiny_answers import N_VOCAB, NO_END, greedy
+from tests.support.waiting import eventually
 
 FIRST, SECOND = [5, 77, 200, 31, 8, 19, 4], [60, 61, 7]
 NUM_CTX = 128
@@ -349,7 +350,7 @@ def test_ten_thousand_sessions() -> None:
     with Engine(str(demo.path()), num_ctx=1024, parallel=4, threads=1) as engine:
         prefix_cache = engine._core.cache_manager.prefix_cache
         answer = engine.generate(story, ask).text
-        began, before = time.perf_counter(), resident_mib()
+        began, before = time.process_time(), resident_mib()
         sessions = [engine.session() for _ in range(10_000)]
         assert len(prefix_cache) < 100, "what holds nothing takes no cache sequence"
         sessions[0].append(story)
@@ -359,12 +360,12 @@ def test_ten_thousand_sessions() -> None:
         for number, session in enumerate(sessions[1:100]):
             session.append([number, 5, 9])
         assert resident_mib() - before < 200
-        assert time.perf_counter() - began < 40
-        began = time.perf_counter()
+        assert time.process_time() - began < 40
+        began = time.process_time()
         assert engine.generate(story, ask).text == answer
         for session in forks[::1000]:
             assert session.generate(ask).text == answer
-        assert time.perf_counter() - began < 10
+        assert time.process_time() - began < 10
         assert len(sessions[50].generate(ask).tokens) > 0
         engine._core.check()
         for session in (*forks, *sessions):
@@ -516,8 +517,7 @@ def test_a_shifting_answer_that_is_cut_off_leaves_the_prompt(path: str) -> None:
         session.append(prompt)
         stream = session.stream(greedy(200), on_overflow="shift", num_keep=25)
         next(stream)
-        while engine.metrics.completion_tokens < 120:
-            pass
+        eventually(lambda: engine.metrics.completion_tokens >= 120)
         stream.close()
         assert session.tokens[:25] == tuple(prompt[:25])
         assert len(session.generate(greedy(4)).tokens) == 4

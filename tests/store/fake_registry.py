@@ -32,6 +32,11 @@ class Faults:
     compressed: bytes = b""
     """Sent with "Content-Encoding: gzip" instead of manifests and tokens."""
     seconds_per_piece: float = 0.0
+    goes_on: threading.Event = field(default_factory=threading.Event)
+    """Clear: of each response, no more than the first piece comes until it is set."""
+
+    def __post_init__(self) -> None:
+        self.goes_on.set()
 
 
 @dataclass
@@ -132,6 +137,7 @@ class _Handler(BaseHTTPRequestHandler):
             for at in range(0, len(body), 1 << 14):
                 self.wfile.write(body[at : at + (1 << 14)])
                 time.sleep(pause)
+                self.registry.faults.goes_on.wait(30)
         except OSError:
             self.close_connection = True
         if cut is not None:

@@ -171,7 +171,7 @@ def test_a_registry_over_https_leads_to_no_http(fake: FakeRegistry, store: Model
 
 
 def test_cancelled_and_resumed(fake: FakeRegistry, store: ModelStore) -> None:
-    fake.faults.seconds_per_piece = 0.05
+    fake.faults.goes_on.clear()
 
     async def begin() -> None:
         task = asyncio.create_task(pulled(fake, store))
@@ -180,13 +180,13 @@ def test_cancelled_and_resumed(fake: FakeRegistry, store: ModelStore) -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+        fake.faults.goes_on.set()
 
     asyncio.run(begin())
     notes = saved(store)
     done = sum(note["Completed"] for note in notes)
     assert 50_000 <= done < 300_000
     assert store.entries() == []
-    fake.faults.seconds_per_piece = 0.0
     fake.asked.clear()
     asyncio.run(pulled(fake, store))
     assert_whole(fake, store)

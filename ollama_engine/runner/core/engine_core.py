@@ -166,7 +166,7 @@ class EngineCore:
             # What else came of it may wait in a history that was left early.
             self.cache_manager.forget()
             self.cache_manager.clean(bad)
-        record.mark("sample")
+        record.collected()
         return outputs
 
     def _scrap_if_stale(self, outputs: list[StepOutput]) -> None:

@@ -78,9 +78,10 @@ def report(logger: logging.Logger, level: int, text: str, *args: object, exc_inf
 class Record:
     """Timing of one turn of the core, by phase."""
 
-    def __init__(self, monitor: Monitor, now: float) -> None:
+    def __init__(self, monitor: Monitor, now: float, flight: _Flight | None) -> None:
         self._monitor = monitor
         self._at = now
+        self._flight = flight
         self.spans: list[PhaseSpan] = []
         self.generated = 0
         """Tokens that the step gave to answers."""
@@ -91,6 +92,13 @@ class Record:
         self.spans.append(PhaseSpan(phase, self._at, now))
         self._at = now
         return now
+
+    def collected(self) -> None:
+        """The step that was in flight is sampled: count it, before callers get what came of it."""
+        self.mark("sample")
+        if self._flight is not None:
+            computed = next(span.end for span in self.spans if span.phase == "wait")
+            self._monitor.collected(self._flight, computed, self.generated)
 
     def launched(self, step: Step, *, reused: bool) -> None:
         """The prepared step has been started."""
@@ -112,31 +120,30 @@ class Monitor:
     @contextmanager
     def step(self) -> Iterator[Record]:
         """One turn of the core."""
-        record = Record(self, self.clock())
         before, self._flight = self._flight, None
+        record = Record(self, self.clock(), before)
         yield record
-        outputs = next((span.end for span in record.spans if span.phase == "wait"), None)
-        if before is not None and outputs is not None:
-            self._computed(before, outputs, record)
+        if before is not None and any(span.phase == "wait" for span in record.spans):
+            step = before.step
+            self.trace.step(
+                StepRecord(
+                    step.number,
+                    tuple(record.spans),
+                    step.prompt_tokens,
+                    record.generated,
+                    len(step.entries),
+                    before.reused,
+                )
+            )
 
-    def _computed(self, flight: _Flight, now: float, record: Record) -> None:
-        step = flight.step
+    def collected(self, flight: _Flight, now: float, generated: int) -> None:
+        """A step was computed at time `now`, and gave `generated` tokens to answers."""
         self.metrics.step(
             now,
             now - flight.at,
-            prompt_tokens=step.prompt_tokens,
-            completion_tokens=record.generated,
+            prompt_tokens=flight.step.prompt_tokens,
+            completion_tokens=generated,
             graph_reused=flight.reused,
-        )
-        self.trace.step(
-            StepRecord(
-                step.number,
-                tuple(record.spans),
-                step.prompt_tokens,
-                record.generated,
-                len(step.entries),
-                flight.reused,
-            )
         )
 
     def launched(self, step: Step, now: float, *, reused: bool) -> None:

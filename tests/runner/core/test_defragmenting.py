@@ -15,6 +15,7 @@ from ollama_engine.errors import ComputeError
 from ollama_engine.kvcache import packing
 from ollama_engine.kvcache.move import Mover
 from ollama_engine.runner.core import defragmenting
+from tests.support.engine_thread import held
 from tests.support.tiny import write_tiny_llama
 from tests.support.waiting import eventually
 from tests.support.workers import running_worker
@@ -47,8 +48,9 @@ def interleaved(engine: Engine, stack: ExitStack) -> tuple[list[Any], list[tuple
     """Six prompts that are read side by side, of which four end at once and leave gaps; two go on. Their answers."""
     prompts = [[number, *range(1, 180)] for number in range(6)]
     expected = [engine.generate(prompt, greedy(N_LONG), cache=False).tokens for prompt in prompts[:2]]
-    requests = [engine.submit(prompt, greedy(N_LONG if number < 2 else 1), cache=False)
-                for number, prompt in enumerate(prompts)]  # fmt: skip
+    with held(engine):
+        requests = [engine.submit(prompt, greedy(N_LONG if number < 2 else 1), cache=False)
+                    for number, prompt in enumerate(prompts)]  # fmt: skip
     return requests, expected
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-import time
 from collections import Counter
 from collections.abc import Iterator
 
@@ -14,6 +13,8 @@ import pytest
 from ollama_engine import Engine, SamplingParams, demo
 from ollama_engine.errors import ClosedError, ContextOverflowError, DeadlineError, SamplingError
 from ollama_engine.runner.observe.monitor import TRACE, outcome_of
+from tests.support.engine_thread import held_in, idle
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -26,11 +27,15 @@ def greedy(max_tokens: int) -> SamplingParams:
     return SamplingParams(temperature=0, max_tokens=max_tokens)
 
 
-def settle(engine: Engine) -> None:
-    while engine.slots():
-        time.sleep(0.001)
-    # The step that ended the last request is counted a moment later.
-    time.sleep(0.05)
+def test_an_answer_comes_after_its_steps_are_counted(engine: Engine) -> None:
+    """The engine's thread is held up right after it has sent the answer."""
+    with held_in(engine._core.queue, "sweep", calls=6) as is_held:
+        answer = engine.submit("Once", greedy(5))
+        is_held()
+        assert answer.done
+        got = engine.metrics
+    usage = answer.result(30).usage
+    assert (got.steps, got.completion_tokens, got.prompt_tokens) == (5, 5, usage.prompt_tokens)
 
 
 def test_counts_add_up(engine: Engine) -> None:
@@ -43,7 +48,7 @@ def test_counts_add_up(engine: Engine) -> None:
         engine.generate(texts[0], greedy(100), timeout=1e-6)
     with pytest.raises(SamplingError):
         engine.generate(texts[0], SamplingParams(logit_bias=dict.fromkeys(range(engine.info.n_vocab), float("-inf"))))
-    settle(engine)
+    idle(engine)
     got, usages = engine.metrics, [completion.usage for completion in [*found, stopped]]
     assert got.completion_tokens >= sum(usage.completion_tokens for usage in usages)
     # A token that is computed while a stop text is found may be sampled, and dropped.
@@ -61,12 +66,13 @@ def test_counts_add_up(engine: Engine) -> None:
 
 
 def test_slots_show_who_is_here(engine: Engine) -> None:
-    running = [engine.submit(text, greedy(100), on_overflow="shift", priority=1) for text in ("Once", "The fox")]
+    endless = {"format": {"type": "string", "minLength": 100_000}, "on_overflow": "shift"}
+    running = [engine.submit(text, greedy(1_000_000), priority=1, **endless) for text in ("Once", "The fox")]
     for request in running:
         next(request)
     waiting = engine.submit("A red ball", greedy(3))
-    while len(slots := engine.slots()) < 3:
-        time.sleep(0.001)  # it is on its way
+    eventually(lambda: len(engine.slots()) == 3)  # it is on its way
+    slots = engine.slots()
     assert [slot.id for slot in slots] == [0, 1, 2]
     assert [slot.state for slot in slots] == ["answer", "answer", "waiting"]
     assert [slot.sequence for slot in slots] == [0, 1, None]
@@ -79,13 +85,13 @@ def test_slots_show_who_is_here(engine: Engine) -> None:
     for request in running:
         request.cancel()
     assert len(waiting.result(30).tokens) == 3
-    settle(engine)
+    idle(engine)
     assert engine.slots() == []
 
 
 def test_the_timeline_has_every_step_and_request(engine: Engine) -> None:
     engine.generate(["Once upon a time", "The fox"], greedy(6))
-    settle(engine)
+    idle(engine)
     trace = json.loads(engine.trace())
     events = trace["traceEvents"]
     steps = {event["name"]: event["args"] for event in events if event["ph"] == "X"}
@@ -105,7 +111,7 @@ def test_the_timeline_has_every_step_and_request(engine: Engine) -> None:
 def test_the_log_shows_batches_with_ids_and_texts(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(TRACE, "ollama_engine.trace"):
         found = engine.generate("Once upon a time", greedy(3))
-        settle(engine)
+        idle(engine)
     lines = [record.getMessage() for record in caplog.records if record.name == "ollama_engine.trace"]
     assert lines[0].startswith("step 0 request 0 sequence 0 position 0 logits 1: ")
     ids = [[int(token) for token in re.findall(r"(\d+)='", line)] for line in lines]

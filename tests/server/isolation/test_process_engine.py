@@ -150,17 +150,17 @@ def test_loads_that_fail(tmp_path: Path) -> None:
 
 def test_whoever_leaves_ends_the_request(there: Any) -> None:
     """By closing or dropping a stream, and by cancelling a task."""
-    stream = there.stream("One day", max_tokens=10_000, format=FOREVER, on_overflow="shift")
+    stream = there.stream("One day", max_tokens=10**6, format=FOREVER, on_overflow="shift")
     next(stream)
     stream.close()
     assert next(stream, None) is None
-    dropped = there.stream("One day", max_tokens=10_000, format=FOREVER, on_overflow="shift")
+    dropped = there.stream("One day", max_tokens=10**6, format=FOREVER, on_overflow="shift")
     next(dropped)
     del dropped
     gc.collect()
 
     async def cancelled() -> None:
-        work = there.agenerate("One day", max_tokens=10_000, format=FOREVER, on_overflow="shift")
+        work = there.agenerate("One day", max_tokens=10**6, format=FOREVER, on_overflow="shift")
         task = asyncio.create_task(work)
         while not await asyncio.to_thread(there.slots):
             await asyncio.sleep(0.01)
@@ -175,7 +175,7 @@ def test_whoever_leaves_ends_the_request(there: Any) -> None:
 
 def test_a_crash_is_an_error_here_and_another_engine_goes_on(here: Engine) -> None:
     engine: Any = Engine(demo.path(), **OPTIONS, isolation="process")
-    stream = engine.stream("One day", max_tokens=10_000, format=FOREVER, on_overflow="shift")
+    stream = engine.stream("One day", max_tokens=10**6, format=FOREVER, on_overflow="shift")
     next(stream)
     os.kill(engine.pid, signal.SIGKILL)
     with pytest.raises(ModelProcessError, match="was ended by SIGKILL"):
@@ -197,7 +197,7 @@ def test_closing_ends_what_runs(tmp_path: Path) -> None:
     errors: list[BaseException | None] = []
 
     def ask() -> None:
-        errors.append(ended(lambda: made.generate("One day", max_tokens=10_000, format=FOREVER, on_overflow="shift")))
+        errors.append(ended(lambda: made.generate("One day", max_tokens=10**6, format=FOREVER, on_overflow="shift")))
 
     thread = threading.Thread(target=ask)
     thread.start()
