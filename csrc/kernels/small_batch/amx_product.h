@@ -9,9 +9,8 @@
  * What limits it is the way from the L2 cache to the L1 cache, above all the way back of what was written (16 bytes a
  * cycle where it was measured). So TOGETHER panels share the activations of a step, and all blocks of s0 come first,
  * then all of s1 (kernel.h): its sums stay in the L1 cache. */
-#include <stdlib.h>
-
 #include "kernels/amx/tile_config.h"
+#include "threads/thread_scratch.h"
 
 #define PANELS_BYTES 1200000 /* more than half of the L2 cache that CPUs with AMX have; measured: 0.6 to 1.2 MB */
 #define SUMS (OE_QUAD * TOGETHER * 32)
@@ -117,7 +116,7 @@ static bool oe_multiply_with_tiles(const oe_sb_product *p, int64_t first, int64_
     const size_t panels = (size_t)(groups * panel_blocks(p)) * sizeof(panel_block);
     const size_t acts = p->packed ? 0 : (size_t)act_panels(p) * sizeof(act_panel);
     /* sums are not on the stack: these are 32 or 64 KB */
-    floats *const sums = aligned_alloc(64, SUMS * sizeof *sums + panels + (acts + 63) / 64 * 64);
+    floats *const sums = oe_thread_scratch(SUMS * sizeof *sums + panels + acts);
     if (!sums) {
         return false;
     }
@@ -127,6 +126,5 @@ static bool oe_multiply_with_tiles(const oe_sb_product *p, int64_t first, int64_
         oe_multiply_groups(p, first, last, groups, &in);
     }
     _tile_release();
-    free(sums);
     return true;
 }

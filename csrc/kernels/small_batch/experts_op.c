@@ -153,9 +153,11 @@ void oe_experts_multiply_op(struct ggml_tensor *dst, int ith, int nth, void *use
     const plan p = plan_in(dst->src[2], routes);
     const int64_t groups = (m + OE_SB_GROUP - 1) / OE_SB_GROUP, parts = *p.n_runs * groups;
     oe_chunk_counter *taken = taken_groups(kernel, dst->src[1], k, routes);
+    const int64_t each = routes / *p.n_runs; /* on average */
+    const int64_t unit = oe_sb_groups_at_once(each), most = oe_sb_most_groups(kernel, k, each);
     int64_t first, last;
     (void)ith;
-    while (oe_take_chunk(taken, parts, nth, &first, &last)) {
+    while (oe_take_chunk_of(taken, parts, nth, most, unit, &first, &last)) {
         for (int64_t end; first < last; first = end) { /* parts that each lie in one run */
             const int64_t begin = first / groups * groups;
             end = last < begin + groups ? last : begin + groups;

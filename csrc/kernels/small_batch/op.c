@@ -148,9 +148,11 @@ void oe_sb_multiply_op(struct ggml_tensor *dst, int ith, int nth, void *userdata
         product.rows == 1 && kernel->multiply_single ? kernel->multiply_single : kernel->multiply;
     const int64_t groups = (product.m + OE_SB_GROUP - 1) / OE_SB_GROUP;
     oe_chunk_counter *taken = taken_groups(kernel, acts, weights->ne[0], product.rows);
+    const int64_t unit = oe_sb_groups_at_once(product.rows);
+    const int64_t most = oe_sb_most_groups(kernel, weights->ne[0], product.rows);
     int64_t first, last;
     (void)ith;
-    while (oe_take_chunk(taken, groups, nth, &first, &last)) {
+    while (oe_take_chunk_of(taken, groups, nth, most, unit, &first, &last)) {
         const int64_t end = last * OE_SB_GROUP;
         multiply(&product, first * OE_SB_GROUP, end < product.m ? end : product.m);
     }

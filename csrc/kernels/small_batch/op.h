@@ -45,6 +45,19 @@ typedef struct oe_sb_multiplying {
  * counter. */
 void oe_sb_multiply_op(struct ggml_tensor *dst, int ith, int nth, void *multiplying);
 
+/* Threads take the groups of a product in wholes of this many: as many panels share each look at the activations. */
+static inline int64_t oe_sb_groups_at_once(int64_t rows) { return rows < OE_SB_MANY ? 1 : 4; }
+
+/* How many groups a thread takes at most, of products of k with so many rows: about as many as share the L2 cache, and
+ * less than a millisecond's work. A thread that loses its CPU keeps the others waiting for what it has taken. */
+static inline int64_t oe_sb_most_groups(const oe_sb_kernel *kernel, int64_t k, int64_t rows) {
+    if (rows < OE_SB_MANY) {
+        return INT64_MAX;
+    }
+    const int64_t fit = (INT64_C(1) << 27) / (OE_SB_GROUP * k * rows) / 8 * 8;
+    return kernel->for_few ? 32 : fit < 8 ? 8 : fit;
+}
+
 #ifdef __cplusplus
 }
 #endif

@@ -8,7 +8,7 @@
  *
  * Results have the bits that vector_product.h gives them: whole numbers within a block, and the same operations with
  * floats in the same order. */
-#include <stdlib.h>
+#include "threads/thread_scratch.h"
 
 #ifndef PANELS_FROM
 #define PANELS_FROM 24 /* rows; for fewer, unpacking into memory costs more than it saves (measured) */
@@ -104,7 +104,7 @@ static int oe_panels_of(const oe_sb_product *p) {
 static bool oe_multiply_with_panels(const oe_sb_product *p, int64_t first, int64_t last) {
     columns of[MOST_PANELS];
     const int most = oe_panels_of(p);
-    panel_block *const panels = aligned_alloc(64, (size_t)(most * p->blocks) * sizeof *panels);
+    panel_block *const panels = oe_thread_scratch((size_t)(most * p->blocks) * sizeof *panels);
     if (!panels) {
         return false;
     }
@@ -117,6 +117,5 @@ static bool oe_multiply_with_panels(const oe_sb_product *p, int64_t first, int64
         }
         oe_multiply_panels(p, panels, of, n);
     }
-    free(panels);
     return true;
 }

@@ -57,6 +57,7 @@ cdef extern from "ggml.h" nogil:
         GGML_OP_MUL
         GGML_OP_RMS_NORM
         GGML_OP_MUL_MAT
+        GGML_OP_MUL_MAT_ID
         GGML_OP_VIEW
         GGML_OP_RESHAPE
         GGML_OP_PERMUTE

@@ -1,4 +1,4 @@
-from libc.stdint cimport uint64_t
+from libc.stdint cimport int64_t, uint64_t
 
 from ollama_engine.ml.ggml cimport libggml as lib
 from ollama_engine.ml.ggml.libworker cimport oe_worker, oe_worker_task
@@ -53,7 +53,7 @@ cdef class Backend:
     cdef int _start(self) except -1
     cdef lib.ggml_backend_sched_t _new_scheduler(self) except NULL
     cdef int _free(self) except -1
-    cdef int adjust_threads(self) except -1
+    cdef int adjust_threads(self, int64_t work) except -1
     cdef int check_open(self) except -1
     cdef int check_idle(self) except -1
     cdef int check_workers(self) except -1

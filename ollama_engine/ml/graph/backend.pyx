@@ -174,9 +174,9 @@ cdef class Backend:
                 lib.ggml_backend_sched_set_tensor_backend(sched, root, cpu)
         return 0
 
-    cdef int adjust_threads(self) except -1:
-        """With `lock` held: choose how many threads compute next."""
-        return 0 if self.running or self.busy is not None else self.pools.adjust()
+    cdef int adjust_threads(self, int64_t work) except -1:
+        """With `lock` held: choose how many threads compute a graph with so much work in an operation."""
+        return 0 if self.running or self.busy is not None else self.pools.adjust(work)
 
     cdef int check_unmapped(self) except -1:
         """Refuse to change the scheduler's memory while Python code is looking at it."""

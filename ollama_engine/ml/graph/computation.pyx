@@ -14,7 +14,9 @@ from ollama_engine.ml.device.hostmem import available_bytes
 
 from ollama_engine.ml.ggml cimport libggml as lib
 from ollama_engine.ml.graph.backend cimport DEVICE_SLOTS, Backend
-from ollama_engine.ml.graph.graph_walk cimport check_plan_memory, most_alive, structure_of
+from ollama_engine.ml.graph.graph_walk cimport (
+    check_plan_memory, most_alive, structure_of, work_of_operation,
+)
 from ollama_engine.ml.ggml.libcompute cimport OE_THREW, oe_compute
 from ollama_engine.ml.graph.row_check cimport active_limits, check_rows
 from ollama_engine.ml.graph.tensor cimport Graph, Tensor, describe, root_of
@@ -200,7 +202,7 @@ cdef class Computation(Graph):
     cdef int make_ready(self) except -1:
         """With the lock held: make every check that can refuse the graph, so that nothing fails later."""
         self.prepare()
-        self.backend.adjust_threads()
+        self.backend.adjust_threads(work_of_operation(self.graph))
         self.backend.check_free()
         if self.backend.allocated is not self:
             if self.inputs:

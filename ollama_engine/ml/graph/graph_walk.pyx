@@ -83,6 +83,21 @@ cdef uint64_t structure_of(lib.ggml_context *ctx, lib.ggml_cgraph *graph) except
     return seed
 
 
+cdef int64_t work_of_operation(lib.ggml_cgraph *graph) noexcept:
+    """About how many products of two numbers an operation of the graph computes, on average."""
+    cdef int64_t products = 0, operations = 0
+    cdef lib.ggml_tensor *node
+    for i in range(lib.ggml_graph_n_nodes(graph)):
+        node = lib.ggml_graph_node(graph, i)
+        operations += node.op not in (lib.GGML_OP_NONE, lib.GGML_OP_VIEW, lib.GGML_OP_RESHAPE, lib.GGML_OP_PERMUTE,
+                                      lib.GGML_OP_TRANSPOSE)
+        # Our own operations on bytes only round.
+        if node.type == lib.GGML_TYPE_F32 and node.src[0] != NULL and node.op in (
+                lib.GGML_OP_MUL_MAT, lib.GGML_OP_MUL_MAT_ID, lib.GGML_OP_CUSTOM):
+            products += lib.ggml_nelements(node) * node.src[0].ne[0]
+    return products // max(operations, 1)
+
+
 cdef int check_plan_memory(lib.ggml_cgraph *graph) except -1:
     """ggml ends the process where it gets no memory to plan a graph, so try the allocation first."""
     cdef int n_nodes = lib.ggml_graph_n_nodes(graph)

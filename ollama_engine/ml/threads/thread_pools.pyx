@@ -37,6 +37,9 @@ cdef int64_t WINDOW_PER_THREAD = 5_000_000
 cdef int64_t PROBE = 30_000_000
 # Nanoseconds without computing after which the machine is looked at anew, before the next step.
 cdef int64_t PAUSE = 200_000_000
+# Products of numbers in an operation from which on all threads compute it, however busy the machine is: an operation is
+# then longer than the turn of another program, and with claims on its parts no thread waits long for the others.
+cdef int64_t LONG_OPERATION = 1 << 30
 
 
 cdef void _answer(lib.ggml_tensor *nothing, int ith, int nth, void *ids) noexcept nogil:
@@ -180,21 +183,33 @@ cdef class ThreadPools:
         self.current = pool
         return 0
 
-    cdef int adjust(self) except -1:
-        """Between two computations: compute the next ones with fewer threads, or with more."""
+    cdef int adjust(self, int64_t work) except -1:
+        """Between two computations: compute the next one with fewer threads, or with more.
+
+        `work`: what work_of_operation says of it.
+        """
         if self.governor is None:
             return 0
         if oe_nanoseconds() - self.time.end_ns > PAUSE:
-            return self._begin()
-        if self.time.wall_ns < WINDOW + WINDOW_PER_THREAD * max(0, self.current.threads - 4):
+            self._forget_window()
+            if work < LONG_OPERATION:
+                self._begin()
+        elif self.current.threads != self.governor.threads:
+            self._forget_window()
+        elif self.time.wall_ns >= WINDOW + WINDOW_PER_THREAD * max(0, self.current.threads - 4):
+            self._measure()
+        if self.governor is None:
             return 0
-        return self._measure()
+        return self._use(self.all.threads if work >= LONG_OPERATION else self.governor.threads)
 
-    cdef int _begin(self) except -1:
+    cdef int _forget_window(self) except -1:
         self.time.wall_ns = 0
         self.current.more_waiting()
-        waiting = waiting_threads() if self.whole_machine else None
-        return self._use(self.governor.begin(time.monotonic(), waiting))
+        return 0
+
+    cdef int _begin(self) except -1:
+        self.governor.begin(time.monotonic(), waiting_threads() if self.whole_machine else None)
+        return 0
 
     cdef int _measure(self) except -1:
         cdef int64_t waited = self.current.more_waiting()
@@ -208,11 +223,11 @@ cdef class ThreadPools:
                       self.current.threads)
             self.governor = None
             return 0
-        threads = self.governor.observe(time.monotonic(), self.time.wall_ns * 1e-9, waited * 1e-9, self._spare())
+        self.governor.observe(time.monotonic(), self.time.wall_ns * 1e-9, waited * 1e-9, self._spare())
         self.time.wall_ns = 0
         if self.governor.probe and self.probe == NULL:
             self.probe = oe_cpu_probe_start(self.governor.probe, PROBE)
-        return self._use(threads)
+        return 0
 
     cdef object _spare(self):
         """The share of its time that an ended probe waited for a CPU; None where no probe has ended."""
@@ -250,8 +265,8 @@ cdef class ThreadPools:
         new.more_waiting()
         new.follow(self.time.thread)
         with suppress(Exception):  # a broken log handler must not end a step
-            log.debug("%d of %d threads compute: the machine is %s", threads, self.all.threads,
-                      "busy" if threads < old.threads else "less busy", extra={"threads": threads})
+            log.debug("%d of %d threads compute%s", threads, self.all.threads,
+                      ": the machine is busy" if threads < old.threads else "", extra={"threads": threads})
         return 0
 
     def __dealloc__(self):

@@ -3,7 +3,7 @@
  *
  *     guarded_products [quick]
  *
- * Linked with -Wl,--wrap=aligned_alloc. Prints what differs; a wild access ends it. */
+ * Linked with -Wl,--wrap=oe_thread_scratch. Prints what differs; a wild access ends it. */
 #define _GNU_SOURCE
 #include <stdbool.h>
 #include <stdio.h>
@@ -36,14 +36,14 @@ static const weights_type TYPES[] = {
 
 /* -- memory -------------------------------------------------------------------------------------------------------- */
 
-void *__real_aligned_alloc(size_t alignment, size_t size);
+void *__real_oe_thread_scratch(size_t size);
 
 static bool no_memory;
 static long denied;
 
-void *__wrap_aligned_alloc(size_t alignment, size_t size) {
+void *__wrap_oe_thread_scratch(size_t size) {
     denied += no_memory;
-    return no_memory ? NULL : __real_aligned_alloc(alignment, size);
+    return no_memory ? NULL : __real_oe_thread_scratch(size);
 }
 
 static size_t whole_pages(size_t n) { return (n + PAGE - 1) / PAGE * PAGE; }

@@ -15,7 +15,12 @@ from tests.support.suite import scaled
 ROOT = Path(__file__).resolve().parents[3]
 SOURCE = Path(__file__).with_name("guarded_products.c")
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang") or ""
-KERNELS = ("oe_small_batch_*.dir/**/*.c.o", "oe_small_batch.dir/**/kernel.c.o", "oe_ml_ops_small_batch.dir/**/amx.c.o")
+KERNELS = (
+    "oe_small_batch_*.dir/**/*.c.o",
+    "oe_small_batch.dir/**/kernel.c.o",
+    "oe_ml_ops_small_batch.dir/**/amx.c.o",
+    "oe_ml_ops_small_batch.dir/**/thread_scratch.c.o",
+)
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux" or not COMPILER, reason="needs Linux and a C compiler")
 
@@ -35,7 +40,7 @@ def built_kernels() -> list[Path]:
 def test_guarded_products(tmp_path: Path) -> None:
     program = tmp_path / "guarded_products"
     command = [COMPILER, "-O1", f"-I{ROOT / 'csrc'}", str(SOURCE), *map(str, built_kernels()), "-lm"]
-    subprocess.run([*command, "-Wl,--wrap=aligned_alloc", "-o", str(program)], check=True, timeout=200)
+    subprocess.run([*command, "-Wl,--wrap=oe_thread_scratch", "-o", str(program)], check=True, timeout=200)
     child = subprocess.run(
         [str(program), scaled("whole", quick="quick")], capture_output=True, text=True, timeout=200, check=False
     )

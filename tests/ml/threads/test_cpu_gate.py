@@ -29,7 +29,7 @@ class Unmoved:
     probe = 0
 
     def __init__(self, most: int, cpu_use: object) -> None:
-        self._most = most
+        self._most = self.threads = most
 
     def begin(self, now: float, waiting: int | None) -> int:
         return self._most

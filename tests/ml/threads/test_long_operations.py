@@ -1,0 +1,45 @@
+"""On a busy machine all threads compute a prompt, and fewer an answer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ollama_engine.ml import ops
+from ollama_engine.ml.device.placement import BackendParams, usable_cpus
+from ollama_engine.ml.graph.backend import Backend
+from ollama_engine.ml.graph.context import Context
+from ollama_engine.ml.threads import thread_pools
+
+SHORT, LONG = (64, 64), (1024, 1024)
+"""Of both operands: LONG makes 2^30 products of numbers."""
+
+
+class Busy:
+    """A governor on a machine that is always busy."""
+
+    probe = 0
+    threads = 1
+
+    def __init__(self, most: int, cpu_use: object) -> None:
+        pass
+
+    def begin(self, now: float, waiting: int | None) -> int:
+        return self.threads
+
+    def observe(self, now: float, computed: float, waited: float, spare: float | None) -> int:
+        return self.threads
+
+
+@pytest.mark.skipif(usable_cpus() < 2, reason="one CPU: there is one thread")
+def test_long_operations_take_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thread_pools, "ThreadGovernor", Busy)
+    with Backend(BackendParams(threads=2), max_nodes=64) as backend:
+        for shape, threads in ((SHORT, 1), (LONG, 2), (SHORT, 1), (LONG, 2)):
+            with Context(backend) as ctx:
+                a = ctx.from_floats(np.ones(shape, np.float32))
+                y = ops.mul_mat(a, a)
+                ctx.forward(y)
+                ctx.compute()
+                assert backend.threads_in_use == threads, shape
+                assert y.numpy()[0, 0] == shape[0]
