@@ -58,6 +58,8 @@ def tensor_types(preset: str, shape: Shape, arch: str | None = None) -> dict[str
 
 def random_tensor(rng: np.random.Generator, name: str, dims: tuple[int, ...], kind: QuantType) -> NDArray[Any]:
     """Matrices of variance 1 / row length, as the bytes or numbers that the file stores."""
+    if name.endswith("ssm_a"):  # states decay
+        return -rng.uniform(1, 16, dims).astype(np.float32)
     if len(dims) == 1 or name.endswith(".bias"):
         mean = 1.0 if "norm" in name else 0.0
         return (mean + 0.1 * rng.standard_normal(dims, dtype=np.float32)).astype(np.float32)

@@ -12,8 +12,8 @@ from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.gguf.next_tokens import n_blocks
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.attention import LayerStep, heads
-from ollama_engine.models.fused import columns
 from ollama_engine.models.options import Options
+from ollama_engine.models.state_space import part
 
 L2_EPS = 1e-6
 """Added to the square of a query's or key's length."""
@@ -55,7 +55,7 @@ class DeltaNetOptions(Options):
     @property
     def state(self) -> tuple[tuple[int, ...], ...]:
         """The recurrent state of a delta net: the convolution's window, and a matrix for each head."""
-        return (self.conv_size, self.n_taps - 1), (self.key_dim, self.value_dim, self.n_value_heads)
+        return (self.conv_size, self.n_taps - 1), (self.value_dim, self.key_dim, self.n_value_heads)
 
 
 def read_delta_net(metadata: Metadata, *, grouped: bool) -> dict[str, Any]:
@@ -106,12 +106,13 @@ class DeltaNet(nn.Module):
         """x [n_embd, n] -> [n_embd, n]."""
         beta, alpha = self.strengths(x, o)
         g = ops.unary(alpha + self.dt.tensor, "softplus") * self.a.tensor
-        qkv = ops.unary(self.conv(self.qkv(x), step.cache), "silu")
+        qkv = self.conv(self.qkv(x), step.cache, silu=True)
         key_size = o.n_key_heads * o.key_dim
-        q, k, v = columns(qkv, key_size, key_size, o.value_size)
-        q, k = (ops.rms_norm(heads(part, o.key_dim), L2_EPS / o.key_dim) for part in (q, k))  # sqrt(key_dim) long
+        q, k = (part(qkv, at, o.key_dim, o.n_key_heads) for at in (0, key_size))
+        q, k = (ops.rms_norm(x, L2_EPS / o.key_dim) for x in (q, k))  # sqrt(key_dim) long
+        v = part(qkv, 2 * key_size, o.value_dim, o.n_value_heads)
         y = nn.delta_net(
-            ops.scale(q, 1 / o.key_dim), ops.scale(k, o.key_dim**-0.5), heads(v, o.value_dim), g,
+            ops.scale(q, 1 / o.key_dim), ops.scale(k, o.key_dim**-0.5), v, g,
             ops.unary(beta, "sigmoid"), step.cache, grouped=o.grouped,
         )  # fmt: skip
         y = ops.glu(heads(self.gate(x), o.value_dim), self.norm(y, o.norm_eps))

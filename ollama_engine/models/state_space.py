@@ -11,11 +11,10 @@ from ollama_engine.ml import ops
 from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.attention import LayerStep
-from ollama_engine.models.fused import columns
 from ollama_engine.models.options import Options, read_taps
 
-LANES, LARGEST = 16, 256
-"""What a state's size is a multiple of, and the most that it may be: `ops.ssm_scan`."""
+LARGEST = 256
+"""Most numbers of a state for each of a head's dimensions: `ops.ssm_scan`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +52,7 @@ class StateSpaceOptions(Options):
     @property
     def state(self) -> tuple[tuple[int, ...], ...]:
         """The recurrent state of a layer: the convolution's window, and a matrix for each head."""
-        return (self.conv_size, self.n_taps - 1), (self.d_state, self.ssm_head_dim, self.n_ssm_heads)
+        return (self.conv_size, self.n_taps - 1), (self.ssm_head_dim, self.d_state, self.n_ssm_heads)
 
 
 def read_state_space(metadata: Metadata) -> dict[str, Any]:
@@ -65,8 +64,8 @@ def read_state_space(metadata: Metadata) -> dict[str, Any]:
             f"ssm.inner_size {d_inner} is a multiple of ssm.time_step_rank {n_heads}, and that one of ssm.group_count "
             f"{n_groups}"
         )
-    if not LANES <= d_state <= LARGEST or d_state % LANES:
-        raise ModelFormatError(f"ssm.state_size is a multiple of {LANES} up to {LARGEST}, got {d_state}")
+    if not 1 <= d_state <= LARGEST:
+        raise ModelFormatError(f"ssm.state_size is 1 to {LARGEST}, got {d_state}")
     return {
         "n_taps": read_taps(metadata, "ssm.conv_kernel"), "n_ssm_heads": n_heads, "n_groups": n_groups,
         "d_state": d_state, "d_inner": d_inner,
@@ -86,17 +85,20 @@ class StateSpace(nn.Module):
 
     def forward(self, x: Tensor, step: LayerStep, o: StateSpaceOptions) -> Tensor:
         """x [n_embd, n] -> [n_embd, n]."""
-        gate, convolved, dt = columns(self.into(x), o.d_inner, o.conv_size, o.n_ssm_heads)
-        convolved = ops.unary(self.conv(convolved, step.cache), "silu")
+        rows, n = self.into(x), x.dim(1)
+        gate = ops.view(rows, (o.d_inner, n), (rows.stride(1),))
+        convolved = ops.view(rows, (o.conv_size, n), (rows.stride(1),), o.d_inner * rows.stride(0))
+        convolved = self.conv(convolved, step.cache, silu=True)
+        dt = ops.view(rows, (o.n_ssm_heads, n), (rows.stride(1),), (o.d_inner + o.conv_size) * rows.stride(0))
+        dt = ops.unary(dt + self.dt.tensor, "softplus")
         x = part(convolved, 0, o.ssm_head_dim, o.n_ssm_heads)
         b = part(convolved, o.d_inner, o.d_state, o.n_groups)
         c = part(convolved, o.d_inner + o.n_groups * o.d_state, o.d_state, o.n_groups)
-        dt = ops.unary(dt + self.dt.tensor, "softplus")
-        y = nn.ssm_scan(x, dt, self.a.tensor, b, c, step.cache) + x * self.d.tensor
-        y = ops.glu(gate, ops.reshape(y, o.d_inner, x.dim(2)))
+        y = nn.ssm_scan(x, dt, self.a.tensor, b, c, self.d.tensor, step.cache)
+        y = ops.glu(gate, ops.reshape(y, o.d_inner, n))
         if self.norm:
-            y = self.norm(ops.reshape(y, o.group_size, o.n_groups, x.dim(2)), o.norm_eps)
-        return self.out(ops.reshape(y, o.d_inner, x.dim(2)))
+            y = self.norm(ops.reshape(y, o.group_size, o.n_groups, n), o.norm_eps)
+        return self.out(ops.reshape(y, o.d_inner, n))
 
 
 def part(x: Tensor, first: int, size: int, count: int) -> Tensor:

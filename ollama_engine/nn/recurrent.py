@@ -16,12 +16,12 @@ class CausalConv(Biased):
     `part` of the layer's state, of shape (channels, taps - 1), holds the latest inputs.
     """
 
-    def __call__(self, x: Tensor, cache: LayerView, part: int = 0) -> Tensor:
+    def __call__(self, x: Tensor, cache: LayerView, part: int = 0, *, silu: bool = False) -> Tensor:
         states = _states(cache)
         rows, bounds, slots = states.segments.tensors
-        y = ops.causal_conv(x, self.tensor, rows, bounds, slots, states.part(part))
+        y = ops.causal_conv(x, self.tensor, rows, bounds, slots, states.part(part), bias=self.bias, silu=silu)
         states.written(y)
-        return y if self.bias is None else y + self.bias
+        return y
 
 
 def delta_net(
@@ -29,7 +29,7 @@ def delta_net(
 ) -> Tensor:
     """Gated delta rule, see `ops.gated_delta_net`: q, k [dk, key_heads, n], v [dv, heads, n], g, beta [heads, n].
 
-    -> [dv, heads, n]. `part` of the layer's state has shape (dk, dv, heads).
+    -> [dv, heads, n]. `part` of the layer's state has shape (dv, dk, heads).
     """
     states = _states(cache)
     rows, bounds, slots = states.segments.tensors
@@ -38,14 +38,16 @@ def delta_net(
     return y
 
 
-def ssm_scan(x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, cache: LayerView, part: int = 1) -> Tensor:
+def ssm_scan(
+    x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, d: Tensor, cache: LayerView, part: int = 1
+) -> Tensor:
     """State-space scan of Mamba-2, see `ops.ssm_scan`: x [dim, heads, n], dt [heads, n], b, c [d_state, groups, n].
 
-    -> [dim, heads, n]. `part` of the layer's state has shape (d_state, dim, heads).
+    -> [dim, heads, n]. `part` of the layer's state has shape (dim, d_state, heads).
     """
     states = _states(cache)
     rows, bounds, slots = states.segments.tensors
-    y = ops.ssm_scan(x, dt, a, b, c, rows, bounds, slots, states.part(part))
+    y = ops.ssm_scan(x, dt, a, b, c, rows, bounds, slots, states.part(part), d=d)
     states.written(y)
     return y
 

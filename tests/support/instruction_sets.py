@@ -22,6 +22,7 @@ ATTENTION = ("scalar", *VECTORS)
 FLOAT_PRODUCTS = ("scalar", *VECTORS)
 PRODUCTS = ("scalar", "avx2", "avxvnni", "avx512", "amx") if X86 else ("scalar",)
 """Of quantized weights with few rows, and, with amx, many."""
+RECURRENT = ("scalar", *VECTORS)
 SAMPLER = ("scalar", "sse2" if X86 else "neon" if ARM else "baseline", *VECTORS)
 
 Case = tuple[Any, ...]

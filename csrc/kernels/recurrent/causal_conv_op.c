@@ -2,64 +2,47 @@
 
 #include <string.h>
 
-#include "base/target_clones.h"
 #include "kernels/recurrent/segments.h"
 
-#define BLOCK 64 /* channels at a time, so that their taps stay in registers or the L1 cache */
-
-/* What one block of channels is computed from. */
-typedef struct {
-    const char *x;
-    size_t x_row;
-    int64_t from, count, channels, taps;
-    float weights[OE_CONV_TAPS][BLOCK];
-} block;
-
-static const float zeros[BLOCK];
-
-/* The block's inputs at `t` in a segment: a row of x, or for t < 0 what the state has of the inputs before. */
-static const float *column(const block *b, const oe_segment *s, int64_t t) {
-    if (t >= 0) {
-        return (const float *)(b->x + (size_t)s->rows[t] * b->x_row) + b->from;
-    }
-    return s->read == NULL ? zeros : s->read + (b->taps - 1 + t) * b->channels + b->from;
-}
-
-OE_TARGET_CLONES
-static void convolve(const block *b, const oe_segment *s, float *to) {
-    for (int64_t t = 0; t < s->n; t++) {
-        float sums[BLOCK] = {0};
-        for (int64_t k = 0; k < b->taps; k++) {
-            const float *in = column(b, s, t - b->taps + 1 + k), *weights = b->weights[k];
-            for (int64_t c = 0; c < b->count; c++) {
-                sums[c] += weights[c] * in[c];
-            }
+/* Channels [from, from + c->count) of all segments. */
+static void run(struct ggml_tensor *dst, const oe_recurrent_kernel *kernel, oe_convolution *c, int64_t from) {
+    const struct ggml_tensor *x = dst->src[0], *weight = dst->src[1], *bounds = dst->src[3], *bias = dst->src[5];
+    float weights[OE_CONV_TAPS * OE_CONV_CHANNELS];
+    for (int64_t k = 0; k < c->taps; k++) {
+        float *to = weights + k * OE_CONV_CHANNELS;
+        memset(to, 0, OE_CONV_CHANNELS * sizeof *to);
+        for (int64_t i = 0; i < c->count; i++) {
+            to[i] = ((const float *)weight->data)[(from + i) * c->taps + k];
         }
-        memcpy(to + s->rows[t] * b->channels + b->from, sums, (size_t)b->count * sizeof(float));
     }
-    for (int64_t k = 0; s->write != NULL && k < b->taps - 1; k++) {
-        memcpy(s->write + k * b->channels + b->from, column(b, s, s->n - b->taps + 1 + k),
-               (size_t)b->count * sizeof(float));
+    c->x = (oe_operand){(const char *)x->data + (size_t)from * sizeof(float), x->nb[1]};
+    c->weights = weights;
+    c->bias = bias == NULL ? NULL : (const float *)bias->data + from;
+    c->to = (float *)dst->data + from;
+    for (int64_t m = 0; m < bounds->ne[1]; m++) {
+        const oe_segment s = oe_segment_at(dst->src[2], bounds, dst->src[4], dst->src[6], m);
+        if (s.n > 0) {
+            c->read = s.read == NULL ? NULL : s.read + from;
+            c->write = s.write == NULL ? NULL : s.write + from;
+            kernel->convolve(c, &s);
+        }
     }
 }
 
-void oe_causal_conv_op(struct ggml_tensor *dst, int ith, int nth, void *unused) {
-    const struct ggml_tensor *x = dst->src[0], *weight = dst->src[1], *bounds = dst->src[3];
-    const int64_t channels = dst->ne[0], taps = weight->ne[0], all = (channels + BLOCK - 1) / BLOCK;
-    (void)unused;
-    for (int64_t i = all * ith / nth; i < all * (ith + 1) / nth; i++) {
-        block b = {(const char *)x->data, x->nb[1], i * BLOCK, 0, channels, taps, {{0}}};
-        b.count = channels - b.from < BLOCK ? channels - b.from : BLOCK;
-        for (int64_t k = 0; k < taps; k++) {
-            for (int64_t c = 0; c < b.count; c++) {
-                b.weights[k][c] = ((const float *)weight->data)[(b.from + c) * taps + k];
-            }
-        }
-        for (int64_t m = 0; m < bounds->ne[1]; m++) {
-            const oe_segment s = oe_segment_at(dst->src[2], bounds, dst->src[4], dst->src[5], m);
-            if (s.n > 0) {
-                convolve(&b, &s, (float *)dst->data);
-            }
-        }
+static void run_share(struct ggml_tensor *dst, int ith, int nth, const oe_recurrent_kernel *kernel, bool silu) {
+    const int64_t channels = dst->ne[0], blocks = (channels + 15) / 16, end = blocks * (ith + 1) / nth * 16;
+    for (int64_t from = blocks * ith / nth * 16; from < end; from += OE_CONV_CHANNELS) {
+        const int64_t here = end - from < OE_CONV_CHANNELS ? end - from : OE_CONV_CHANNELS, left = channels - from;
+        oe_convolution c = {
+            .silu = silu, .channels = channels, .count = here < left ? here : left, .taps = dst->src[1]->ne[0]};
+        run(dst, kernel, &c, from);
     }
+}
+
+void oe_causal_conv_op(struct ggml_tensor *dst, int ith, int nth, void *kernel) {
+    run_share(dst, ith, nth, kernel, false);
+}
+
+void oe_causal_conv_silu_op(struct ggml_tensor *dst, int ith, int nth, void *kernel) {
+    run_share(dst, ith, nth, kernel, true);
 }

@@ -1,4 +1,4 @@
-/* Gated delta rule (Yang et al. 2025) as a ggml custom operation: a callback for ggml_custom_4d, run by the CPU
+/* Gated delta rule (Yang et al. 2025) as ggml custom operations: callbacks for ggml_custom_4d, run by the CPU
  * backend's threads, each for its own columns of the states. */
 #ifndef OE_DELTA_NET_OP_H
 #define OE_DELTA_NET_OP_H
@@ -9,17 +9,18 @@ extern "C" {
 
 struct ggml_tensor;
 
-#define OE_DELTA_NET_KEYS 256 /* most numbers of a key */
-
 /* dst f32 [dv, heads, n], contiguous, from f32 tensors with contiguous rows: src[0], src[1]: queries and keys
  * [dk, key heads, n]; src[2]: values [dv, heads, n]; src[3], src[4]: logarithms of the decay, and the strength of the
- * update [heads, n]; src[5] to src[7]: the operands of segments.h. src[8], if any: states f32 [dk * dv * heads, slots],
- * each head's [dk, dv].
+ * update [heads, n]; src[5] to src[7]: the operands of segments.h. src[8], or NULL: states f32
+ * [dv * dk * heads, slots], each head's [dv, dk].
  *
- * For each token a head's state S becomes e^g S, then S + k (beta (v - S^T k))^T, and S^T q is the result. Head h has
- * the queries and keys of head h % key heads, or, where `grouped` is not NULL, h / (heads / key heads). Tokens are
- * computed one after the other, so the bits do not depend on how rows are cut into segments. */
-void oe_delta_net_op(struct ggml_tensor *dst, int ith, int nth, void *grouped);
+ * For each token a head's state S [dk rows, dv columns] becomes e^g S, then S + k (beta (v - S^T k))^T, and S^T q is
+ * the result. Head h has the queries and keys of head h % key heads. Tokens are computed one after the other, so the
+ * bits do not depend on how rows are cut into segments. `kernel` is an oe_recurrent_kernel. */
+void oe_delta_net_op(struct ggml_tensor *dst, int ith, int nth, void *kernel);
+
+/* The same, but head h has the queries and keys of head h / (heads / key heads). */
+void oe_delta_net_grouped_op(struct ggml_tensor *dst, int ith, int nth, void *kernel);
 
 #ifdef __cplusplus
 }

@@ -10,17 +10,8 @@
 #ifndef OE_SEGMENTS_H
 #define OE_SEGMENTS_H
 
-#include <stddef.h>
-#include <stdint.h>
-
 #include "ggml.h"
-
-typedef struct {
-    const int32_t *rows; /* of this segment */
-    int64_t n;
-    const float *read; /* NULL: zeros */
-    float *write;      /* NULL: nothing is left */
-} oe_segment;
+#include "kernels/recurrent/kernel.h"
 
 /* Segment i of the operands. `states` f32 [elements, slots], or NULL where none are stored. */
 static inline oe_segment oe_segment_at(const struct ggml_tensor *rows, const struct ggml_tensor *bounds,

@@ -1,5 +1,5 @@
 /* State-space scan of Mamba-2 (Dao and Gu 2024) as a ggml custom operation: a callback for ggml_custom_4d, run by the
- * CPU backend's threads, each for its own rows of the states. */
+ * CPU backend's threads, each for its own columns of the states. */
 #ifndef OE_SSM_SCAN_OP_H
 #define OE_SSM_SCAN_OP_H
 
@@ -9,17 +9,15 @@ extern "C" {
 
 struct ggml_tensor;
 
-#define OE_SSM_STATE 256 /* most numbers of a state for each of a head's dimensions */
-
 /* dst f32 [head_dim, heads, n], contiguous, from f32 tensors with contiguous rows: src[0]: x [head_dim, heads, n];
- * src[1]: time steps [heads, n]; src[2]: a [heads], one number for each head; src[3], src[4]: b and c
- * [d_state, groups, n]; src[5] to src[7]: the operands of segments.h. src[8], if any: states f32
- * [d_state * head_dim * heads, slots], each head's [d_state, head_dim].
+ * src[1]: time steps [heads, n]; src[2]: a, one number for each head; src[3], src[4]: b and c [d_state, groups, n];
+ * src[5] to src[7]: the operands of segments.h. src[8], or NULL: states f32 [head_dim * d_state * heads, slots], each
+ * head's [head_dim, d_state]. src[9], or NULL: d, one number for each head.
  *
- * For each token a head's state h becomes e^(dt a) h + dt x b^T, and h c is the result. Head i has the b and c of group
- * i / (heads / groups). Tokens are computed one after the other, so the bits do not depend on how rows are cut into
- * segments. */
-void oe_ssm_scan_op(struct ggml_tensor *dst, int ith, int nth, void *unused);
+ * For each token a head's state h becomes e^(dt a) h + dt b x^T, and h^T c + d x is the result. Head i has the b and c
+ * of group i / (heads / groups). Tokens are computed one after the other, so the bits do not depend on how rows are cut
+ * into segments. `kernel` is an oe_recurrent_kernel. */
+void oe_ssm_scan_op(struct ggml_tensor *dst, int ith, int nth, void *kernel);
 
 #ifdef __cplusplus
 }

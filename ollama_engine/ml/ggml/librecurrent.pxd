@@ -3,23 +3,30 @@
 from ollama_engine.ml.ggml.libggml cimport ggml_tensor
 
 
-cdef extern from "kernels/recurrent/causal_conv_op.h" nogil:
+cdef extern from "kernels/recurrent/kernel.h" nogil:
     const int OE_CONV_TAPS
+    const int OE_STATE_ROWS
 
-    void oe_causal_conv_op(ggml_tensor *dst, int ith, int nth, void *unused) noexcept
+    ctypedef struct oe_recurrent_kernel:
+        pass
+
+    ctypedef enum oe_recurrent_isa:
+        OE_RECURRENT_SCALAR
+        OE_RECURRENT_AVX2
+        OE_RECURRENT_AVX512
+
+    const oe_recurrent_kernel *oe_recurrent_kernel_find(oe_recurrent_isa isa) noexcept
 
 
-cdef extern from "kernels/recurrent/lanes16.h" nogil:
-    const int OE_LANES
+cdef extern from "kernels/recurrent/causal_conv_op.h" nogil:
+    void oe_causal_conv_op(ggml_tensor *dst, int ith, int nth, void *kernel) noexcept
+    void oe_causal_conv_silu_op(ggml_tensor *dst, int ith, int nth, void *kernel) noexcept
 
 
 cdef extern from "kernels/recurrent/delta_net_op.h" nogil:
-    const int OE_DELTA_NET_KEYS
-
-    void oe_delta_net_op(ggml_tensor *dst, int ith, int nth, void *grouped) noexcept
+    void oe_delta_net_op(ggml_tensor *dst, int ith, int nth, void *kernel) noexcept
+    void oe_delta_net_grouped_op(ggml_tensor *dst, int ith, int nth, void *kernel) noexcept
 
 
 cdef extern from "kernels/recurrent/ssm_scan_op.h" nogil:
-    const int OE_SSM_STATE
-
-    void oe_ssm_scan_op(ggml_tensor *dst, int ith, int nth, void *unused) noexcept
+    void oe_ssm_scan_op(ggml_tensor *dst, int ith, int nth, void *kernel) noexcept

@@ -7,7 +7,7 @@ from libc.stdint cimport int64_t
 from ollama_engine.errors import ShapeError
 
 from ollama_engine.ml.ggml cimport libggml as lib
-from ollama_engine.ml.ops.operands cimport dense_f32, finite, need_rows
+from ollama_engine.ml.ops.operands cimport dense_f32, finite, need_f32, need_rows
 from ollama_engine.ml.graph.tensor cimport Graph, Tensor, alive, describe, graph_of, wrap
 from ollama_engine.ml.graph.types cimport whole
 
@@ -40,15 +40,26 @@ def unary(Tensor a not None, str name not None):
     return wrap(graph, lib.ggml_unary(graph.ctx, dense_f32(graph, a, name), kind))
 
 
+cdef lib.ggml_tensor *_gated(Graph graph, Tensor a) except NULL:
+    """An operand of glu: ggml reads the rows of a matrix wherever they lie."""
+    if a.ptr.nb[0] == sizeof(float) and a.ptr.ne[2] == a.ptr.ne[3] == 1:
+        need_f32(a, "glu")
+        return a.ptr
+    return dense_f32(graph, a, "glu")
+
+
 def glu(Tensor gate not None, Tensor up not None, str name not None="silu"):
-    """activation(gate) * up, fused; activation is silu, gelu, gelu_erf, gelu_quick or relu (Shazeer 2020)."""
+    """activation(gate) * up, fused; activation is silu, gelu, gelu_erf, gelu_quick or relu (Shazeer 2020).
+
+    Rows of matrices are contiguous; other operands are contiguous as a whole.
+    """
     kind = _GATED.get(name)
     if kind is None:
         raise ShapeError(f"unknown gated activation {name!r}; known: {', '.join(_GATED)}")
     cdef Graph graph = graph_of(gate, up)
     if not lib.ggml_are_same_shape(gate.ptr, up.ptr):
         raise ShapeError(f"glu: both sides need one shape, got {describe(gate)} and {describe(up)}")
-    return wrap(graph, lib.ggml_glu_split(graph.ctx, dense_f32(graph, gate, "glu"), dense_f32(graph, up, "glu"), kind))
+    return wrap(graph, lib.ggml_glu_split(graph.ctx, _gated(graph, gate), _gated(graph, up), kind))
 
 
 def sqr(Tensor a not None):

@@ -1,7 +1,17 @@
 from ollama_engine.ml.graph.tensor import Tensor
 
+def recurrent_instructions() -> tuple[str, ...]: ...
 def causal_conv(
-    x: Tensor, weight: Tensor, rows: Tensor, bounds: Tensor, slots: Tensor, states: Tensor | None = None
+    x: Tensor,
+    weight: Tensor,
+    rows: Tensor,
+    bounds: Tensor,
+    slots: Tensor,
+    states: Tensor | None = None,
+    *,
+    bias: Tensor | None = None,
+    silu: bool = False,
+    instructions: str | None = None,
 ) -> Tensor: ...
 def gated_delta_net(
     q: Tensor,
@@ -15,6 +25,7 @@ def gated_delta_net(
     states: Tensor | None = None,
     *,
     grouped: bool = False,
+    instructions: str | None = None,
 ) -> Tensor: ...
 def ssm_scan(
     x: Tensor,
@@ -26,4 +37,7 @@ def ssm_scan(
     bounds: Tensor,
     slots: Tensor,
     states: Tensor | None = None,
+    *,
+    d: Tensor | None = None,
+    instructions: str | None = None,
 ) -> Tensor: ...

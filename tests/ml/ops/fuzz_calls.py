@@ -325,7 +325,8 @@ def causal_conv(env: Env) -> Call:
     n_slots = env.rng.choice((0, 0, 1, 5))
     operands = [env.operand("f32", (channels, n), graph=True, odd=0.1), env.make("f32", (taps, channels))]
     states = [env.make("f32", (channels * (taps - 1), n_slots))] if n_slots else []
-    return Call("causal_conv", [*operands, *_segments(env, n, n_slots), *states])
+    kwargs = {"bias": env.make("f32", (channels,)), "silu": True} if env.rng.choice((True, False)) else {}
+    return Call("causal_conv", [*operands, *_segments(env, n, n_slots), *states], kwargs)
 
 
 def _small(env: Env, *shape: int) -> Value:
@@ -335,7 +336,7 @@ def _small(env: Env, *shape: int) -> Value:
 
 def gated_delta_net(env: Env) -> Call:
     key_heads, n, dv = env.rng.randint(1, 3), env.rng.randint(1, 5), env.rng.choice((1, 15, 16, 33))
-    dk, heads, n_slots = 16 * env.rng.randint(1, 3), key_heads * env.rng.randint(1, 3), env.rng.choice((0, 1, 5))
+    dk, heads, n_slots = env.rng.randint(1, 48), key_heads * env.rng.randint(1, 3), env.rng.choice((0, 1, 5))
     keys = [_small(env, dk, key_heads, n) for _ in range(2)]
     rest = [env.make("f32", (dv, heads, n)), _small(env, heads, n), _small(env, heads, n)]
     states = [env.make("f32", (dk * dv * heads, n_slots))] if n_slots else []
@@ -345,12 +346,13 @@ def gated_delta_net(env: Env) -> Call:
 
 def ssm_scan(env: Env) -> Call:
     groups, n, dim = env.rng.randint(1, 3), env.rng.randint(1, 5), env.rng.choice((1, 15, 16, 33))
-    d_state, heads, n_slots = 16 * env.rng.randint(1, 3), groups * env.rng.randint(1, 3), env.rng.choice((0, 1, 5))
+    d_state, heads, n_slots = env.rng.randint(1, 48), groups * env.rng.randint(1, 3), env.rng.choice((0, 1, 5))
     times = env.make("f32", (heads, n), data=env.numbers.random(heads * n).astype(np.float32))
     sides = [env.make("f32", (d_state, groups, n)) for _ in range(2)]
     states = [env.make("f32", (d_state * dim * heads, n_slots))] if n_slots else []
     x = env.make("f32", (dim, heads, n), graph=True)
-    return Call("ssm_scan", [x, times, _small(env, heads), *sides, *_segments(env, n, n_slots), *states])
+    kwargs = {"d": env.make("f32", (heads,))} if env.rng.choice((True, False)) else {}
+    return Call("ssm_scan", [x, times, _small(env, heads), *sides, *_segments(env, n, n_slots), *states], kwargs)
 
 
 SOUND: tuple[Callable[[Env], Call], ...] = (

@@ -310,13 +310,16 @@ def _segments(rows: Value, bounds: Value, slots: Value, n_slots: int) -> tuple[N
     return arrays
 
 
-def causal_conv(x: Value, weight: Value, rows: Value, bounds: Value, slots: Value, states: Value | None = None
-                ) -> Expected:  # fmt: skip
+def causal_conv(x: Value, weight: Value, rows: Value, bounds: Value, slots: Value, states: Value | None = None, *,
+                bias: Value | None = None, silu: object = False) -> Expected:  # fmt: skip
     taps, stored = _matrix(weight).T, _states(states)
     segments = _segments(rows, bounds, slots, len(stored))
     out = ref.causal_conv(_matrix(x), taps, *segments, stored)
     largest = max(top(f64(x)), top(_states(states)) if stored.size else 0.0)
-    return Expected(out[None, None], tol=(1e-5 * largest + x.tol) * len(taps) * top(f64(weight)) + 1e-6)
+    tol = (1e-5 * largest + x.tol) * len(taps) * top(f64(weight)) + 1e-6
+    if bias is not None:
+        out, tol = out + f64(bias).reshape(-1), tol + 1e-5 * top(f64(bias))
+    return Expected((ref.ACTIVATIONS["silu"](out) if silu else out)[None, None], tol=1.2 * tol)
 
 
 def gated_delta_net(q: Value, k: Value, v: Value, g: Value, beta: Value, rows: Value, bounds: Value, slots: Value,
@@ -329,10 +332,11 @@ def gated_delta_net(q: Value, k: Value, v: Value, g: Value, beta: Value, rows: V
 
 
 def ssm_scan(x: Value, dt: Value, a: Value, b: Value, c: Value, rows: Value, bounds: Value, slots: Value,
-             states: Value | None = None) -> Expected:  # fmt: skip
+             states: Value | None = None, *, d: Value | None = None) -> Expected:  # fmt: skip
     stored = _states(states)
     segments = _segments(rows, bounds, slots, len(stored))
-    out = ref.ssm_scan(f64(x)[0], _matrix(dt), f64(a).reshape(-1), f64(b)[0], f64(c)[0], segments, stored)
+    decays, skip = f64(a).reshape(-1), np.zeros(a.array.size) if d is None else f64(d).reshape(-1)
+    out = ref.ssm_scan(f64(x)[0], _matrix(dt), decays, f64(b)[0], f64(c)[0], skip, segments, stored)
     return Expected(out[None], tol=1e-3 * (1 + top(out)))
 
 

@@ -237,38 +237,39 @@ def gated_delta_net(
     q: Array, k: Array, v: Array, g: Array, beta: Array, segments: tuple[NDArray, NDArray, NDArray], states: Array, *,
     grouped: bool,
 ) -> Array:  # fmt: skip
-    """q, k [n, key_heads, dk], v [n, heads, dv], g, beta [n, heads]; `states` [slots, heads * dv * dk] is changed."""
+    """q, k [n, key_heads, dk], v [n, heads, dv], g, beta [n, heads]; `states` [slots, heads * dk * dv] is changed."""
     out, heads = np.zeros_like(v), v.shape[1]
     shared = k.shape[1]
     of = [h // (heads // shared) if grouped else h % shared for h in range(heads)]
     rows, bounds, slots = segments
     for (begin, end), (read, write) in zip(bounds, slots, strict=True):
-        shape = (heads, v.shape[2], k.shape[2])
+        shape = (heads, k.shape[2], v.shape[2])
         state = states[read].reshape(shape).copy() if read < len(states) else np.zeros(shape)
         for row in rows[begin:end]:
             state *= np.exp(g[row])[:, None, None]
-            delta = beta[row][:, None] * (v[row] - np.einsum("hvk,hk->hv", state, k[row][of]))
-            state += delta[:, :, None] * k[row][of][:, None]
-            out[row] = np.einsum("hvk,hk->hv", state, q[row][of])
+            delta = beta[row][:, None] * (v[row] - np.einsum("hkv,hk->hv", state, k[row][of]))
+            state += k[row][of][:, :, None] * delta[:, None]
+            out[row] = np.einsum("hkv,hk->hv", state, q[row][of])
         if write < len(states) and end > begin:
             states[write] = state.reshape(-1)
     return out
 
 
 def ssm_scan(
-    x: Array, dt: Array, a: Array, b: Array, c: Array, segments: tuple[NDArray, NDArray, NDArray], states: Array
-) -> Array:
-    """x [n, heads, dim], dt [n, heads], a [heads], b, c [n, groups, d_state]; `states` [slots, ...] is changed."""
+    x: Array, dt: Array, a: Array, b: Array, c: Array, d: Array, segments: tuple[NDArray, NDArray, NDArray],
+    states: Array,
+) -> Array:  # fmt: skip
+    """x [n, heads, dim], dt [n, heads], a, d [heads], b, c [n, groups, d_state]; `states` [slots, ...] is changed."""
     out, heads = np.zeros_like(x), x.shape[1]
     rows, bounds, slots = segments
     of = np.arange(heads) // (heads // b.shape[1])
     for (begin, end), (read, write) in zip(bounds, slots, strict=True):
-        shape = (heads, x.shape[2], b.shape[2])
+        shape = (heads, b.shape[2], x.shape[2])
         state = states[read].reshape(shape).copy() if read < len(states) else np.zeros(shape)
         for row in rows[begin:end]:
-            moved = (dt[row][:, None] * x[row])[:, :, None] * b[row][of][:, None]
+            moved = b[row][of][:, :, None] * (dt[row][:, None] * x[row])[:, None]
             state = np.exp(dt[row] * a)[:, None, None] * state + moved
-            out[row] = np.einsum("hds,hs->hd", state, c[row][of])
+            out[row] = np.einsum("hsd,hs->hd", state, c[row][of]) + d[:, None] * x[row]
         if write < len(states) and end > begin:
             states[write] = state.reshape(-1)
     return out

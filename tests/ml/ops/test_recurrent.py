@@ -16,7 +16,9 @@ from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.storage import Storage
 from ollama_engine.ml.graph.tensor import Tensor
+from ollama_engine.ml.ops.recurrent import recurrent_instructions
 from tests.ml.ops import reference as ref
+from tests.support.instruction_sets import RECURRENT, RecordProperty, every
 
 Floats = NDArray[np.float32]
 Segment = tuple[list[int], int, int]
@@ -30,6 +32,7 @@ class Operation:
 
     width: int
     state_size: int
+    instructions: str | None = None
 
     def __init__(self, backend: Backend) -> None:
         self.noise = _noise(SLOTS, self.state_size)
@@ -65,19 +68,25 @@ class Operation:
 
 
 class Convolution(Operation):
-    def __init__(self, backend: Backend, channels: int, taps: int) -> None:
+    def __init__(self, backend: Backend, channels: int, taps: int, *, silu: bool = False) -> None:
         self.width, self.state_size = channels, channels * (taps - 1)
         self.weight = _noise(channels, taps)
+        self._bias = _noise(1, channels)[0] if silu else None
         super().__init__(backend)
 
     def inputs(self, n: int, seed: int = 0) -> list[Floats]:
         return [_noise(n, self.width, seed)]
 
     def node(self, ctx: Context, rows: Sequence[Tensor], table: Sequence[Tensor], states: Tensor | None) -> Tensor:
-        return ops.causal_conv(*rows, ctx.from_floats(self.weight), *table, states)
+        bias = None if self._bias is None else ctx.from_floats(self._bias)
+        return ops.causal_conv(
+            *rows, ctx.from_floats(self.weight), *table, states, bias=bias, silu=bias is not None,
+            instructions=self.instructions,
+        )  # fmt: skip
 
     def expected(self, rows: Sequence[Any], segments: Any, states: Any) -> Any:
-        return ref.causal_conv(rows[0], self.weight.T.astype(np.float64), *segments, states)
+        y = ref.causal_conv(rows[0], self.weight.T.astype(np.float64), *segments, states)
+        return y if self._bias is None else (y + self._bias) / (1 + np.exp(-(y + self._bias)))
 
 
 class DeltaNet(Operation):
@@ -94,7 +103,9 @@ class DeltaNet(Operation):
 
     def node(self, ctx: Context, rows: Sequence[Tensor], table: Sequence[Tensor], states: Tensor | None) -> Tensor:
         q, k, v, g, beta = rows
-        return ops.gated_delta_net(q, k, v, g, beta, *table, states, grouped=self._grouped)
+        return ops.gated_delta_net(
+            q, k, v, g, beta, *table, states, grouped=self._grouped, instructions=self.instructions
+        )
 
     def expected(self, rows: Sequence[Any], segments: Any, states: Any) -> Any:
         q, k, v, g, beta = rows
@@ -102,10 +113,11 @@ class DeltaNet(Operation):
 
 
 class Scan(Operation):
-    def __init__(self, backend: Backend, d_state: int, groups: int, dim: int, heads: int) -> None:
+    def __init__(self, backend: Backend, d_state: int, groups: int, dim: int, heads: int, *, skip: bool) -> None:
         self.width, self.state_size = dim * heads, d_state * dim * heads
         self._sizes = (d_state, groups, dim, heads)
         self.a = -np.abs(_noise(1, heads)[0])
+        self.d = _noise(1, heads, 1)[0] if skip else None
         super().__init__(backend)
 
     def inputs(self, n: int, seed: int = 0) -> list[Floats]:
@@ -116,25 +128,27 @@ class Scan(Operation):
 
     def node(self, ctx: Context, rows: Sequence[Tensor], table: Sequence[Tensor], states: Tensor | None) -> Tensor:
         x, dt, b, c = rows
-        return ops.ssm_scan(x, dt, ctx.from_floats(self.a), b, c, *table, states)
+        a, d = ctx.from_floats(self.a), None if self.d is None else ctx.from_floats(self.d)
+        return ops.ssm_scan(x, dt, a, b, c, *table, states, d=d, instructions=self.instructions)
 
     def expected(self, rows: Sequence[Any], segments: Any, states: Any) -> Any:
         x, dt, b, c = rows
-        return ref.ssm_scan(x, dt, self.a.astype(np.float64), b, c, segments, states)
+        d = np.zeros(len(self.a)) if self.d is None else self.d
+        return ref.ssm_scan(x, dt, self.a.astype(np.float64), b, c, d, segments, states)
 
 
 OPERATIONS: dict[str, Callable[[Backend], Operation]] = {
     "conv-1": lambda b: Convolution(b, 1, 2),
     "conv-63": lambda b: Convolution(b, 63, 3),
-    "conv-64": lambda b: Convolution(b, 64, 4),
-    "conv-200": lambda b: Convolution(b, 200, 3),
-    "delta-16": lambda b: DeltaNet(b, 16, 1, 1, 1, grouped=False),
+    "conv-1200": lambda b: Convolution(b, 1200, 3),
+    "conv-200-silu": lambda b: Convolution(b, 200, 4, silu=True),
+    "delta-7": lambda b: DeltaNet(b, 7, 1, 1, 1, grouped=False),
     "delta-48-tiled": lambda b: DeltaNet(b, 48, 2, 24, 6, grouped=False),
     "delta-48-grouped": lambda b: DeltaNet(b, 48, 2, 24, 6, grouped=True),
     "delta-128": lambda b: DeltaNet(b, 128, 2, 128, 2, grouped=False),
-    "ssm-16": lambda b: Scan(b, 16, 1, 1, 1),
-    "ssm-32": lambda b: Scan(b, 32, 2, 20, 6),
-    "ssm-128": lambda b: Scan(b, 128, 1, 64, 3),
+    "ssm-5": lambda b: Scan(b, 5, 1, 1, 1, skip=False),
+    "ssm-32": lambda b: Scan(b, 32, 2, 20, 6, skip=True),
+    "ssm-128": lambda b: Scan(b, 128, 1, 80, 3, skip=True),
 }
 each_operation = pytest.mark.parametrize("name", OPERATIONS)
 
@@ -197,6 +211,26 @@ def test_without_states_every_segment_begins_anew(backend: Backend, name: str) -
         assert both[begin : begin + 3].tobytes() == alone.tobytes()
 
 
+@each_operation
+def test_all_instruction_sets_give_the_same_bits(name: str, backend: Backend, record_property: RecordProperty) -> None:
+    operation = OPERATIONS[name](backend)
+    rows = operation.inputs(11)
+    segments: list[Segment] = [([3, 0, 8], NONE, 0), ([1], 1, NONE), ([2, 4], NONE, 2), ([5, 6, 7, 9, 10], 2, 3)]
+    results = set()
+    for operation.instructions in every(RECURRENT, recurrent_instructions(), record_property):
+        results.add(operation.run(rows, segments).tobytes() + operation.states.numpy().tobytes())
+    assert len(results) == 1
+
+
+def test_every_size_of_inputs_of_silu(backend: Backend) -> None:
+    """Also where exp(-x) is more than floats hold."""
+    x = np.concatenate([-np.geomspace(1e-30, 3e38, 500), np.geomspace(1e-30, 3e38, 500), [0]]).astype(np.float32)
+    conv = Convolution(backend, len(x), 2, silu=True)
+    conv.weight[:], conv._bias = (0, 1), np.zeros(len(x), np.float32)
+    exact = x.astype(np.float64) / (1 + np.exp(-np.maximum(x.astype(np.float64), -700)))
+    np.testing.assert_allclose(conv.run([x[None]], [([0], NONE, NONE)])[0], exact, rtol=1e-6, atol=1e-35)
+
+
 SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
     "causal_conv": {"x": (8, 4), "weight": (3, 8)},
     "gated_delta_net": {"q": (16, 2, 4), "k": (16, 2, 4), "v": (5, 4, 4), "g": (4, 4), "beta": (4, 4)},
@@ -220,13 +254,13 @@ REFUSALS: list[tuple[str, dict[str, Any], str]] = [
     ("causal_conv", {"slots": ("i32", (2, 3))}, "bounds and slots i32"),
     ("causal_conv", {"bounds": ("f32", (2, 2))}, "bounds and slots i32"),
     ("gated_delta_net", {"q": ("f32", (16, 1, 4))}, r"q is f32 \[16, 2, 4\]"),
-    ("gated_delta_net", {"q": ("f32", (8, 2, 4)), "k": ("f32", (8, 2, 4))}, "multiple of 16 numbers, up to 256"),
+    ("gated_delta_net", {"q": ("f32", (257, 2, 4)), "k": ("f32", (257, 2, 4))}, "up to 256 numbers; got 257"),
     ("gated_delta_net", {"q": ("f32", (16, 3, 4)), "k": ("f32", (16, 3, 4))}, "4 heads cannot share 3"),
     ("gated_delta_net", {"g": ("f32", (4, 3))}, r"g is f32 \[4, 4\]"),
     ("gated_delta_net", {"beta": ("f16", (4, 4))}, "beta is f32"),
     ("gated_delta_net", {"states": ("f32", (319, 3))}, r"states is f32 \[320, slots\]"),
     ("ssm_scan", {"dt": ("f32", (3, 4))}, r"dt is f32 \[4, 4\]"),
-    ("ssm_scan", {"a": ("f32", (3,))}, "a number for each of 4 heads"),
+    ("ssm_scan", {"a": ("f32", (3,))}, "a is f32 with 4 numbers"),
     ("ssm_scan", {"c": ("f32", (16, 1, 4))}, r"c is f32 \[16, 2, 4\]"),
     ("ssm_scan", {"b": ("f32", (272, 2, 4)), "c": ("f32", (272, 2, 4))}, "up to 256"),
     ("ssm_scan", {"rows": ("i32", (3,))}, r"rows are i32 \[4\]"),

@@ -1,0 +1,285 @@
+/* Compiled once for each instruction set; OE_RECURRENT_KERNEL is the kernel's name. */
+#include "kernels/recurrent/kernel.h"
+
+#include <string.h>
+
+#include "base/simd16.h"
+#include "kernels/exp_f32.h"
+
+#define MOST_VECTORS (OE_STATE_COLUMNS / OE_LANES)
+
+/* -- some lanes ---------------------------------------------------------------------------------------------------- */
+
+/* The first `count` lanes; the others are 0. */
+INLINE lanes load_some(const float *p, int64_t count) {
+    if (count >= OE_LANES) {
+        return lanes_load(p);
+    }
+    float padded[OE_LANES] = {0};
+    memcpy(padded, p, (size_t)count * sizeof *p);
+    return lanes_load(padded);
+}
+
+INLINE void store_some(float *p, int64_t count, lanes x) {
+    if (count >= OE_LANES) {
+        lanes_store(p, x);
+        return;
+    }
+    float padded[OE_LANES];
+    lanes_store(padded, x);
+    memcpy(p, padded, (size_t)count * sizeof *p);
+}
+
+/* -- convolution --------------------------------------------------------------------------------------------------- */
+
+static const float no_inputs[OE_CONV_CHANNELS];
+
+/* The inputs at `t` of a segment; for t < 0 what the state has of those before it. */
+INLINE const float *inputs_at(const oe_convolution *c, const oe_segment *s, int64_t t) {
+    if (t >= 0) {
+        return oe_operand_at(&c->x, s->rows[t]);
+    }
+    return c->read == NULL ? no_inputs : c->read + (c->taps - 1 + t) * c->channels;
+}
+
+/* x / (1 + exp(-x)), from e = exp(-|x|): x / (1 + e), times e where x is negative. */
+INLINE lanes silu(lanes x) {
+    const lanes one = lanes_set(1.0f), e = lanes_exp(lanes_signed_as(x, lanes_set(-1.0f)));
+    const lanes factor = lanes_fma(lanes_sub(one, e), lanes_unless_below(x, 0.0f, one), e);
+    return lanes_mul(x, lanes_div(factor, lanes_add(one, e)));
+}
+
+INLINE void convolve_row(const oe_convolution *c, const int64_t taps, const bool with_silu, const float *const *in,
+                         float *to) {
+    for (int64_t i = 0; i < c->count; i += OE_LANES) {
+        const int64_t left = c->count - i;
+        lanes sum = c->bias == NULL ? lanes_set(0.0f) : load_some(c->bias + i, left);
+        for (int64_t k = 0; k < taps; k++) {
+            sum = lanes_fma(lanes_load(c->weights + k * OE_CONV_CHANNELS + i), load_some(in[k] + i, left), sum);
+        }
+        store_some(to + i, left, with_silu ? silu(sum) : sum);
+    }
+}
+
+static void convolve(const oe_convolution *c, const oe_segment *s) {
+    for (int64_t t = 0; t < s->n; t++) {
+        const float *in[OE_CONV_TAPS];
+        for (int64_t k = 0; k < c->taps; k++) {
+            in[k] = inputs_at(c, s, t - c->taps + 1 + k);
+        }
+        float *to = c->to + s->rows[t] * c->channels;
+        if (c->taps == 4 && c->silu) { /* Mamba-2 and delta nets */
+            convolve_row(c, 4, true, in, to);
+        } else {
+            convolve_row(c, c->taps, c->silu, in, to);
+        }
+    }
+    for (int64_t k = 0; c->write != NULL && k < c->taps - 1; k++) {
+        memcpy(c->write + k * c->channels, inputs_at(c, s, s->n - c->taps + 1 + k), (size_t)c->count * sizeof(float));
+    }
+}
+
+/* -- columns of a state -------------------------------------------------------------------------------------------- */
+
+/* Where the columns are read or written, `stride` floats from row to row. */
+typedef struct {
+    float *at;
+    int64_t stride;
+} place;
+
+/* A call's columns, padded to whole vectors: a place to keep them between two tokens, where they are read first, and
+ * where they are written at last. */
+typedef struct {
+    place first, kept, last;
+} tile;
+
+INLINE tile begin_tile(const oe_columns *c, float *kept, int width) {
+    tile t = {.kept = {kept, width}};
+    const bool whole = c->count == width;
+    t.first = t.last = t.kept;
+    if (whole && c->write != NULL) {
+        t.last = (place){c->write, c->columns};
+    }
+    if (whole && c->read != NULL) {
+        t.first = (place){(float *)(uintptr_t)c->read, c->columns}; /* is only read */
+        return t;
+    }
+    memset(kept, 0, (size_t)(c->rows * width) * sizeof *kept);
+    for (int64_t i = 0; c->read != NULL && i < c->rows; i++) {
+        memcpy(kept + i * width, c->read + i * c->columns, (size_t)c->count * sizeof *kept);
+    }
+    return t;
+}
+
+INLINE void end_tile(const oe_columns *c, const float *kept, int width) {
+    for (int64_t i = 0; c->count < width && c->write != NULL && i < c->rows; i++) {
+        memcpy(c->write + i * c->columns, kept + i * width, (size_t)c->count * sizeof *kept);
+    }
+}
+
+INLINE void load_columns(const float *p, int64_t count, const int n, lanes *to) {
+    for (int w = 0; w < n; w++) {
+        const int64_t left = count - w * OE_LANES;
+        to[w] = load_some(p + w * OE_LANES, left < OE_LANES ? left : OE_LANES);
+    }
+}
+
+INLINE void store_columns(float *p, int64_t count, const int n, const lanes *x) {
+    for (int w = 0; w < n; w++) {
+        const int64_t left = count - w * OE_LANES;
+        store_some(p + w * OE_LANES, left < OE_LANES ? left : OE_LANES, x[w]);
+    }
+}
+
+/* -- gated delta net ----------------------------------------------------------------------------------------------- */
+
+/* What a token does to its columns: they become decay * S + k delta^T. */
+typedef struct {
+    const float *k;
+    float decay;
+    lanes delta[MOST_VECTORS];
+} change;
+
+/* One pass over a state: it is changed and stored, or left as it is (`before` NULL), and the result is multiplied with
+ * the next token's key and query, or not (`k` NULL). */
+INLINE void pass(const int n, int64_t rows, place from, place to, const change *before, const float *k, const float *q,
+                 lanes *by_key, lanes *by_query) {
+    for (int64_t i = 0; i < rows; i++) {
+        for (int w = 0; w < n; w++) {
+            lanes s = lanes_load(from.at + i * from.stride + w * OE_LANES);
+            if (before != NULL) {
+                s = lanes_fma(lanes_set(before->k[i]), before->delta[w], lanes_mul(s, lanes_set(before->decay)));
+                lanes_store(to.at + i * to.stride + w * OE_LANES, s);
+            }
+            if (k != NULL) {
+                by_key[w] = lanes_fma(lanes_set(k[i]), s, by_key[w]);
+                by_query[w] = lanes_fma(lanes_set(q[i]), s, by_query[w]);
+            }
+        }
+    }
+}
+
+/* In order, in 16 lanes. */
+INLINE float dot(const float *a, const float *b, int64_t n) {
+    lanes sum = lanes_set(0.0f);
+    for (int64_t i = 0; i < n; i += OE_LANES) {
+        const int64_t count = n - i < OE_LANES ? n - i : OE_LANES;
+        sum = lanes_fma(load_some(a + i, count), load_some(b + i, count), sum);
+    }
+    return lanes_sum(sum);
+}
+
+/* The decayed state of a token gives decay * S^T k and decay * S^T q; what is added to it adds (k q) delta to the
+ * result. So a token needs one pass, in which the change by the token before it is made. */
+INLINE void delta_net_columns(const int n, const oe_delta_net *d, const oe_segment *s) {
+    const oe_columns *c = &d->state;
+    _Alignas(64) float kept[OE_STATE_ROWS * OE_STATE_COLUMNS];
+    const tile t = begin_tile(c, kept, n * OE_LANES);
+    place from = t.first;
+    change last = {0};
+    for (int64_t i = 0; i < s->n; i++) {
+        const int64_t row = s->rows[i];
+        const float *k = oe_operand_at(&d->k, row), *q = oe_operand_at(&d->q, row);
+        lanes by_key[MOST_VECTORS], by_query[MOST_VECTORS], v[MOST_VECTORS];
+        for (int w = 0; w < n; w++) {
+            by_key[w] = by_query[w] = lanes_set(0.0f);
+        }
+        if (i == 0) {
+            pass(n, c->rows, from, from, NULL, k, q, by_key, by_query);
+        } else {
+            pass(n, c->rows, from, t.kept, &last, k, q, by_key, by_query);
+            from = t.kept;
+        }
+        load_columns(oe_operand_at(&d->v, row), c->count, n, v);
+        const float decay = oe_exp_f32(*oe_operand_at(&d->g, row));
+        const lanes keep = lanes_set(-decay), beta = lanes_set(*oe_operand_at(&d->beta, row));
+        const lanes same = lanes_set(dot(k, q, c->rows));
+        last.k = k;
+        last.decay = decay;
+        for (int w = 0; w < n; w++) {
+            last.delta[w] = lanes_mul(lanes_fma(keep, by_key[w], v[w]), beta);
+            v[w] = lanes_fma(last.delta[w], same, lanes_mul(lanes_set(decay), by_query[w]));
+        }
+        store_columns(c->to + row * c->to_row, c->count, n, v);
+    }
+    if (c->write != NULL) {
+        pass(n, c->rows, from, t.last, &last, NULL, NULL, NULL, NULL);
+        end_tile(c, kept, n * OE_LANES);
+    }
+}
+
+static void delta_net(const oe_delta_net *d, const oe_segment *s) {
+    if (d->state.count > OE_LANES) {
+        delta_net_columns(2, d, s);
+    } else {
+        delta_net_columns(1, d, s);
+    }
+}
+
+/* -- state-space scan ---------------------------------------------------------------------------------------------- */
+
+/* Row i of the state becomes decay * S + b moved^T, and is multiplied with c. */
+INLINE void advance_row(const int n, int64_t i, place from, place to, lanes decay, const float *b, const float *c,
+                        const lanes *moved, lanes *sums) {
+    for (int w = 0; w < n; w++) {
+        const lanes kept = lanes_mul(lanes_load(from.at + i * from.stride + w * OE_LANES), decay);
+        const lanes s = lanes_fma(lanes_set(b[i]), moved[w], kept);
+        lanes_store(to.at + i * to.stride + w * OE_LANES, s);
+        sums[w] = lanes_fma(lanes_set(c[i]), s, sums[w]);
+    }
+}
+
+/* One token. Even and odd rows are summed apart, or each sum would wait for the one before it. */
+INLINE void advance(const int n, int64_t rows, place from, place to, lanes decay, const float *b, const float *c,
+                    const lanes *moved, lanes *out) {
+    lanes even[MOST_VECTORS], odd[MOST_VECTORS];
+    int64_t i = 0;
+    for (int w = 0; w < n; w++) {
+        even[w] = odd[w] = lanes_set(0.0f);
+    }
+    for (; i + 1 < rows; i += 2) {
+        advance_row(n, i, from, to, decay, b, c, moved, even);
+        advance_row(n, i + 1, from, to, decay, b, c, moved, odd);
+    }
+    if (i < rows) {
+        advance_row(n, i, from, to, decay, b, c, moved, even);
+    }
+    for (int w = 0; w < n; w++) {
+        out[w] = lanes_add(even[w], odd[w]);
+    }
+}
+
+INLINE void ssm_scan_columns(const int n, const oe_ssm_scan *p, const oe_segment *s) {
+    const oe_columns *c = &p->state;
+    _Alignas(64) float kept[OE_STATE_ROWS * OE_STATE_COLUMNS];
+    const tile t = begin_tile(c, kept, n * OE_LANES);
+    place from = t.first;
+    for (int64_t i = 0; i < s->n; i++) {
+        const int64_t row = s->rows[i];
+        const float dt = *oe_operand_at(&p->dt, row);
+        lanes x[MOST_VECTORS], moved[MOST_VECTORS], out[MOST_VECTORS];
+        load_columns(oe_operand_at(&p->x, row), c->count, n, x);
+        for (int w = 0; w < n; w++) {
+            moved[w] = lanes_mul(lanes_set(dt), x[w]);
+        }
+        const place to = i + 1 == s->n ? t.last : t.kept;
+        const lanes decay = lanes_set(oe_exp_f32(dt * p->a));
+        advance(n, c->rows, from, to, decay, oe_operand_at(&p->b, row), oe_operand_at(&p->c, row), moved, out);
+        from = t.kept;
+        for (int w = 0; p->d != NULL && w < n; w++) {
+            out[w] = lanes_fma(lanes_set(*p->d), x[w], out[w]);
+        }
+        store_columns(c->to + row * c->to_row, c->count, n, out);
+    }
+    end_tile(c, kept, n * OE_LANES);
+}
+
+static void ssm_scan(const oe_ssm_scan *p, const oe_segment *s) {
+    if (p->state.count > OE_LANES) {
+        ssm_scan_columns(2, p, s);
+    } else {
+        ssm_scan_columns(1, p, s);
+    }
+}
+
+const oe_recurrent_kernel OE_RECURRENT_KERNEL = {convolve, delta_net, ssm_scan};
