@@ -174,6 +174,25 @@ def test_many_waiting_prompts_make_a_longer_step(path: str) -> None:
     assert max(step.prompt_tokens for step in steps) == 3 * PROMPT_ROWS - 1
 
 
+def test_prompts_of_several_callers_are_read_one_after_the_other(path: str) -> None:
+    """Four of 100 tokens beside an answer, 31 tokens a step: read in turn, all four would end in step 13."""
+    all_wait = threading.Event()
+
+    def wait(_: object, __: object) -> None:
+        assert all_wait.wait(PATIENCE)
+
+    with Engine(path, num_ctx=512, parallel=5, threads=1, batch_size=32) as engine:
+        answer = engine.submit([1], greedy(400), logits_processors=(wait,))
+        waiting = [engine.submit([5 + i] * 100, greedy(1)) for i in range(4)]
+        all_wait.set()
+        for request in waiting:
+            request.result(PATIENCE)
+        answer.cancel()
+        steps = [step for step in engine._monitor.trace.steps() if step.prompt_tokens > 1]
+    ends = [number for number, step in enumerate(steps, 1) for _ in range(1, step.completion_tokens)]
+    assert ends == [4, 7, 11, 13]
+
+
 def test_logprobs_that_were_asked_for_are_there_without_tokens(engine: Engine) -> None:
     params = SamplingParams(max_tokens=0, logprobs=2)
     assert engine.generate([5], params).logprobs == ()

@@ -2,15 +2,15 @@
 
 Room in a batch (tokens and rows of logits) is shared in turn. Sequences stand in a line: one that is served goes to the
 end, new ones join at the end, and one that did not fit stays in front.
-- Decoding sequences come first, with one token each. Prompts share the rest, the first in line as much as it can use.
-  Drafts get what prompts leave. So a step never exceeds `batch_size` tokens, however long the prompts are;
-  `prompt_tokens` bounds it further while an answer waits for its next token.
-- When the next group of the prompt at the front did not fit beside the decoding sequences, it is owed: the next step
-  reserves room for it before it serves them.
+- Decoding sequences come first, with one token each. Prompts share the rest, those with the fewest inputs left first:
+  so one is finished before another is begun, and callers need not all wait for the end of all prompts. Drafts get what
+  prompts leave. A step never exceeds `batch_size` tokens, however long prompts are, and `prompt_tokens` bounds it
+  further while an answer waits for its next token.
+- Where the next group of the first prompt in line does not fit beside decoding sequences, the next step owes it room.
 - A group larger than `batch_size` gets its own batch, the only case of a larger batch. With `groups` no step
   has more groups than that.
 - Higher priority is served first, but at least every ninth step follows the line alone. So with N sequences, each is
-  served at least once in 10 * (N + 1) steps, whatever the others' priorities, as long as there are enough cells.
+  served at least once in 10 * (N + 1) steps, whatever priorities and lengths the others have, if there are cells.
 
 Cells are given by seniority: higher priority first, then age. Not in turn, because cells come back only when a sequence
 ends, so all sequences would end up waiting for each other. Decoding sequences come before prompts, and a prompt takes
@@ -126,16 +126,20 @@ def plan(candidates: Iterable[Candidate], limits: BatchLimits, state: SchedulerS
     """
     _check(limits)
     line = _line(candidates, state.line)
-    ranked = any(candidate.priority != line[0].priority for candidate in line)
+    n_prompts = sum(not candidate.decoding for candidate in line)
+    ranked = n_prompts > 1 or any(candidate.priority != line[0].priority for candidate in line)
     fair = not ranked or (state.since_fair >= FAIR_EVERY - 1 and state.owed is None)
     order = line if fair else sorted(line, key=lambda candidate: -candidate.priority)
     decoding = [candidate for candidate in order if candidate.decoding]
     prompts = [candidate for candidate in order if not candidate.decoding]
+    front = next((candidate for candidate in prompts if candidate.key == state.owed), prompts[0] if prompts else None)
+    if not fair:
+        prompts.sort(key=lambda candidate: (-candidate.priority, candidate.end - candidate.begin))
     if state.owed is not None:
         prompts.sort(key=lambda candidate: candidate.key != state.owed)
     step = _PlanBuilder(limits, limits.batch_size, limits.max_outputs, limits.free_cells)
     step.decode(decoding, _set_aside(prompts, len(decoding), limits, state))
-    owed = step.prefill(prompts) if prompts else None
+    owed = step.prefill(prompts, front) if front else None
     if any(candidate.end - candidate.begin > 1 for candidate in decoding):
         step.add_drafts(decoding)
     served = {piece.key for piece in step.scheduled}
@@ -267,23 +271,19 @@ class _PlanBuilder:
             self.rows -= max(0, outputs - 1)
             cells -= more
 
-    def prefill(self, prompts: Sequence[Candidate]) -> int | None:
-        """Fill the rest with prompts. Returns the key of the first prompt when it had no room."""
+    def prefill(self, prompts: Sequence[Candidate], front: Candidate) -> int | None:
+        """Fill the rest with prompts. Returns the key of `front`, the first in line, if the whole rest is too small."""
         shares = _shares(prompts, self.cells)
         if self.scheduled and self.limits.prompt_tokens is not None:
             usual = min(self.room, self.limits.prompt_tokens)
         else:
             usual = self.room
-        owed = None
+        owed = self._owed(front, shares[front.key], usual)
         n_prefilled = 0
         for candidate in prompts:
             least = _least(candidate, self.limits)
             n = self._fitting(candidate, least, usual - n_prefilled, first=n_prefilled == 0)
             n = min(n, self._before_next_group(candidate))
-            if n == 0 and candidate is prompts[0]:
-                missing = max(0, least.tokens - shares[candidate.key])
-                owed = None if missing else candidate.key
-                self.short += missing
             allowed = n if n <= shares[candidate.key] else _cut(candidate, shares[candidate.key])
             self.short += max(0, n - shares[candidate.key])
             if allowed == 0:
@@ -296,6 +296,15 @@ class _PlanBuilder:
             self.cells -= allowed
             self.rows -= outputs
         return owed
+
+    def _owed(self, front: Candidate, share: int, usual: int) -> int | None:
+        """Its key, if only room in the batch is missing for its next part; missing cells count as `short`."""
+        least = _least(front, self.limits)
+        if self._fitting(front, least, usual, first=True):
+            return None
+        missing = max(0, least.tokens - share)
+        self.short += missing
+        return None if missing else front.key
 
     def _before_next_group(self, candidate: Candidate) -> int:
         """Number of inputs before the first group that must wait for another step."""

@@ -21,7 +21,7 @@ from tests.support.waiting import eventually
 from tests.support.workers import running_worker
 
 PATIENCE = 50
-N_LONG = 150
+N_LONG, N_SHORT = 220, 120
 
 
 def greedy(n: int) -> SamplingParams:
@@ -45,11 +45,11 @@ def opened(path: str, **options: Any) -> Engine:
 
 
 def interleaved(engine: Engine, stack: ExitStack) -> tuple[list[Any], list[tuple[int, ...]]]:
-    """Six prompts that are read side by side, of which four end at once and leave gaps; two go on. Their answers."""
-    prompts = [[number, *range(1, 180)] for number in range(6)]
+    """Six answers side by side, of which four end earlier and leave gaps; two go on. Those of the two."""
+    prompts = [[number, *range(1, 20)] for number in range(6)]
     expected = [engine.generate(prompt, greedy(N_LONG), cache=False).tokens for prompt in prompts[:2]]
     with held(engine):
-        requests = [engine.submit(prompt, greedy(N_LONG if number < 2 else 1), cache=False)
+        requests = [engine.submit(prompt, greedy(N_LONG if number < 2 else N_SHORT), cache=False)
                     for number, prompt in enumerate(prompts)]  # fmt: skip
     return requests, expected
 

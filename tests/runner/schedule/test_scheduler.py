@@ -21,6 +21,8 @@ from ollama_engine.runner.schedule.scheduler import (
 from tests.support.suite import scaled
 
 START = SchedulerState()
+BY_LINE = SchedulerState((), None, FAIR_EVERY - 1)
+"""The step that ignores priorities and lengths."""
 ROOMY = BatchLimits(batch_size=8, max_outputs=4, free_cells=1000)
 
 
@@ -55,6 +57,15 @@ CASES = [
     Case("decoding first, prompts take the rest", [prompt(1, 50), decoder(2)], [(2, 1, 1), (1, 7, 0)]),
     Case("prompts share a step", [prompt(1, 5), prompt(2, 5)], [(1, 5, 1), (2, 3, 0)]),
     Case("in turn", [prompt(1, 5), prompt(2, 5)], [(2, 5, 1), (1, 3, 0)], state=SchedulerState((2, 1))),
+    Case("the prompt with the fewest inputs left first", [prompt(1, 50), prompt(2, 5)], [(2, 5, 1), (1, 3, 0)]),
+    Case(
+        "which one goes on before another begins",
+        [prompt(1, 5, begin=7), prompt(2, 12)],
+        [(1, 5, 1), (2, 3, 0)],
+        state=SchedulerState((2, 1)),
+    ),
+    Case("lengths left aside", [prompt(1, 50), prompt(2, 5)], [(1, 8, 0)], state=BY_LINE),
+    Case("priority before length", [prompt(1, 50, 1), prompt(2, 5)], [(1, 8, 0)]),
     Case("prompts before drafts", [prompt(1, 50), decoder(2, draft=3)], [(2, 1, 1), (1, 7, 0)]),
     Case("drafts get what prompts leave", [prompt(1, 4), decoder(2, draft=3)], [(2, 3, 3), (1, 4, 1)]),
     Case(
@@ -80,6 +91,7 @@ CASES = [
         [prompt(1, 6, groups=((0, 2), (3, 5))), prompt(2, 2, groups=((1, 2),))],
         [(1, 6, 1), (2, 1, 0)],
         limits=ROOMY._replace(groups=2),
+        state=BY_LINE,
     ),
     Case("newcomers at the end", [prompt(1, 5), prompt(2, 5)], [(2, 5, 1), (1, 3, 0)], state=SchedulerState((2,))),
     Case("priority", [prompt(1, 50), prompt(2, 50, 1)], [(2, 8, 0)]),
@@ -120,11 +132,13 @@ CASES = [
         "the last input waits for a row",
         [prompt(1, 4, rows_from=0), prompt(2, 3)],
         [(1, 4, 4), (2, 2, 0)],
+        state=BY_LINE,
     ),
     Case(
         "with all that belongs to it",
         [prompt(1, 4, rows_from=0), prompt(2, 3, groups=((1, 3),))],
         [(1, 4, 4), (2, 1, 0)],
+        state=BY_LINE,
     ),
     # -- groups --
     Case("a cut before a group", [prompt(1, 20, groups=((6, 10),))], [(1, 6, 0)]),
@@ -134,6 +148,7 @@ CASES = [
         "nobody joins it",
         [prompt(1, 20, groups=((0, 12),)), prompt(2, 3)],
         [(1, 12, 0)],
+        state=BY_LINE,
     ),
     Case(
         "it waits while others decode, and is owed",
@@ -263,6 +278,20 @@ def test_refused(candidates: list[Candidate], limits: BatchLimits, message: str)
 )
 def test_victim(candidates: list[Candidate], freed: dict[int, int], victim: int | None) -> None:
     assert choose_victim(candidates, freed) == victim
+
+
+def test_callers_of_equal_prompts_get_their_first_tokens_one_after_the_other() -> None:
+    """8 prompts of 10, of which a step computes 8 inputs: read in turn, all would end in the last two of ten steps."""
+    rest, ended, state = dict.fromkeys(range(8), 10), [], START
+    for number in range(1, 11):
+        got = plan([prompt(key, n) for key, n in rest.items()], ROOMY, state)
+        state = got.state
+        for key, n, _ in got.scheduled:
+            rest[key] -= n
+            if not rest[key]:
+                ended.append(number)
+                del rest[key]
+    assert ended == [2, 3, 4, 5, 7, 8, 10, 10]
 
 
 # -- promises over many steps ------------------------------------------------------------------------------------------
