@@ -31,16 +31,18 @@ NATIVE_OPTIONS = {
 
 @dataclass(frozen=True)
 class Package:
-    """A peer's distribution on PyPI, and the module that it brings."""
+    """A distribution on PyPI, the module that it brings, and the newest release that was tried."""
 
     name: str
     module: str
+    most: str
 
 
 PACKAGES = {
-    "ik": Package("ik-llama-cpp-python", "ik_llama_cpp"),
-    "xllamacpp": Package("xllamacpp", "xllamacpp"),
-    "openvino": Package("openvino-genai", "openvino_genai"),
+    "ik": Package("ik-llama-cpp-python", "ik_llama_cpp", "0.1.5"),
+    "xllamacpp": Package("xllamacpp", "xllamacpp", "2026.10.11549"),
+    "openvino": Package("openvino-genai", "openvino_genai", "2026.4.1.0"),
+    "benchy": Package("llama-benchy", "llama_benchy", "0.4.0"),
 }
 
 
@@ -71,7 +73,7 @@ def install(*, native: bool) -> dict[str, str]:
         subprocess.run([sys.executable, "-m", "venv", str(FOLDER)], check=True)
     found = {}
     for key, package in PACKAGES.items():
-        done = _run([*_pip(), "install", "--only-binary", ":all:", package.name])
+        done = _run([*_pip(), "install", "--only-binary", ":all:", f"{package.name}<={package.most}"])
         found[package.name] = version(key) if done.returncode == 0 else f"left out: {_last_line(done)}"
     if native:
         found["ik-native"] = build_native()

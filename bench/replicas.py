@@ -5,7 +5,7 @@
     python bench/replicas.py scaling MODEL --replicas 1 2 --seconds 60   # clients come and go, and replicas with them
 
 Each round starts every server anew, one after the other: `serve`, and `serve --replicas N` for each N of --replicas.
-MODEL is a GGUF file, or demo. The clients are those of bench/serving.py.
+MODEL is a GGUF file, or demo. The clients are those of bench/chat_clients.py.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import httpx
 
+from bench.chat_clients import load, summary
 from bench.peer_tools import our_program
-from bench.serving import free_port, load, running, summary
+from bench.servers import free_port, running
 from tests.ray.running import serving
 
 ROLES = ("a patient teacher", "a ship's cook", "the keeper of a lighthouse", "a clerk", "a gardener", "a watchmaker")

@@ -1,231 +1,149 @@
-"""Many chats at once over HTTP: throughput, latencies, fairness, beside llama.cpp's server on the same file and load.
+"""Many chats at once over HTTP, asked by llama-benchy: this package's server beside llama.cpp's, on the same file.
 
-    python bench/serving.py MODEL.gguf --clients 64 --seconds 60
-    python bench/serving.py MODEL.gguf --url http://127.0.0.1:11434 --name demo    # a server that runs already
+    python bench/serving.py                                        # SmolLM2 135M, 1 to 64 clients; a table
+    python bench/serving.py --shared 8000 --clients 16             # one context of 8,000 tokens, 16 chats behind it
+    python bench/serving.py MODEL.gguf --clients 1 8 --rounds 5 --json serving.json
 
-Each client is one connection that streams chats of /v1/chat/completions, one after the other. The servers run one after
-the other in rounds, each started anew, and have the same slots and context. Clients read bytes and parse no JSON: they
-take CPUs from both servers alike, and should take few.
+Each client sends one chat, all at the same moment: prompts of --prompt tokens that share nothing, answers of --answer.
+Servers take turns in rounds, each started anew, with a slot for each client. Clients, llama-benchy and the server share
+the machine's CPUs. A peer that is not here is named with its reason: `bench/peers.py build` and `install` bring them.
+With --shared each server is asked twice: the context is new to it, and it has it cached.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
-import socket
+import math
+import os
+import signal
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for when this file is run as a program
 
-from bench.peer_tools import our_program, tool
+from bench import benchy, peer_packages, servers
+from bench.real_model import real_model
 
-QUESTIONS = ("Tell me a story about a {}.", "What did the {} find?", "Who is the friend of the {}?")
-ANIMALS = ("fox", "bear", "cat", "mouse", "owl", "frog", "goat", "crow")
-EVENT = b"data: {"
-TEXT = b'"content":"'
+TEMPLATE = 112
+"""Room of a chat for its template, and for a prompt that gets longer than asked."""
 
 
-@dataclass
-class Client:
-    """The answers that one connection saw. Times are in seconds.
+@dataclass(frozen=True)
+class Row:
+    """One server under one load, all rounds together: medians of speeds, and quantiles of all requests' times.
 
-    Attributes:
-        tokens: by the server's own count, of answers that ended.
-        first: from each request to its first text.
-        gaps: between two pieces of an answer.
-        errors: what was no answer.
+    Times are in milliseconds, but `seconds`.
     """
 
-    tokens: int = 0
-    answers: int = 0
-    first: list[float] = field(default_factory=list)
-    gaps: list[float] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
+    server: str
+    clients: int
+    prompt_tps: float
+    answer_tps: float
+    seconds: float
+    first_p50: float
+    first_p99: float
+    token_p50: float
+    token_p99: float
+    gap_p99: float
+    success: float
+    error: str
+    note: str = ""
 
 
-async def chat(client: Client, host: str, port: int, body: bytes) -> None:
-    """One streamed chat over a connection of its own."""
-    reader, writer = await asyncio.open_connection(host, port)
-    try:
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
-        writer.write(f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body)
-        began = last = time.perf_counter()
-        status = await reader.readline()
-        if b" 200 " not in status:
-            client.errors.append((status + await reader.read(500)).decode(errors="replace"))
-            return
-        started, whole = False, b""
-        while piece := await reader.read(1 << 16):
-            now = time.perf_counter()
-            if TEXT in piece:
-                (client.gaps if started else client.first).append(now - last if started else now - began)
-                started, last = True, now
-            whole = (whole + piece)[-2000:]
-        counted = _usage(whole)
-        if counted is None:
-            client.errors.append(f"the answer ended early: {whole[-200:]!r}")
-        else:
-            client.tokens += counted
-            client.answers += 1
-    finally:
-        writer.close()
+def row(server: str, clients: int, seen: Sequence[benchy.Seen], note: str = "") -> Row:
+    first, per_token, gaps = (sorted(v for s in seen for v in getattr(s, n)) for n in ("first", "per_token", "gaps"))
+    errors = [error for s in seen for error in s.errors]
+    return Row(
+        server, clients, *(_median(getattr(s, name) for s in seen) for name in ("prompt_tps", "answer_tps", "seconds")),
+        *(1e3 * quantile(values, q) for values in (first, per_token) for q in (0.5, 0.99)), 1e3 * quantile(gaps, 0.99),
+        1 - len(errors) / max(1, sum(s.requests for s in seen)), errors[0] if errors else "", note,
+    )  # fmt: skip
 
 
-def _usage(tail: bytes) -> int | None:
-    """`completion_tokens` of the last event that has it."""
-    _, found, behind = tail.rpartition(b'"completion_tokens":')
-    digits = behind.lstrip()[:9]
-    return int(bytes(c for c in digits.partition(b",")[0].partition(b"}")[0] if c in b"0123456789")) if found else None
+def _median(values: Iterable[float]) -> float:
+    there = [value for value in values if not math.isnan(value)]
+    return statistics.median(there) if there else math.nan
 
 
-async def load(host: str, port: int, name: str, n: int, seconds: float, max_tokens: int) -> tuple[list[Client], float]:
-    """`n` clients that chat for `seconds`; chats that run then are finished."""
-    clients = [Client() for _ in range(n)]
-    began = time.perf_counter()
-
-    async def work(number: int, client: Client) -> None:
-        turn = 0
-        while time.perf_counter() - began < seconds and len(client.errors) < 3:
-            text = QUESTIONS[turn % len(QUESTIONS)].format(ANIMALS[(number + turn) % len(ANIMALS)])
-            body = {"model": name, "messages": [{"role": "user", "content": text}], "stream": True,
-                      "stream_options": {"include_usage": True}, "max_tokens": max_tokens, "seed": number * 1000 + turn,
-                      "temperature": 0.8}  # fmt: skip
-            try:
-                await chat(client, host, port, json.dumps(body).encode())
-            except OSError as error:
-                client.errors.append(str(error))
-            turn += 1
-
-    await asyncio.gather(*(work(number, client) for number, client in enumerate(clients)))
-    return clients, time.perf_counter() - began
+def quantile(ordered: Sequence[float], q: float) -> float:
+    """The smallest value that a share `q` does not exceed; nan of none."""
+    return ordered[max(0, math.ceil(q * len(ordered)) - 1)] if ordered else math.nan
 
 
-# -- servers -----------------------------------------------------------------------------------------------------------
+def measure(args: argparse.Namespace, names: Sequence[str]) -> list[Row]:
+    seen: dict[tuple[str, int], list[benchy.Seen]] = {}
+    with tempfile.TemporaryDirectory() as temp:
+        folder = Path(temp)
+        benchy.write_tokenizer(args.model, folder)
+        for i in range(args.rounds):
+            for clients in args.clients:
+                for name in names:
+                    print(f"round {i + 1} of {args.rounds}: {name}, {clients} clients", file=sys.stderr, flush=True)
+                    setting = servers.Setting(args.model, clients, args.num_ctx, args.threads)
+                    ask = benchy.Ask(clients, args.prompt, args.answer, args.shared)
+                    with servers.serving(name, setting) as port:
+                        found = benchy.run(port, args.model.stem, folder, ask, 2 if args.shared else 1)
+                    seen.setdefault((name, clients), []).extend(found)
+    found = sorted(seen.items(), key=lambda item: item[0][1])
+    if not args.shared:
+        return [row(name, clients, runs) for (name, clients), runs in found]
+    parts = ((0, "new"), (1, "cached"))
+    return [row(name, clients, runs[i::2], note) for (name, clients), runs in found for i, note in parts]
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
+    ("clients", lambda one: f"{one.clients} {one.note}".rstrip()),
+    ("server", lambda one: one.server),
+    ("prompts, tokens/s", lambda one: "-" if math.isnan(one.prompt_tps) else f"{one.prompt_tps:,.0f}"),
+    ("answers, tokens/s", lambda one: f"{one.answer_tps:,.0f}"),
+    ("all, s", lambda one: f"{one.seconds:.2f}"),
+    ("first token p50 / p99, ms", lambda one: f"{one.first_p50:,.0f} / {one.first_p99:,.0f}"),
+    ("per token p50 / p99, ms", lambda one: f"{one.token_p50:,.1f} / {one.token_p99:,.1f}"),
+    ("longest pause p99, ms", lambda one: f"{one.gap_p99:,.0f}"),
+    ("success", lambda one: f"{one.success:.0%}"),
+)
 
 
-@contextmanager
-def running(command: list[str], port: int, ready: str) -> Iterator[None]:
-    """A server, from when it is ready until the block ends."""
-    with tempfile.TemporaryFile() as output:
-        child = subprocess.Popen(command, stdout=output, stderr=output)
-        try:
-            _wait(child, f"http://127.0.0.1:{port}{ready}")
-            yield
-        except BaseException:
-            output.seek(0)
-            print(output.read()[-2000:].decode(errors="replace"), file=sys.stderr)
-            raise
-        finally:
-            child.terminate()
-            child.wait(30)
+def table(rows: Sequence[Row], left_out: dict[str, str]) -> str:
+    titles = [title for title, _ in COLUMNS]
+    lines = [f"| {' | '.join(titles)} |", f"|{'---:|' * len(titles)}"]
+    lines += [f"| {' | '.join(cell(one) for _, cell in COLUMNS)} |" for one in rows]
+    lines += ["", *(f"- {one.server}, {one.clients} clients: {one.error}" for one in rows if one.error)]
+    return "\n".join([*lines, *(f"- {name} is left out: {reason}" for name, reason in left_out.items())]).rstrip()
 
 
-def _wait(child: subprocess.Popen[bytes], url: str) -> None:
-    until = time.monotonic() + 120
-    while time.monotonic() < until:
-        if child.poll() is not None:
-            raise SystemExit(f"serving: the server ended with {child.returncode}")
-        try:
-            with urllib.request.urlopen(url, timeout=5) as answer:
-                if answer.status == 200:
-                    return
-        except OSError:
-            time.sleep(0.1)
-    raise SystemExit("serving: the server is not ready after two minutes")
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("model", type=Path, nargs="?", help="a GGUF file; SmolLM2 135M by default")
+    made.add_argument("--clients", type=int, nargs="+", default=[1, 4, 16, 64])
+    made.add_argument("--prompt", type=int, default=256, metavar="TOKENS")
+    made.add_argument("--answer", type=int, default=48, metavar="TOKENS")
+    made.add_argument("--shared", type=int, default=0, metavar="TOKENS", help="that all prompts begin with")
+    made.add_argument("--num-ctx", type=int, help="of each chat; as long as it takes by default")
+    made.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="of llama.cpp; ours takes all CPUs")
+    made.add_argument("--rounds", type=int, default=3)
+    made.add_argument("--only", nargs="+", choices=servers.NAMES, default=list(servers.NAMES))
+    made.add_argument("--json", type=Path, metavar="FILE", help="keep the figures; bench/serving_picture.py draws them")
+    return made
 
 
-def ours(model: Path, args: argparse.Namespace, port: int) -> list[str]:
-    return [
-        our_program(), "serve", str(model), "--port", str(port), "--num-parallel", str(args.slots),
-        "--context-length", str(args.num_ctx), "--max-queue", "1024", "--debug-level", "0",
-    ]  # fmt: skip
-
-
-def theirs(model: Path, args: argparse.Namespace, port: int) -> list[str]:
-    return [
-        tool("llama-server"), "-m", str(model), "--port", str(port), "-np", str(args.slots), "-c",
-        str(args.num_ctx * args.slots), "-t", str(args.threads), "--no-webui", "--log-disable", "--jinja",
-    ]  # fmt: skip
-
-
-def measure(kind: str, args: argparse.Namespace) -> dict[str, Any]:
-    """One round with one server."""
-    port = free_port()
-    command = (ours if kind == "ours" else theirs)(args.model, args, port)
-    with running(command, port, "/api/version" if kind == "ours" else "/health"):
-        asyncio.run(load("127.0.0.1", port, args.model.stem, 1, 0.0, 8))  # the model is loaded
-        clients, seconds = asyncio.run(
-            load("127.0.0.1", port, args.model.stem, args.clients, args.seconds, args.max_tokens)
-        )
-    return summary(clients, seconds)
-
-
-def summary(clients: list[Client], seconds: float) -> dict[str, Any]:
-    tokens = [client.tokens for client in clients]
-    first = sorted(seen for client in clients for seen in client.first)
-    gaps = sorted(gap for client in clients for gap in client.gaps)
-    errors = [error for client in clients for error in client.errors]
-    return {
-        "tokens/s": sum(tokens) / seconds,
-        "answers": sum(client.answers for client in clients),
-        "max/min tokens": max(tokens) / max(1, min(tokens)),
-        "first text p50 ms": 1e3 * _quantile(first, 0.5),
-        "first text p99 ms": 1e3 * _quantile(first, 0.99),
-        "gap p50 ms": 1e3 * _quantile(gaps, 0.5),
-        "gap p99 ms": 1e3 * _quantile(gaps, 0.99),
-        "errors": len(errors),
-        "error": errors[0] if errors else "",
-    }
-
-
-def _quantile(values: list[float], q: float) -> float:
-    return values[min(len(values) - 1, int(q * len(values)))] if values else 0.0
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", type=Path)
-    parser.add_argument("--clients", type=int, default=64)
-    parser.add_argument("--slots", type=int, default=64)
-    parser.add_argument("--num-ctx", type=int, default=512)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--max-tokens", type=int, default=128)
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--only", choices=("ours", "llama.cpp"))
-    args = parser.parse_args()
-    kinds = [args.only] if args.only else ["ours", "llama.cpp"]
-    runs: dict[str, list[dict[str, Any]]] = {kind: [] for kind in kinds}
-    for number in range(args.rounds):
-        for kind in kinds:
-            print(f"round {number + 1} of {args.rounds}: {kind}", file=sys.stderr)
-            runs[kind].append(measure(kind, args))
-    rows = []
-    for name in runs[kinds[0]][0]:
-        cells = []
-        for kind in kinds:
-            values = [run[name] for run in runs[kind]]
-            cells.append(values[0] if name == "error" else f"{statistics.median(values):.1f}")
-        rows.append([name, *cells])
-    for row in [["", *kinds], *rows]:
-        print(f"{row[0]:20}" + "".join(f"{cell:>14}" for cell in row[1:]))
+def main(arguments: list[str] | None = None) -> None:
+    args = parser().parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("serving: terminated"))  # which ends the server, too
+    if reason := peer_packages.missing("benchy"):
+        raise SystemExit(f"serving: llama-benchy is not here ({reason}); python bench/peers.py install")
+    args.model = args.model or real_model()
+    args.num_ctx = args.num_ctx or args.shared + args.prompt + args.answer + TEMPLATE
+    left_out = {name: reason for name in args.only if (reason := servers.missing(name))}
+    rows = measure(args, [name for name in args.only if name not in left_out])
+    print(table(rows, left_out))
+    if args.json:
+        args.json.write_text(json.dumps([asdict(one) for one in rows], indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":
