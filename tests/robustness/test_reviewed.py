@@ -176,15 +176,10 @@ def test_many_waiting_prompts_make_a_longer_step(path: str) -> None:
 
 def test_prompts_of_several_callers_are_read_one_after_the_other(path: str) -> None:
     """Four of 100 tokens beside an answer, 31 tokens a step: read in turn, all four would end in step 13."""
-    all_wait = threading.Event()
-
-    def wait(_: object, __: object) -> None:
-        assert all_wait.wait(PATIENCE)
-
     with Engine(path, num_ctx=512, parallel=5, threads=1, batch_size=32) as engine:
-        answer = engine.submit([1], greedy(400), logits_processors=(wait,))
-        waiting = [engine.submit([5 + i] * 100, greedy(1)) for i in range(4)]
-        all_wait.set()
+        with held(engine):
+            answer = engine.submit([1], greedy(400))
+            waiting = [engine.submit([5 + i] * 100, greedy(1)) for i in range(4)]
         for request in waiting:
             request.result(PATIENCE)
         answer.cancel()
