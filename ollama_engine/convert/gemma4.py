@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ollama_engine.convert.architecture import COMMON_RENAMES, Sizes, TensorMap, linear
 from ollama_engine.convert.decoder import ATTN_NORM, BLOCK, LAYER, MLP, decoder, layer_types, norm
 from ollama_engine.convert.decoder import sizes as decoder_sizes
+from ollama_engine.convert.gemma4_vision import VISION
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.transforms import half
 from ollama_engine.convert.vision import expect
@@ -234,7 +235,13 @@ TEXT = replace(
         pre_names=("gemma4",),
     ),
     made_tensors=_rope_freqs,
-    renames=((r"^(?:model\.)?(?:language_model\.)?(?=per_layer_)", "model."), *COMMON_RENAMES),
+    ignored=(r"^(?:model\.)?(?:audio_tower|embed_audio)\.",),
+    renames=(
+        (r"^model\.(?=embed_vision\.)", ""),
+        (r"^(?:model\.)?(?:language_model\.)?(?=per_layer_)", "model."),
+        *COMMON_RENAMES,
+    ),
 )
 
-ARCHITECTURES = (TEXT,)
+
+ARCHITECTURES = (replace(TEXT, classes=("Gemma4ForConditionalGeneration",), vision=VISION), TEXT)

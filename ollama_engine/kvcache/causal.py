@@ -29,7 +29,7 @@ from ollama_engine.kvcache.paged import PagedHistory, suits_paging
 from ollama_engine.kvcache.saving import CellSaver
 from ollama_engine.kvcache.shifting import CellShifter
 from ollama_engine.kvcache.store import CellIndices, KeyValueStore
-from ollama_engine.kvcache.visibility import Visibility, last_seen
+from ollama_engine.kvcache.visibility import Visibility
 from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.tensor import Tensor
@@ -56,12 +56,12 @@ class CausalCache:
         memory: int = 0,
         shift_keys: ShiftKeys | None = None,
     ) -> None:
-        window, chunk = layers[0].window, layers[0].chunk
-        if any((layer.window, layer.chunk) != (window, chunk) for layer in layers):
+        window, chunk, causal_images = kind = (layers[0].window, layers[0].chunk, layers[0].causal_images)
+        if any((layer.window, layer.chunk, layer.causal_images) != kind for layer in layers):
             raise ValueError("all layers of one causal cache have one window or chunk; compose caches for several")
         # -- configuration --
         self.config = config
-        self.visibility = Visibility(window=window, chunk=chunk)
+        self.visibility = Visibility(window=window, chunk=chunk, causal_images=causal_images)
         self._limited = window is not None or chunk is not None
         self.memory = memory
         # -- storage --
@@ -175,7 +175,7 @@ class CausalCache:
         assert self._targets is not None
         self._targets.set(self._places)
         first = self.visibility.first(batch.positions)
-        self._history.write_inputs(self.cells, batch.sequences, first, last_seen(batch))
+        self._history.write_inputs(self.cells, batch.sequences, first, self.visibility.last(batch))
 
     # ** used by the runner ********************************************************************************************
 

@@ -31,6 +31,8 @@ class LayerShape:
     """Sliding window: a token sees this many tokens, itself included; None sees all."""
     chunk: int | None = None
     """Chunked attention (Llama 4): a token sees the positions from the last multiple of this on."""
+    causal_images: bool = False
+    """Whether rows of one image see earlier rows only, where other layers let them see each other (Gemma 4)."""
     image_rows: int | None = None
     """Cross-attention: the layer stores this many rows for each image, and no tokens."""
     state: tuple[tuple[int, ...], ...] = ()

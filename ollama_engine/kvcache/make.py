@@ -67,7 +67,7 @@ def make_null_cache(layers: Sequence[LayerShape], *, flash_attention: bool, caus
         if kind == STATES:
             caches.append(RecurrentStepCache())
             continue
-        window, chunk, image_rows = kind
+        window, chunk, image_rows, _ = kind
         if image_rows is not None:
             caches.append(NoImages(flash_attention=flash_attention))
         elif causal:
@@ -79,9 +79,9 @@ def make_null_cache(layers: Sequence[LayerShape], *, flash_attention: bool, caus
     return CompositeStepCache(caches, _table(groups.values(), len(layers)), _states(groups))
 
 
-Kind = tuple[int | None, int | None, int | None]
-"""Window, chunk and image rows."""
-STATES: Kind = (0, 0, 0)
+Kind = tuple[int | None, int | None, int | None, bool]
+"""Window, chunk, image rows, and whether images are causal."""
+STATES: Kind = (0, 0, 0, False)
 """Stands for recurrent states, whatever their shapes: no window has a size of 0."""
 
 
@@ -90,7 +90,7 @@ def _by_kind(layers: Sequence[LayerShape]) -> dict[Kind, list[int]]:
     groups: dict[Kind, list[int]] = {}
     for number, layer in enumerate(layers):
         if layer.attends:
-            groups.setdefault((layer.window, layer.chunk, layer.image_rows), []).append(number)
+            groups.setdefault((layer.window, layer.chunk, layer.image_rows, layer.causal_images), []).append(number)
     recurrent = [number for number, layer in enumerate(layers) if layer.state]
     return groups | ({STATES: recurrent} if recurrent else {})
 

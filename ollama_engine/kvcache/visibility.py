@@ -18,11 +18,12 @@ class Visibility:
     """How far back a token sees.
 
     `window` W: the token itself and the W - 1 before it. `chunk` C: positions from the last multiple of C on (Llama 4).
-    Neither: all positions up to its own.
+    Neither: all positions up to its own. With `causal_images` blocks of the batch mean nothing.
     """
 
     window: int | None = None
     chunk: int | None = None
+    causal_images: bool = False
 
     def __post_init__(self) -> None:
         if self.window is not None and self.chunk is not None:
@@ -44,14 +45,13 @@ class Visibility:
             return max(0, position - self.window + 1)
         return position - position % self.chunk if self.chunk is not None else 0
 
-
-def last_seen(batch: Batch) -> Int32Array:
-    """The highest position that each row sees: its own, or the last of its block."""
-    if batch.blocks is None:
-        return batch.positions
-    last = batch.positions.copy()
-    blocks = {(int(s), int(b)) for s, b in zip(batch.sequences, batch.blocks, strict=True) if b >= 0}
-    for sequence, block in blocks:
-        rows = (batch.sequences == sequence) & (batch.blocks == block)
-        last[rows] = batch.positions[rows].max()
-    return last
+    def last(self, batch: Batch) -> Int32Array:
+        """The highest position that each row sees: its own, or the last of its block."""
+        if batch.blocks is None or self.causal_images:
+            return batch.positions
+        last = batch.positions.copy()
+        blocks = {(int(s), int(b)) for s, b in zip(batch.sequences, batch.blocks, strict=True) if b >= 0}
+        for sequence, block in blocks:
+            rows = (batch.sequences == sequence) & (batch.blocks == block)
+            last[rows] = batch.positions[rows].max()
+        return last

@@ -19,6 +19,7 @@ __all__ = ["TOWER_BLOCK", "Projector", "find_projector", "tower_keys"]
 
 PAIRS: tuple[tuple[str, str], ...] = (
     ("gemma3", "gemma3"),
+    ("gemma4", "gemma4"),
     ("llama", "llava"),
     ("llama", "mistral3"),
     ("llama4", "llama4"),

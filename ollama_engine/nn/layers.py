@@ -73,15 +73,20 @@ class Vector(Weight):
 
 
 class Scalar(Vector):
-    """A tensor of one number, which is read when the model is made: `value`."""
+    """A tensor of one number, which is read when the model is made: `value`, or `default` where the file has none."""
 
     value: float
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, default: float | None = None) -> None:
         super().__init__(name, 1)
+        self.default = default
 
     def bind(self, scope: Scope) -> Any:
-        """A bound copy. Raises ModelFormatError where the file has no such tensor."""
+        """A bound copy. Raises ModelFormatError where the file has no such tensor, and there is no default."""
+        if self.default is not None and scope.find(self.name, self.dims) is None:
+            bound = copy.copy(self)
+            bound.value = self.default
+            return bound
         bound = super().bind(scope)
         bound.value = float(bound.tensor.numpy()[0])
         return bound

@@ -24,7 +24,7 @@ from tests.models import families
 
 CASES = {
     "mllama": "mllama", "llama4": "llama4-bf16", "mistral3": "mistral3-bf16", "qwen25vl": "qwen25vl",
-    "gemma3": "gemma3-vision-bf16", "llava": "llava-bf16",
+    "gemma3": "gemma3-vision-bf16", "gemma4": "gemma4-vision-bf16", "llava": "llava-bf16",
 }  # fmt: skip
 """Architecture -> case of `families`."""
 
@@ -124,6 +124,12 @@ KEYS: Mapping[str, Mapping[str, Any]] = {
         "vision.block_count": 2, "vision.embedding_length": 32, "vision.feed_forward_length": 48,
         "vision.attention.head_count": 4, "vision.attention.layer_norm_epsilon": 1e-6, "vision.image_size": 56,
         "vision.patch_size": 14, "vision.num_channels": 3, "mm.tokens_per_image": 4, "image_token_id": 316,
+        "image_start_token_id": 314, "image_end_token_id": 315,
+    },
+    "gemma4": {
+        "vision.block_count": 2, "vision.embedding_length": 32, "vision.feed_forward_length": 48,
+        "vision.attention.head_count": 4, "vision.attention.layer_norm_epsilon": 1e-6, "vision.patch_size": 4,
+        "vision.num_channels": 3, "vision.projector.scale_factor": 3, "vision.bidirectional": False,
         "image_start_token_id": 314, "image_end_token_id": 315,
     },
     "llava": {

@@ -65,6 +65,15 @@ RULES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("pre_feedforward_layernorm", "ffn_norm"), ("post_feedforward_layernorm", "post_ffw_norm"),
         ("post_attention_layernorm", "post_attention_norm"), *TEXT,
     ),
+    "gemma4": (
+        ("model.vision_tower.", "v."), ("model.embed_vision.embedding_projection", "mm.input_projection"),
+        ("v.patch_embedder.input_proj", "v.patch_embd"),
+        ("v.patch_embedder.position_embedding_table", "v.position_embd.weight"), ("v.encoder.layers", "v.blk"),
+        (".linear.", "."), ("q_norm", "attn_q_norm"), ("k_norm", "attn_k_norm"), ("self_attn.attn_", "attn_"),
+        ("post_feedforward_layernorm", "post_ffw_norm"), ("post_attention_layernorm", "post_attention_norm"),
+        ("layer_scalar", "layer_output_scale.weight"), ("pre_feedforward_layernorm", "ffn_norm"),
+        ("language_model.", ""), *TEXT,
+    ),
 }  # fmt: skip
 
 
@@ -128,6 +137,18 @@ def _gemma3(name: str, values: Array, config: Mapping[str, Any]) -> Named:
     return {name: values + np.float32(1) if shifted else values}
 
 
+def _gemma4(name: str, values: Array, config: Mapping[str, Any]) -> Named:
+    """Norms of the tower and its last projection have names of their own; patches become kernels, channels first."""
+    if not name.startswith("v."):
+        return {name: values}
+    if name == "v.patch_embd.weight":
+        side = int((values.shape[1] // 3) ** 0.5)
+        return {name: np.stack([row.reshape(side, side, 3).transpose(2, 0, 1) for row in values])}
+    names = {"attn_norm": "ln1", "ffn_norm": "ln2", "post_attention_norm": "attn_post_norm",
+             "post_ffw_norm": "ffn_post_norm", "attn_output": "attn_out"}  # fmt: skip
+    return {".".join(names.get(part, part) for part in name.split(".")): values}
+
+
 NUMBERS: Mapping[str, Callable[[str, Array, Mapping[str, Any]], Named]] = {
     "mllama": _mllama,
     "llama4": _llama4,
@@ -135,6 +156,7 @@ NUMBERS: Mapping[str, Callable[[str, Array, Mapping[str, Any]], Named]] = {
     "llava": _text_pairs,
     "qwen25vl": _qwen25vl,
     "gemma3": _gemma3,
+    "gemma4": _gemma4,
 }
 
 

@@ -13,7 +13,7 @@ from ollama_engine.kvcache.cells import MAX_SEQUENCES, Cells
 from ollama_engine.kvcache.mask import MaskBuffer
 from ollama_engine.kvcache.paged import LEAST_ROOM, choose_room
 from ollama_engine.kvcache.span import CellSpan
-from ollama_engine.kvcache.visibility import Visibility, last_seen
+from ollama_engine.kvcache.visibility import Visibility
 from tests.kvcache.drawing import ints, last_position, place, table
 
 
@@ -149,7 +149,7 @@ def test_indices_and_masks_show_the_same(seed: int, window: int | None) -> None:
 def test_the_tokens_of_an_image_see_each_other() -> None:
     positions, sequences = rows_of("a0 a1 a2 a3")
     batch = Batch(ints([0] * 4), positions, sequences, ints([3]), blocks=ints([-1, 7, 7, -1]))
-    shown = listed(table("a0 a1 a2 a3"), sequences, Visibility().first(positions), last_seen(batch))
+    shown = listed(table("a0 a1 a2 a3"), sequences, Visibility().first(positions), Visibility().last(batch))
     assert shown == [[0], [0, 1, 2], [0, 1, 2], [0, 1, 2, 3]]
 
 

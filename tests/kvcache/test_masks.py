@@ -11,7 +11,7 @@ from ollama_engine.input import Batch
 from ollama_engine.kvcache.cells import Cells
 from ollama_engine.kvcache.mask import MaskBuffer
 from ollama_engine.kvcache.span import CellSpan
-from ollama_engine.kvcache.visibility import Visibility, last_seen
+from ollama_engine.kvcache.visibility import Visibility
 from tests.kvcache.cells_twin import CellsTwin, kept_from
 from tests.kvcache.drawing import ints, place, table, table_of
 
@@ -86,7 +86,7 @@ def test_tokens_of_one_block_see_each_other(rows: str, blocks: list[int], mask: 
     places = [place(word) for word in rows.split()]
     positions, sequences = ints(p for _, p in places), ints(s[0] for s, _ in places)
     batch = Batch(positions, positions, sequences, ints([0]), blocks=ints(blocks))
-    assert shown(cells, sequences, Visibility().first(positions), last_seen(batch)) == mask
+    assert shown(cells, sequences, Visibility().first(positions), Visibility().last(batch)) == mask
 
 
 def test_a_block_that_a_window_cuts() -> None:
@@ -95,7 +95,7 @@ def test_a_block_that_a_window_cuts() -> None:
     positions = ints(range(4))
     batch = Batch(positions, positions, ints([0] * 4), ints([0]), blocks=ints([-1, 5, 5, 5]))
     first = Visibility(window=2).first(positions)
-    assert shown(cells, batch.sequences, first, last_seen(batch)) == "0xxx/0000/x000/xx00"
+    assert shown(cells, batch.sequences, first, Visibility().last(batch)) == "0xxx/0000/x000/xx00"
 
 
 @pytest.mark.parametrize("limits", [{}, {"window": 37}, {"chunk": 50}])

@@ -59,6 +59,10 @@ class Family:
     """The number that norms are near: 0 where they are published as differences from 1."""
     embeddings: float = 0.3
     """How large these are. Small beside what the blocks add, or tied models repeat the last token."""
+    queries: float = 1.0
+    """What norms of queries are multiplied by: less than 1 where scores are not scaled, or random ones are sharper than
+    those of any trained model.
+    """
     dtype: str = "F32"
     """The type of the weights as they are published; both sides compute with them in float32."""
     tolerance: float = EXACT
@@ -94,6 +98,7 @@ class Family:
         """Random weights by name, each from a generator of its own, so that none depends on the others."""
         return {
             name: random_weight(name, shape, seed=self.seed, norms=self.norms, embeddings=self.embeddings)
+            * np.float32(self.queries if name.endswith("q_norm.weight") else 1)
             for name, shape in shapes.items()
         }
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from ollama_engine.models.gemma4.text import Gemma4Text
+from ollama_engine.models.gemma4.model import Gemma4
 
-__all__ = ["Gemma4Text"]
+__all__ = ["Gemma4"]

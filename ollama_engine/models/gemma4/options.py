@@ -33,6 +33,8 @@ class Gemma4Options(LayerOptions):
     """Options of the model; sizes of heads and feed-forward layers are those of `layers`."""
 
     layers: tuple[LayerOptions, ...]
+    bidirectional_images: bool
+    """Whether rows of an image attend to each other, in local layers."""
 
 
 def read(metadata: Metadata, n_vocab: int) -> Gemma4Options:
@@ -43,12 +45,16 @@ def read(metadata: Metadata, n_vocab: int) -> Gemma4Options:
     layers = [_read_layer(metadata, n_vocab, kind) for kind in kinds]
     sources = read_sources(metadata, windows)
     return replace(
-        extended(whole, Gemma4Options, n_per_layer=whole.n_per_layer, layers=()),
+        extended(
+            whole, Gemma4Options, n_per_layer=whole.n_per_layer, layers=(),
+            # Other converters have no such key: llama.cpp knows the small models by heart, which are causal.
+            bidirectional_images=metadata.bool("vision.bidirectional", whole.n_per_layer == 0),
+        ),
         layers=tuple(replace(o, source=source, windows=windows) for o, source in zip(layers, sources, strict=True)),
         windows=windows,
         ropes=tuple(layer.rope for layer in layers),
         logit_softcap=read_cap(metadata, "final_logit_softcapping"),
-    )
+    )  # fmt: skip
 
 
 Kind = dict[str, int | float]

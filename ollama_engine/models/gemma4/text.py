@@ -201,7 +201,10 @@ class Gemma4Text(gemma2.Gemma2):
     def cache_layers(self) -> tuple[LayerShape, ...]:
         """Layers that attend to those of another store nothing."""
         return tuple(
-            LayerShape(kv_heads=layer.n_head_kv, key_dim=layer.head_dim, value_dim=layer.head_dim, window=window)
+            LayerShape(
+                kv_heads=layer.n_head_kv, key_dim=layer.head_dim, value_dim=layer.head_dim, window=window,
+                causal_images=window is None,
+            )
             if layer.source == i else LayerShape()
             for i, (layer, window) in enumerate(zip(self.options.layers, self.options.windows, strict=True))
         )  # fmt: skip

@@ -17,10 +17,17 @@ _SMALL = {
 _EXPERTS = {
     **_KEYS_AS_VALUES, "enable_moe_block": True, "num_experts": 8, "top_k_experts": 3, "moe_intermediate_size": 40,
 }  # fmt: skip
+_VISION = {
+    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 8,
+    "intermediate_size": 48, "patch_size": 4, "position_embedding_size": 1024, "standardize": True,
+}  # fmt: skip
 
 CASES = (
-    Family("gemma4", "Gemma4", _KEYS_AS_VALUES, contract=True),
-    Family("gemma4-small", "Gemma4", _SMALL, contract=True),
-    Family("gemma4-experts", "Gemma4", _EXPERTS, contract=True),
-    Family("gemma4-small-bf16", "Gemma4", _SMALL, dtype="BF16"),
-)
+    Family("gemma4", "Gemma4", _KEYS_AS_VALUES, embeddings=0.03, queries=0.2, contract=True),
+    Family("gemma4-small", "Gemma4", _SMALL, embeddings=0.03, queries=0.2, contract=True),
+    Family("gemma4-experts", "Gemma4", _EXPERTS, embeddings=0.03, queries=0.2, contract=True),
+    Family("gemma4-vision-bf16", "Gemma4", {**_KEYS_AS_VALUES, "pad_token_id": 0}, embeddings=0.03, queries=0.2,
+           dtype="BF16", vision=_VISION,
+           outer={"audio_config": None, "boi_token_id": 314, "eoi_token_id": 315, "image_token_id": 316}),
+    Family("gemma4-small-bf16", "Gemma4", _SMALL, embeddings=0.03, queries=0.2, dtype="BF16"),
+)  # fmt: skip
