@@ -20,17 +20,17 @@ static inline oe_column_block oe_column_block_at(const struct ggml_tensor *dst, 
     return (oe_column_block){i / blocks, from, left < OE_STATE_COLUMNS ? left : OE_STATE_COLUMNS};
 }
 
-/* The columns of a block in one segment, of states with so many rows. */
+/* The columns of a block in one segment, of states with so many rows. A state is block by block, so that each lies in
+ * one run of memory. */
 static inline oe_columns oe_columns_of(struct ggml_tensor *dst, int64_t rows, const oe_column_block *b,
                                        const oe_segment *s) {
-    const int64_t columns = dst->ne[0], at = b->head * rows * columns + b->from;
+    const int64_t column = b->head * dst->ne[0] + b->from;
     return (oe_columns){.rows = rows,
-                        .columns = columns,
                         .count = b->count,
-                        .read = s->read == NULL ? NULL : s->read + at,
-                        .write = s->write == NULL ? NULL : s->write + at,
-                        .to = (float *)dst->data + b->head * columns + b->from,
-                        .to_row = columns * dst->ne[1]};
+                        .read = s->read == NULL ? NULL : s->read + column * rows,
+                        .write = s->write == NULL ? NULL : s->write + column * rows,
+                        .to = (float *)dst->data + column,
+                        .to_row = dst->ne[0] * dst->ne[1]};
 }
 
 /* The numbers of t [numbers, heads, n] from number `from` of a head on, for each row of the batch. */

@@ -81,39 +81,48 @@ static void convolve(const oe_convolution *c, const oe_segment *s) {
 
 /* -- columns of a state -------------------------------------------------------------------------------------------- */
 
-/* Where the columns are read or written, `stride` floats from row to row. */
-typedef struct {
-    float *at;
-    int64_t stride;
-} place;
+/* Past the caches, where `p` is the beginning of a line: until a state is read again, a step reads all weights. */
+INLINE void stream(float *p, lanes x) {
+#if defined(__AVX512F__)
+    _mm512_stream_ps(p, x);
+#elif defined(__AVX2__)
+    _mm256_stream_ps(p, x.low);
+    _mm256_stream_ps(p + 8, x.high);
+#else
+    lanes_store(p, x);
+#endif
+}
 
-/* A call's columns, padded to whole vectors: a place to keep them between two tokens, where they are read first, and
- * where they are written at last. */
+INLINE bool is_line(const float *p) { return ((uintptr_t)p & 63) == 0; }
+
+/* Other threads see what was streamed before what this one writes next. */
+INLINE void end_stream(void) {
+#if defined(__AVX2__)
+    _mm_sfence();
+#endif
+}
+
+/* A call's columns, padded to whole vectors: where they are kept between two tokens, where they are read first, and
+ * where they are written at last. Rows follow each other. */
 typedef struct {
-    place first, kept, last;
+    const float *first;
+    float *kept, *last;
 } tile;
 
 INLINE tile begin_tile(const oe_columns *c, float *kept, int width) {
-    tile t = {.kept = {kept, width}};
-    const bool whole = c->count == width;
-    t.first = t.last = t.kept;
-    if (whole && c->write != NULL) {
-        t.last = (place){c->write, c->columns};
-    }
-    if (whole && c->read != NULL) {
-        t.first = (place){(float *)(uintptr_t)c->read, c->columns}; /* is only read */
-        return t;
+    if (c->count == width && c->read != NULL) {
+        return (tile){c->read, kept, c->write == NULL ? kept : c->write};
     }
     memset(kept, 0, (size_t)(c->rows * width) * sizeof *kept);
     for (int64_t i = 0; c->read != NULL && i < c->rows; i++) {
-        memcpy(kept + i * width, c->read + i * c->columns, (size_t)c->count * sizeof *kept);
+        memcpy(kept + i * width, c->read + i * c->count, (size_t)c->count * sizeof *kept);
     }
-    return t;
+    return (tile){kept, kept, c->count == width && c->write != NULL ? c->write : kept};
 }
 
 INLINE void end_tile(const oe_columns *c, const float *kept, int width) {
     for (int64_t i = 0; c->count < width && c->write != NULL && i < c->rows; i++) {
-        memcpy(c->write + i * c->columns, kept + i * width, (size_t)c->count * sizeof *kept);
+        memcpy(c->write + i * c->count, kept + i * width, (size_t)c->count * sizeof *kept);
     }
 }
 
@@ -142,14 +151,15 @@ typedef struct {
 
 /* One pass over a state: it is changed and stored, or left as it is (`before` NULL), and the result is multiplied with
  * the next token's key and query, or not (`k` NULL). */
-INLINE void pass(const int n, int64_t rows, place from, place to, const change *before, const float *k, const float *q,
-                 lanes *by_key, lanes *by_query) {
+INLINE void pass(const int n, int64_t rows, const float *from, float *to, const bool past_caches, const change *before,
+                 const float *k, const float *q, lanes *by_key, lanes *by_query) {
     for (int64_t i = 0; i < rows; i++) {
         for (int w = 0; w < n; w++) {
-            lanes s = lanes_load(from.at + i * from.stride + w * OE_LANES);
+            const int64_t at = (i * n + w) * OE_LANES;
+            lanes s = lanes_load(from + at);
             if (before != NULL) {
                 s = lanes_fma(lanes_set(before->k[i]), before->delta[w], lanes_mul(s, lanes_set(before->decay)));
-                lanes_store(to.at + i * to.stride + w * OE_LANES, s);
+                (past_caches ? stream : lanes_store)(to + at, s);
             }
             if (k != NULL) {
                 by_key[w] = lanes_fma(lanes_set(k[i]), s, by_key[w]);
@@ -175,7 +185,7 @@ INLINE void delta_net_columns(const int n, const oe_delta_net *d, const oe_segme
     const oe_columns *c = &d->state;
     _Alignas(64) float kept[OE_STATE_ROWS * OE_STATE_COLUMNS];
     const tile t = begin_tile(c, kept, n * OE_LANES);
-    place from = t.first;
+    const float *from = t.first;
     change last = {0};
     for (int64_t i = 0; i < s->n; i++) {
         const int64_t row = s->rows[i];
@@ -185,9 +195,9 @@ INLINE void delta_net_columns(const int n, const oe_delta_net *d, const oe_segme
             by_key[w] = by_query[w] = lanes_set(0.0f);
         }
         if (i == 0) {
-            pass(n, c->rows, from, from, NULL, k, q, by_key, by_query);
+            pass(n, c->rows, from, NULL, false, NULL, k, q, by_key, by_query);
         } else {
-            pass(n, c->rows, from, t.kept, &last, k, q, by_key, by_query);
+            pass(n, c->rows, from, t.kept, false, &last, k, q, by_key, by_query);
             from = t.kept;
         }
         load_columns(oe_operand_at(&d->v, row), c->count, n, v);
@@ -203,7 +213,12 @@ INLINE void delta_net_columns(const int n, const oe_delta_net *d, const oe_segme
         store_columns(c->to + row * c->to_row, c->count, n, v);
     }
     if (c->write != NULL) {
-        pass(n, c->rows, from, t.last, &last, NULL, NULL, NULL, NULL);
+        if (t.last != kept && is_line(t.last)) {
+            pass(n, c->rows, from, t.last, true, &last, NULL, NULL, NULL, NULL);
+            end_stream();
+        } else {
+            pass(n, c->rows, from, t.last, false, &last, NULL, NULL, NULL, NULL);
+        }
         end_tile(c, kept, n * OE_LANES);
     }
 }
@@ -218,31 +233,36 @@ static void delta_net(const oe_delta_net *d, const oe_segment *s) {
 
 /* -- state-space scan ---------------------------------------------------------------------------------------------- */
 
-/* Row i of the state becomes decay * S + b moved^T, and is multiplied with c. */
-INLINE void advance_row(const int n, int64_t i, place from, place to, lanes decay, const float *b, const float *c,
-                        const lanes *moved, lanes *sums) {
+/* Operands of one token: the state becomes decay * S + b moved^T, and is multiplied with c. */
+typedef struct {
+    const float *b, *c;
+    lanes decay, moved[MOST_VECTORS];
+} step;
+
+INLINE void advance_row(const int n, int64_t i, const float *from, float *to, const bool past_caches, const step *by,
+                        lanes *sums) {
     for (int w = 0; w < n; w++) {
-        const lanes kept = lanes_mul(lanes_load(from.at + i * from.stride + w * OE_LANES), decay);
-        const lanes s = lanes_fma(lanes_set(b[i]), moved[w], kept);
-        lanes_store(to.at + i * to.stride + w * OE_LANES, s);
-        sums[w] = lanes_fma(lanes_set(c[i]), s, sums[w]);
+        const int64_t at = (i * n + w) * OE_LANES;
+        const lanes s = lanes_fma(lanes_set(by->b[i]), by->moved[w], lanes_mul(lanes_load(from + at), by->decay));
+        (past_caches ? stream : lanes_store)(to + at, s);
+        sums[w] = lanes_fma(lanes_set(by->c[i]), s, sums[w]);
     }
 }
 
-/* One token. Even and odd rows are summed apart, or each sum would wait for the one before it. */
-INLINE void advance(const int n, int64_t rows, place from, place to, lanes decay, const float *b, const float *c,
-                    const lanes *moved, lanes *out) {
+/* Even and odd rows are summed apart, or each sum would wait for the one before it. */
+INLINE void advance(const int n, int64_t rows, const float *from, float *to, const bool past_caches, const step *by,
+                    lanes *out) {
     lanes even[MOST_VECTORS], odd[MOST_VECTORS];
     int64_t i = 0;
     for (int w = 0; w < n; w++) {
         even[w] = odd[w] = lanes_set(0.0f);
     }
     for (; i + 1 < rows; i += 2) {
-        advance_row(n, i, from, to, decay, b, c, moved, even);
-        advance_row(n, i + 1, from, to, decay, b, c, moved, odd);
+        advance_row(n, i, from, to, past_caches, by, even);
+        advance_row(n, i + 1, from, to, past_caches, by, odd);
     }
     if (i < rows) {
-        advance_row(n, i, from, to, decay, b, c, moved, even);
+        advance_row(n, i, from, to, past_caches, by, even);
     }
     for (int w = 0; w < n; w++) {
         out[w] = lanes_add(even[w], odd[w]);
@@ -253,19 +273,23 @@ INLINE void ssm_scan_columns(const int n, const oe_ssm_scan *p, const oe_segment
     const oe_columns *c = &p->state;
     _Alignas(64) float kept[OE_STATE_ROWS * OE_STATE_COLUMNS];
     const tile t = begin_tile(c, kept, n * OE_LANES);
-    place from = t.first;
+    const float *from = t.first;
     for (int64_t i = 0; i < s->n; i++) {
         const int64_t row = s->rows[i];
         const float dt = *oe_operand_at(&p->dt, row);
-        lanes x[MOST_VECTORS], moved[MOST_VECTORS], out[MOST_VECTORS];
+        lanes x[MOST_VECTORS], out[MOST_VECTORS];
+        step by = {oe_operand_at(&p->b, row), oe_operand_at(&p->c, row), lanes_set(oe_exp_f32(dt * p->a)), {{0}}};
         load_columns(oe_operand_at(&p->x, row), c->count, n, x);
         for (int w = 0; w < n; w++) {
-            moved[w] = lanes_mul(lanes_set(dt), x[w]);
+            by.moved[w] = lanes_mul(lanes_set(dt), x[w]);
         }
-        const place to = i + 1 == s->n ? t.last : t.kept;
-        const lanes decay = lanes_set(oe_exp_f32(dt * p->a));
-        advance(n, c->rows, from, to, decay, oe_operand_at(&p->b, row), oe_operand_at(&p->c, row), moved, out);
-        from = t.kept;
+        if (i + 1 == s->n && t.last != kept && is_line(t.last)) {
+            advance(n, c->rows, from, t.last, true, &by, out);
+            end_stream();
+        } else {
+            advance(n, c->rows, from, i + 1 == s->n ? t.last : kept, false, &by, out);
+        }
+        from = kept;
         for (int w = 0; p->d != NULL && w < n; w++) {
             out[w] = lanes_fma(lanes_set(*p->d), x[w], out[w]);
         }

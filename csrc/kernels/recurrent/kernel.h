@@ -45,9 +45,9 @@ typedef struct {
     float *write;      /* the same, or NULL */
 } oe_convolution;
 
-/* `count` columns, up to OE_STATE_COLUMNS, of a state [rows][columns]. */
+/* `count` columns, up to OE_STATE_COLUMNS, of a state: [rows][count]. */
 typedef struct {
-    int64_t rows, columns, count;
+    int64_t rows, count;
     const float *read; /* NULL: zeros */
     float *write;      /* or NULL */
     float *to;         /* of row 0 of the batch */

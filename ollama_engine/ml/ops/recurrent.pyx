@@ -178,7 +178,7 @@ def gated_delta_net(Tensor q not None, Tensor k not None, Tensor v not None, Ten
 
     For each token a head's state S becomes e^g S, then S + k (beta (v - S^T k))^T, and S^T q is the result. Head h has
     the queries and keys of head h % key_heads, with `grouped` those of h // (heads / key_heads). dk is up to 256. A
-    state is [dv, dk, heads] as one row.
+    state is [dv, dk, heads] as one row, in blocks of 32 of dv.
     """
     cdef Graph graph = _graph_of((q, k, v, g, beta, rows, bounds, slots, states))
     cdef int64_t dk = k.ptr.ne[0], key_heads = k.ptr.ne[1], dv = v.ptr.ne[0], heads = v.ptr.ne[1], n = v.ptr.ne[2]
@@ -203,7 +203,7 @@ def ssm_scan(Tensor x not None, Tensor dt not None, Tensor a not None, Tensor b 
 
     For each token a head's state h becomes e^(dt a) h + dt b x^T, and h^T c is the result, to which `d` times x is
     added, of a number for each head. Head i has b and c of group i // (heads / groups). dt is positive and a is not.
-    d_state is up to 256. A state is [dim, d_state, heads] as one row.
+    d_state is up to 256. A state is [dim, d_state, heads] as one row, in blocks of 32 of dim.
     """
     cdef Graph graph = _graph_of((x, dt, a, b, c, rows, bounds, slots, states, d))
     cdef int64_t dim = x.ptr.ne[0], heads = x.ptr.ne[1], n = x.ptr.ne[2], d_state = b.ptr.ne[0], groups = b.ptr.ne[1]

@@ -233,6 +233,24 @@ def causal_conv(x: Array, taps: Array, rows: NDArray, bounds: NDArray, slots: ND
     return out
 
 
+STATE_COLUMNS = 32
+"""Columns of a block of a head's state; the last block may have fewer."""
+
+
+def blocked(state: Array) -> Array:
+    """A state [heads, rows, columns] as it is stored, block by block."""
+    begins = range(0, state.shape[2], STATE_COLUMNS)
+    return np.concatenate([head[:, at : at + STATE_COLUMNS].reshape(-1) for head in state for at in begins])
+
+
+def unblocked(stored: Array, shape: tuple[int, int, int]) -> Array:
+    """The state [heads, rows, columns] of what `blocked` returns."""
+    places = blocked(np.arange(stored.size).reshape(shape))
+    state = np.empty(stored.size)
+    state[places] = stored
+    return state.reshape(shape)
+
+
 def gated_delta_net(
     q: Array, k: Array, v: Array, g: Array, beta: Array, segments: tuple[NDArray, NDArray, NDArray], states: Array, *,
     grouped: bool,
@@ -244,14 +262,14 @@ def gated_delta_net(
     rows, bounds, slots = segments
     for (begin, end), (read, write) in zip(bounds, slots, strict=True):
         shape = (heads, k.shape[2], v.shape[2])
-        state = states[read].reshape(shape).copy() if read < len(states) else np.zeros(shape)
+        state = unblocked(states[read], shape) if read < len(states) else np.zeros(shape)
         for row in rows[begin:end]:
             state *= np.exp(g[row])[:, None, None]
             delta = beta[row][:, None] * (v[row] - np.einsum("hkv,hk->hv", state, k[row][of]))
             state += k[row][of][:, :, None] * delta[:, None]
             out[row] = np.einsum("hkv,hk->hv", state, q[row][of])
         if write < len(states) and end > begin:
-            states[write] = state.reshape(-1)
+            states[write] = blocked(state)
     return out
 
 
@@ -265,13 +283,13 @@ def ssm_scan(
     of = np.arange(heads) // (heads // b.shape[1])
     for (begin, end), (read, write) in zip(bounds, slots, strict=True):
         shape = (heads, b.shape[2], x.shape[2])
-        state = states[read].reshape(shape).copy() if read < len(states) else np.zeros(shape)
+        state = unblocked(states[read], shape) if read < len(states) else np.zeros(shape)
         for row in rows[begin:end]:
             moved = b[row][of][:, :, None] * (dt[row][:, None] * x[row])[:, None]
             state = np.exp(dt[row] * a)[:, None, None] * state + moved
             out[row] = np.einsum("hsd,hs->hd", state, c[row][of]) + d[:, None] * x[row]
         if write < len(states) and end > begin:
-            states[write] = state.reshape(-1)
+            states[write] = blocked(state)
     return out
 
 
