@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import NamedTuple
 
 
@@ -73,15 +74,16 @@ class StateSlots:
 
     def available(self, firsts: Mapping[int, int]) -> int:
         """Number of slots for new states, in a step that goes on from these {sequence: position}."""
-        return len(self._free) + len(self._evictable(firsts))
+        return self.n_slots - len(self._needed(firsts))
 
-    def _evictable(self, firsts: Mapping[int, int]) -> list[int]:
+    def _needed(self, firsts: Mapping[int, int]) -> set[int]:
+        """Slots that such a step may not give up."""
         needed = {slot for slot in (self.read(*first) for first in firsts.items()) if slot is not None}
         for sequence in self._held:
             states = self._states.get(sequence)
             if states and sequence not in firsts:
-                needed.update(states[position] for position in sorted(states)[-2:])
-        return [slot for slot, state in enumerate(self._slots) if state.owners and slot not in needed]
+                needed.update(islice(reversed(states.values()), 2))
+        return needed
 
     @property
     def n_used(self) -> int:
@@ -122,7 +124,9 @@ class StateSlots:
             self._drop(sequence, position)
 
     def _evict(self, n: int, firsts: Mapping[int, int]) -> None:
-        for slot in sorted(self._evictable(firsts), key=lambda slot: self._slots[slot].used_at)[:n]:
+        needed = self._needed(firsts)
+        evictable = [slot for slot, state in enumerate(self._slots) if state.owners and slot not in needed]
+        for slot in sorted(evictable, key=lambda slot: self._slots[slot].used_at)[:n]:
             position = self._slots[slot].position
             for sequence in list(self._slots[slot].owners):
                 self._drop(sequence, position)
@@ -193,6 +197,7 @@ class StateSlots:
         owned: dict[int, set[int]] = {}
         for sequence, states in self._states.items():
             assert states, "a sequence without states is not listed"
+            assert list(states) == sorted(states), "states are listed by position"
             for position, slot in states.items():
                 assert position > 0, "a sequence begins without a state"
                 assert self._slots[slot].position == position, "a state has one position"
