@@ -36,6 +36,7 @@ ARCHITECTURES = (
     Registration("falcon-h1", "falcon_h1:FalconH1", "falcon_h1"),
     Registration("gemma2", "gemma2:Gemma2", "gemma"),
     Registration("gemma3", "gemma3.model:Gemma3", "gemma"),
+    Registration("gemma3n", "gemma3n:Gemma3n", "gemma3n"),
     Registration("gemma4", "gemma4.model:Gemma4", "gemma4"),
     Registration("gpt-oss", "gpt_oss:GptOss", "gpt_oss"),
     Registration("granitehybrid", "granitehybrid:GraniteHybrid", "granite_hybrid"),

@@ -51,9 +51,9 @@ def read_scale(metadata: Metadata, o: Options, widest: int) -> float:
     return metadata.f32("attention.scale", 0.0) or 1 / math.sqrt(usual)
 
 
-def read_cap(metadata: Metadata, name: str) -> float:
+def read_cap(metadata: Metadata, name: str, default: float = 0.0) -> float:
     """A soft cap; 0 for none."""
-    cap = metadata.f32(name, 0.0)
+    cap = metadata.f32(name, default)
     least, most = SOFTCAPS
     if cap and not least <= cap <= most:
         raise ModelFormatError(f"{name} is 0 for none, or {least:g} to {most:g}, got {cap:g}")
