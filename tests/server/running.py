@@ -10,12 +10,20 @@ from queue import SimpleQueue
 
 from fastapi import FastAPI
 
+from ollama_engine import Engine
 from ollama_engine.server.program import listener, make_server
 from ollama_engine.server.settings import ServerSettings
 
-__all__ = ["running"]
+__all__ = ["engine_of", "running"]
 
 PATIENCE = 50
+
+
+def engine_of(app: FastAPI, name: str = "demo:latest") -> Engine:
+    """The engine of a model that the app has loaded."""
+    (engine,) = (row.model.engine for row in app.state.service.manager.loaded() if row.model.stored.name == name)
+    assert isinstance(engine, Engine)
+    return engine
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from tests.support.workers import RunningWorker, worker_program
 
 OPTIONS = {"num_ctx": 512, "num_thread": 1, "temperature": 0}
 ASKED: dict[str, Any] = {"model": "demo", "prompt": "One day", "options": {**OPTIONS, "num_predict": 4}}
-LONG = {**ASKED, "options": {**OPTIONS, "num_predict": 400}}
+ENDLESS = {**ASKED, "options": {**OPTIONS, "num_predict": -1}, "format": {"type": "string", "minLength": 100_000}}
 PATIENCE = 50
 
 
@@ -58,7 +58,7 @@ def test_a_worker_that_is_killed_and_comes_back(isolation: str, tmp_path: Path) 
         taken = {kind: float(nbytes) for kind, nbytes in told}
         assert set(taken) == {"weights", "cache", "graph"}
         assert sum(taken.values()) == row["size_vram"]
-        with client.stream("POST", "/api/generate", json=LONG) as response:
+        with client.stream("POST", "/api/generate", json=ENDLESS) as response:
             lines = response.iter_lines()
             for _ in range(3):
                 next(lines)

@@ -8,13 +8,15 @@ from typing import Any
 
 import httpx
 import pytest
+from fastapi import FastAPI
 
 from ollama_engine import Engine, demo
 from ollama_engine.server.app import create_app
 from ollama_engine.server.settings import ServerSettings
 from tests.models import encoders
 from tests.server.openai.test_chat_raw import endless, post
-from tests.server.running import running
+from tests.server.running import engine_of, running
+from tests.support.engine_thread import held_in
 
 CHAT = [{"role": "user", "content": "One day"}]
 
@@ -83,13 +85,17 @@ def test_bodies_need_no_header(demo_server: str) -> None:
     assert response.json()["tokens"]
 
 
-def test_health_slots_and_trace(demo_server: str) -> None:
+def test_health_slots_and_trace(demo_server: str, demo_app: FastAPI) -> None:
     assert httpx.get(demo_server + "/health").json() == {"status": "ok"}
     ask(demo_server, "/v1/chat/completions", messages=CHAT, max_tokens=2)
     body = {"model": "demo", "prompt": "One day", "max_tokens": 900, "stream": True, "logit_bias": endless(demo_server)}
-    with httpx.stream("POST", demo_server + "/v1/completions", json=body, timeout=120) as response:
+    with (
+        held_in(engine_of(demo_app)._core.queue, "sweep", calls=20) as is_held,
+        httpx.stream("POST", demo_server + "/v1/completions", json=body, timeout=120) as response,
+    ):
         lines = response.iter_lines()  # dropped, it would close the connection
         next(lines)
+        is_held()
         slots = httpx.get(demo_server + "/slots?model=demo").json()
     slot = next(slot for slot in slots if slot["is_processing"])
     assert slot["model"] == "demo:latest"

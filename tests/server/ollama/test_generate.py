@@ -7,9 +7,12 @@ from typing import Any
 
 import httpx
 import pytest
+from fastapi import FastAPI
 
 from ollama_engine.server.ollama.answer_lines import PieceCounter
 from tests.server.ollama.asking import ask, error_of, idle, lines_of, post
+from tests.server.running import engine_of
+from tests.support.engine_thread import held
 
 GREEDY = {"temperature": 0, "num_predict": 8}
 STAMP = re.compile(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z")
@@ -142,7 +145,7 @@ def test_an_empty_prompt_loads(demo_server: str) -> None:
     assert [model["name"] for model in httpx.get(f"{demo_server}/api/ps").json()["models"]].count("demo:latest") == 1
 
 
-def test_a_client_that_leaves_frees_its_slot(demo_server: str) -> None:
+def test_a_client_that_leaves_frees_its_slot(demo_server: str, demo_app: FastAPI) -> None:
     """Before the first line, between lines, and where nothing is streamed."""
     endless = {"model": "demo", "prompt": "One day", "raw": True,
                "format": {"type": "array", "minItems": 10_000, "items": {"enum": [1, 2, 3]}},
@@ -150,7 +153,7 @@ def test_a_client_that_leaves_frees_its_slot(demo_server: str) -> None:
     with httpx.stream("POST", f"{demo_server}/api/generate", json=endless, timeout=60) as answer:
         next(answer.iter_lines())
     assert idle(demo_server)
-    with pytest.raises(httpx.ReadTimeout):
+    with held(engine_of(demo_app)), pytest.raises(httpx.ReadTimeout):
         httpx.post(f"{demo_server}/api/generate", json=endless | {"stream": False}, timeout=0.2)
     assert idle(demo_server)
 

@@ -10,6 +10,10 @@ from typing import Any
 
 import httpx
 import pytest
+from fastapi import FastAPI
+
+from tests.server.running import engine_of
+from tests.support.engine_thread import held, held_in
 
 ASK = {"model": "demo", "messages": [{"role": "user", "content": "One day"}], "max_tokens": 8, "temperature": 0}
 
@@ -158,15 +162,20 @@ def test_lone_surrogates_do_no_harm(demo_server: str) -> None:
     assert post(demo_server, body).status_code in (200, 400)
 
 
-def test_client_that_leaves_frees_its_slot(demo_server: str) -> None:
+def test_client_that_leaves_frees_its_slot(demo_server: str, demo_app: FastAPI) -> None:
     ask = ASK | {"max_tokens": 900, "temperature": 1, "logit_bias": endless(demo_server)}
-    with httpx.stream("POST", demo_server + "/v1/chat/completions", json=ask | {"stream": True}) as response:
+    engine, url = engine_of(demo_app), demo_server + "/v1/chat/completions"
+    with (
+        held_in(engine._core.queue, "sweep", calls=20) as is_held,
+        httpx.stream("POST", url, json=ask | {"stream": True}) as response,
+    ):
         lines = response.iter_lines()  # dropped, it would close the connection
         next(lines)
+        is_held()
         assert httpx.get(demo_server + "/slots?model=demo").json()
     assert _idle(demo_server)
-    with pytest.raises(httpx.ReadTimeout):
-        httpx.post(demo_server + "/v1/chat/completions", json=ask | {"n": 16}, timeout=0.2)
+    with held(engine), pytest.raises(httpx.ReadTimeout):
+        httpx.post(url, json=ask | {"n": 16}, timeout=0.2)
     assert _idle(demo_server)
 
 
