@@ -54,9 +54,11 @@ class Served:
         return self.address
 
     def stop(self, *signals: int) -> int:
-        for number in signals:
+        for count, number in enumerate(signals):
+            if count:
+                eventually(lambda: "stopping; " in self.log)
+                time.sleep(1.0)  # sooner, it is the same wish
             self.process.send_signal(number)
-            time.sleep(1.0 if len(signals) > 1 else 0)  # sooner, it is the same wish
         code = self.process.wait(PATIENCE)
         self._reader.join(PATIENCE)
         return code
