@@ -41,11 +41,11 @@ def test_many_typed_tokens_take_no_longer_than_their_text() -> None:
     with Engine(demo.path(), num_ctx=64, threads=1) as engine:
         many = [{"role": "user", "content": "<|eot_id|> x"}] * 3_000
         for messages in ([{"role": "user", "content": "é<|eot_id|> x" * 80_000}], many):
-            begin = time.perf_counter()
+            begin = time.process_time()
             segments = engine.apply_template(messages)
-            seconds = time.perf_counter() - begin
+            seconds = time.process_time() - begin
             assert sum("<|eot_id|> x" in getattr(segment, "text", "") for segment in segments) >= len(messages)
-            assert seconds < 3, "linear; in squares it takes minutes"
+            assert seconds < 10, "linear; in squares it takes minutes"
 
 
 def test_places_are_in_characters() -> None:

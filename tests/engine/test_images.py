@@ -23,6 +23,7 @@ from ollama_engine import Engine, Media, Text, Tokens
 from ollama_engine.errors import ChatError, ConfigError, ImageError, UnsupportedInputError
 from ollama_engine.runner.media import image_reader
 from tests.multimodal.pictures import FILES
+from tests.support.engine_thread import idle
 from tests.support.media_model import BEGIN, END, REFUSED, TEMPLATE, MediaLlama, media_llama, picture
 from tests.support.near import assert_same_rows
 from tests.support.tiny import write_tiny_llama
@@ -197,6 +198,7 @@ def test_errors_say_which_image(engine: Engine, tmp_path: Path) -> None:
 
 
 def test_a_model_of_text_refuses_images_before_it_looks_at_them(text_engine: Engine) -> None:
+    idle(text_engine)  # an answer may end while a further step is computed
     n_steps = text_engine.metrics.steps
     told = r"the model \(architecture llama\) reads text only"
     calls = [

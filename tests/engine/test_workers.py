@@ -23,7 +23,9 @@ from tests.support.tiny import write_tiny_llama
 from tests.support.waiting import ended, eventually
 from tests.support.workers import RunningWorker, running_worker
 
-LONG = SamplingParams(temperature=0, max_tokens=400)
+ENDLESS: dict[str, Any] = {"temperature": 0, "max_tokens": 10**6, "on_overflow": "shift",
+                           "logit_bias": {2556: float("-inf"), 2559: float("-inf")}}  # fmt: skip
+"""Without the tokens that end a story."""
 SHORT = SamplingParams(temperature=0, max_tokens=4)
 OPTIONS: dict[str, Any] = {"num_ctx": 512, "threads": 1, "parallel": 2}
 
@@ -50,8 +52,8 @@ def opened(worker: RunningWorker, **options: Any) -> Engine:
 
 def test_killed_while_it_answers(worker: RunningWorker) -> None:
     with opened(worker) as engine:
-        stream = engine.stream("One day", LONG)
-        waiting = [engine.submit("Two foxes", LONG) for _ in range(3)]
+        stream = engine.stream("One day", **ENDLESS)
+        waiting = [engine.submit("Two foxes", **ENDLESS) for _ in range(3)]
         for _ in range(3):
             next(stream)
         worker.kill()
@@ -68,7 +70,7 @@ def test_killed_while_it_answers(worker: RunningWorker) -> None:
 
 def test_the_log_says_once_that_a_worker_is_lost(worker: RunningWorker, caplog: pytest.LogCaptureFixture) -> None:
     with opened(worker) as engine:
-        stream = engine.stream("One day", LONG)
+        stream = engine.stream("One day", **ENDLESS)
         next(stream)
         worker.kill()
         assert isinstance(ended(lambda: list(stream)), (DeviceLostError, ClosedError))
@@ -127,7 +129,7 @@ def test_a_lost_engine_leaves_nothing_here(worker: RunningWorker) -> None:
     assert _works_here()
     before = held()
     engine = opened(worker, gpu_layers=1)  # the others' weights are mapped here
-    stream = engine.stream("One day", LONG)
+    stream = engine.stream("One day", **ENDLESS)
     next(stream)
     assert held()[2]
     worker.kill()
@@ -165,10 +167,10 @@ def _works_here() -> bool:
 def test_closing_does_not_wait_for_a_stopped_worker(worker: RunningWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ollama_engine.runner.core.engine_thread.CLOSE_SECONDS", 0.1)
     engine = opened(worker)
-    stream = engine.stream("One day", LONG)
+    stream = engine.stream("One day", **ENDLESS)
     next(stream)
     with worker.stopped():
-        waiting = engine.submit("Two foxes", LONG)
+        waiting = engine.submit("Two foxes", **ENDLESS)
         assert ended(engine.close) is None
         for call in (waiting.result, lambda: list(stream)):
             assert isinstance(ended(call), (ClosedError, DeviceLostError))
@@ -192,7 +194,7 @@ def test_a_stopped_worker_is_lost_in_the_end(
             session = undo.enter_context(engine.session())
             session.append("One day a fox")
             session.generate(SHORT)
-            stream = None if at == "save" else engine.stream("One day", LONG)  # nothing computes beside a save
+            stream = None if at == "save" else engine.stream("One day", **ENDLESS)  # nothing computes beside a save
             if stream is not None and at == "answer":
                 next(stream)
             stop()
@@ -299,7 +301,7 @@ def test_forks_formats_and_many_callers(shared: RunningWorker) -> None:
             assert isinstance(found.parsed, int)
         prompts = [f"One day {word}" for word in ("a fox", "a bear", "Lily", "Tom", "the sun", "two cats")]
         assert [len(c.tokens) for c in engine.generate(prompts, SHORT)] == [4] * 6
-        request = engine.submit("Once upon a time", LONG)
+        request = engine.submit("Once upon a time", **ENDLESS)
         for _ in range(5):
             next(iter(request))
         assert engine.fork(request, SHORT).result().tokens

@@ -195,7 +195,7 @@ def test_a_lost_worker_is_told_by_every_call(tmp_path: Path) -> None:
 
 def test_a_silent_worker_is_lost(tmp_path: Path) -> None:
     with running_worker(tmp_path) as own:
-        remote = Worker(read_address(own.address)[0], quiet=0.5)
+        remote = Worker(read_address(own.address)[0], quiet=2.0)
         with own.stopped():
             assert not remote.lost
             with pytest.raises(DeviceLostError, match="does not answer any more"):
@@ -330,7 +330,7 @@ def test_an_impostor_ends_no_process(wrong: bytes | None, told: str) -> None:
     """Right until ggml is connected, and wrong from then on."""
     right, connected = with_devices(1 << 30), threading.Event()
     with Impostor(lambda *asked: wrong if connected.is_set() else right(*asked)) as other:
-        remote = Worker(other.address, quiet=0.5)
+        remote = Worker(other.address, quiet=None if wrong else 2.0)
         connected.set()
         with pytest.raises(DeviceLostError, match=told):
             remote.memory()
