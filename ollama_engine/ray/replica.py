@@ -97,7 +97,7 @@ class Replica:
         """Lines of an answer. Cancelling the request closes this, and frees the sequence."""
         self._streams += 1
         try:
-            async with self._lease(wish) as lease, aclosing(lines(start(lease.model, body))) as found:
+            async with self._lease(wish) as lease, aclosing(lines(await start(lease.model, body))) as found:
                 async for line in found:
                     yield line
                     # What the engine writes meanwhile becomes one chunk.

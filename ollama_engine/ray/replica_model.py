@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +49,7 @@ class ReplicaModel(CalledModel):
         self._engines = engines
         self._wish = wish
 
-    async def _chunks(self, body: Mapping[str, Any], answer_format: FormatAtHome) -> AsyncIterator[Any]:
+    async def _chunks(self, body: Mapping[str, Any], answer_format: FormatAtHome) -> AsyncGenerator[Any, None]:
         chain = _chain(self._wish, body)
         for attempt in range(1, ATTEMPTS + 1):
             begun = finished = False

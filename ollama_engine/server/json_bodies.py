@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from ollama_engine.errors import ConfigError
 from ollama_engine.server.json_reading import AT_ONCE, read_json
 
-__all__ = ["JsonBodies", "JsonRoute"]
+__all__ = ["JsonBodies", "JsonRequest", "JsonRoute"]
 
 APIS = ("/api/", "/v1/", "/tokenize", "/detokenize", "/apply-template", "/rerank", "/slots")
 JSON = (b"content-type", b"application/json")
@@ -46,6 +46,14 @@ def is_json(scope: Scope) -> bool:
 
 class JsonRequest(Request):
     """A request whose body may be large, and anything."""
+
+    async def body(self) -> bytes:
+        """The bytes. Large ones are put together in a thread: new memory takes the system milliseconds."""
+        if not hasattr(self, "_body"):
+            chunks = [chunk async for chunk in self.stream()]
+            large = sum(map(len, chunks)) > AT_ONCE
+            self._body = await asyncio.to_thread(b"".join, chunks) if large else b"".join(chunks)
+        return self._body
 
     async def json(self) -> Any:
         """The body. Raises JSONDecodeError, and HTTPException for what `read_json` refuses, as FastAPI expects it."""

@@ -30,7 +30,10 @@ class Service:
     manager: ManagesModels
 
 
-def service_of(request: Request) -> Service:
-    """The service of the app that answers a request; routes take it as `Annotated[Service, Depends(service_of)]`."""
+async def service_of(request: Request) -> Service:
+    """The service of the app that answers a request; routes take it as `Annotated[Service, Depends(service_of)]`.
+
+    It waits for nothing, and is a coroutine since FastAPI calls other functions in a thread.
+    """
     service: Service = request.app.state.service
     return service

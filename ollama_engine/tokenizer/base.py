@@ -186,7 +186,10 @@ class Tokenizer:
             return ids
         before = [self._vocab.bos_id] if self._vocab.add_bos and self._vocab.bos_id is not None else []
         after = [self._vocab.eos_id] if self._vocab.add_eos and self._vocab.eos_id is not None else []
-        return [*before, *ids, *after]
+        if before:
+            ids[:0] = before
+        ids += after
+        return ids
 
     def _encode_between(
         self, data: bytes, matches: list[tuple[int, int, int]], checkpoint: Checkpoint, *, continues: bool = False
@@ -203,7 +206,11 @@ class Tokenizer:
             if id_ in self._vocab.lstrip_ids:
                 text = text.rstrip(WHITE_SPACE)
             if text:
-                ids += self._model.encode(text, prefix=at > 0 or not continues, checkpoint=checkpoint)
+                encoded = self._model.encode(text, prefix=at > 0 or not continues, checkpoint=checkpoint)
+                if ids:
+                    ids += encoded
+                else:  # a copy of millions of ids takes long, with Python's lock held
+                    ids = encoded
             if id_ >= 0:
                 ids.append(id_)
             at = end

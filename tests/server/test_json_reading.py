@@ -7,6 +7,7 @@ import itertools
 import json
 import sys
 import threading
+from json.decoder import scanstring
 from typing import Any
 
 import httpx
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from ollama_engine.errors import ConfigError
 from ollama_engine.server import json_bodies, json_reading
 from ollama_engine.server.json_reading import AT_ONCE, DEEPEST, MOST_VALUES, read_json
-from ollama_engine.server.large_answers import MOST_TEXTS, large_response
+from ollama_engine.server.large_answers import MOST_TEXTS, SENT_AT_ONCE, large_response
 from ollama_engine.server.openai.schemas import MOST_BIASES
 from ollama_engine.server.requests.schemas import MOST_MESSAGES
 from tests.server.ollama.asking import post
@@ -61,7 +62,43 @@ def test_any_text_is_read_as_the_standard_library_reads_it(value: Any, indent: i
         assert ours == theirs or (isinstance(theirs, int) and damaged[theirs] == ",")
 
 
+@pytest.fixture
+def small_pieces(walks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts are cut everywhere."""
+    monkeypatch.setattr(json_reading, "FIRST_PIECE", 12)
+    monkeypatch.setattr(json_reading, "LARGEST_PIECE", 13)
+
+
+ESCAPES = st.sampled_from(
+    ["\\\\", '\\"', "\\n", "\\u00e4", "\\ud83d", "\\ude00", "\\ud83d\\ude00", "ab", "ä", "字", "😀", "\0"]
+)
+
+
+@pytest.mark.usefixtures("small_pieces")
+@given(st.lists(ESCAPES, max_size=40).map("".join), st.integers(0, 9), st.integers(0, 300))
+def test_a_text_is_cut_between_characters_and_escapes(inside: str, shift: int, cut: int) -> None:
+    text = f'["{"x" * shift}{inside}"]'
+    for whole in (text, text[:cut]):
+        assert read(read_json, whole) == read(json.loads, whole)
+
+
+def test_no_more_of_a_text_than_a_piece_is_decoded_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    pieces: list[int] = []
+
+    def noted(text: str, begin: int) -> tuple[str, int]:
+        pieces.append(len(text))
+        return scanstring(text, begin)
+
+    monkeypatch.setattr(json_reading, "scanstring", noted)
+    for text in ("x" * 1_000_000, '"' * 500_000, "字" * 300_000):
+        assert read_json(json.dumps([text], ensure_ascii=False).encode()) == [text]
+    assert max(pieces) <= 1 << 17
+    assert len(pieces) < 150, "pieces become larger"
+
+
 @pytest.mark.parametrize(("body", "message"), [
+    (b"1" * 100_000, "a number of more than 8191 characters at character 0"),
+    (b'["\xc3\xa4", ' + b" " * 100_000 + b'"\xc3(', "byte 100008 is 0xc3"),
     (b"[" * 100_000, rf"nested more than {DEEPEST} times at character {DEEPEST + 1}; make it flatter"),
     (b'{"a":' * 500 + b"1" + b"}" * 500, rf"nested more than {DEEPEST} times at character {DEEPEST * 5 + 1}"),
     (b"[" + b"[]," * MOST_VALUES + b"1]", rf"more than {MOST_VALUES} values; send less at a time"),
@@ -85,6 +122,31 @@ def test_other_threads_run_while_a_large_text_is_read() -> None:
         calls[reader] = next(counted)
     assert calls[json.loads] < 1_000
     assert calls[read_json] > 5_000 * 4
+
+
+def test_a_large_body_is_put_together_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    beside: list[str] = []
+
+    async def in_thread(work: Any, *args: Any) -> Any:
+        beside.append(work.__name__)
+        return work(*args)
+
+    async def read_chunks(*chunks: bytes) -> Any:
+        messages = [{"type": "http.request", "body": chunk, "more_body": True} for chunk in chunks]
+        coming = iter([*messages, {"type": "http.request"}])
+
+        async def receive() -> Any:
+            return next(coming)
+
+        request = json_bodies.JsonRequest({"type": "http", "method": "POST", "headers": []}, receive)
+        await request.body()  # as FastAPI does
+        return await request.json()
+
+    monkeypatch.setattr(json_bodies.asyncio, "to_thread", in_thread)
+    assert asyncio.run(read_chunks(b"[1", b"]")) == [1]
+    assert beside == []
+    assert asyncio.run(read_chunks(b'"', b"x" * AT_ONCE, b'"')) == "x" * AT_ONCE
+    assert beside == ["join", "read_json"]
 
 
 def test_a_large_body_is_read_beside_the_event_loop(demo_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +179,22 @@ def test_how_much_one_request_may_have(demo_server: str, path: str, body: dict[s
     assert message in refused.text
 
 
-def test_long_lists_are_written_as_json_writes_them() -> None:
-    body = {"model": "a", "rows": [np.arange(3, dtype=np.float32)] * 50, "ids": list(range(9_000)), "empty": [], "n": 1}
-    answer = asyncio.run(large_response(body))
-    assert json.loads(bytes(answer.body)) == body | {"rows": [[0.0, 1.0, 2.0]] * 50}
+def test_long_lists_are_written_as_json_writes_them_and_sent_piece_by_piece() -> None:
+    numbers = list(range(100_000))
+    body = {"model": "a", "rows": [np.arange(3, dtype=np.float32)] * 50, "ids": [*numbers], "empty": [], "n": 1}
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def answer() -> None:
+        await (await large_response(body))({"type": "http"}, None, send)  # type: ignore[arg-type]  # it reads nothing
+
+    asyncio.run(answer())
+    pieces = [message["body"] for message in sent[1:]]
+    whole = b"".join(pieces)
+    assert json.loads(whole) == body | {"rows": [[0.0, 1.0, 2.0]] * 50, "ids": numbers}
+    assert dict(sent[0]["headers"])[b"content-length"] == str(len(whole)).encode()
+    assert len(pieces) > 2
+    assert max(map(len, pieces)) <= SENT_AT_ONCE
+    assert body["ids"] == [], "millions of ids are freed slice by slice"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from ollama_engine.server.isolation.codec import decode, encode
+from ollama_engine.server.isolation.crossing import beside, prepared
 from ollama_engine.server.isolation.failures import error_of
 from ollama_engine.server.isolation.formats import FormatAtHome
 from ollama_engine.server.isolation.remote_stream import RemoteStream
@@ -29,10 +31,10 @@ __all__ = ["CalledModel", "chunk_of"]
 class CalledModel(ModelBase):
     """`ServedModel` over `_chunks` and `_result`, which subclasses define.
 
-    Arguments that cannot cross raise ConfigError where they are given.
+    Arguments that cannot cross raise ConfigError where they are given; large ones with the first chunk.
     """
 
-    def _chunks(self, body: Mapping[str, Any], answer_format: FormatAtHome) -> AsyncIterator[Any]:
+    def _chunks(self, body: Mapping[str, Any], answer_format: FormatAtHome) -> AsyncGenerator[Any, None]:
         """Chunks of the answer that `body` asks for: a generator, which cancels the request when it is closed."""
         raise NotImplementedError
 
@@ -52,12 +54,18 @@ class CalledModel(ModelBase):
         answer_format = FormatAtHome(kwargs.get("format"))
         if "format" in kwargs:
             kwargs["format"] = answer_format.sent
-        body = {"method": method, "args": encode(list(args)), "kwargs": encode(kwargs)}
-        return RemoteStream(self._chunks(body, answer_format))
+        body = prepared(_body, method, args, kwargs)
+
+        async def chunks() -> AsyncGenerator[Any, None]:
+            async with aclosing(self._chunks(await body(), answer_format)) as arriving:
+                async for chunk in arriving:
+                    yield chunk
+
+        return RemoteStream(chunks())
 
     async def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        body = {"method": method, "args": encode(list(args)), "kwargs": encode(kwargs)}
-        return decode(await self._result(body))
+        result = await self._result(await beside(_body, method, args, kwargs))
+        return await beside(decode, result)
 
     async def embed(
         self, texts: Sequence[Prompt], *, normalize: bool, dimensions: int | None, truncate: bool
@@ -108,6 +116,10 @@ class CalledModel(ModelBase):
     async def trace(self) -> str:
         found: str = await self._call("trace")
         return found
+
+
+def _body(method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"method": method, "args": encode(list(args)), "kwargs": encode(dict(kwargs))}
 
 
 def chunk_of(line: str | bytes, answer_format: FormatAtHome) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 from ollama_engine.engine import Engine
 from ollama_engine.errors import ConfigError
 from ollama_engine.server.isolation.codec import decode, encode
+from ollama_engine.server.isolation.crossing import beside
 
 __all__ = ["AWAITED", "FACTS", "QUICK", "STREAMED", "THREADED", "call_engine", "engine_stream"]
 
@@ -29,24 +30,25 @@ async def call_engine(engine: Engine, body: Mapping[str, Any]) -> Any:
     name = body.get("method")
     if name in FACTS:
         return encode(getattr(engine, str(name)))
-    method, args, kwargs = _method(engine, body, {**AWAITED, **{name: name for name in (*THREADED, *QUICK)}})
+    method, args, kwargs = await _method(engine, body, {**AWAITED, **{name: name for name in (*THREADED, *QUICK)}})
     if name in AWAITED:
-        return encode(await method(*args, **kwargs))
+        return await beside(encode, await method(*args, **kwargs))
     if name in QUICK:
         return encode(method(*args, **kwargs))
-    return encode(await asyncio.to_thread(method, *args, **kwargs))
+    return await beside(encode, await asyncio.to_thread(method, *args, **kwargs))
 
 
-def engine_stream(engine: Engine, body: Mapping[str, Any]) -> Any:
+async def engine_stream(engine: Engine, body: Mapping[str, Any]) -> Any:
     """Begin an answer in pieces. Raises what the engine refuses at once."""
-    method, args, kwargs = _method(engine, body, STREAMED)
+    method, args, kwargs = await _method(engine, body, STREAMED)
     return method(*args, **kwargs)
 
 
-def _method(
+async def _method(
     engine: Engine, body: Mapping[str, Any], allowed: Mapping[str, str]
 ) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
     name = body.get("method")
     if not isinstance(name, str) or name not in allowed:
         raise ConfigError(f"a method is one of {', '.join(allowed)}, got {name!r:.40}")
-    return getattr(engine, allowed[name]), decode(body["args"]), decode(body["kwargs"])
+    args, kwargs = await beside(decode, [body["args"], body["kwargs"]])
+    return getattr(engine, allowed[name]), args, kwargs

@@ -10,16 +10,18 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from ollama_engine.errors import ConfigError, EngineError
 from ollama_engine.server.errors import ClientGoneError
 from ollama_engine.server.isolation.codec import decode, encode
 from ollama_engine.server.isolation.completion import completion, embedding
+from ollama_engine.server.isolation.crossing import beside, content_of, value_of
 from ollama_engine.server.isolation.engine_calls import call_engine, engine_stream
 from ollama_engine.server.isolation.failures import sent_error
 from ollama_engine.server.isolation.hosted_model import HostedModel
+from ollama_engine.server.json_bodies import JsonRequest
 from ollama_engine.server.served import AnswerStream, ServedModel
 from ollama_engine.server.streaming import streamed, while_connected
 
@@ -50,19 +52,19 @@ def runner_app(hosted: HostedModel, token: str = "") -> Starlette:
 
     async def ask(request: Request) -> Response:
         body = await body_of(request)
-        return await streamed(lines(start(hosted.model(), body)), NDJSON, last_line)
+        return await streamed(lines(await start(hosted.model(), body)), NDJSON, last_line)
 
     async def call(request: Request) -> Response:
         body = await body_of(request)
-        return JSONResponse({"result": await call_method(hosted.model(), body)})
+        return await result(await call_method(hosted.model(), body))
 
     async def method(request: Request) -> Response:
         body = await body_of(request)
-        return JSONResponse({"result": await while_connected(request, call_engine(hosted.engine(), body))})
+        return await result(await while_connected(request, call_engine(hosted.engine(), body)))
 
     async def pieces(request: Request) -> Response:
         body = await body_of(request)
-        return await streamed(lines(engine_stream(hosted.engine(), body)), NDJSON, last_line)
+        return await streamed(lines(await engine_stream(hosted.engine(), body)), NDJSON, last_line)
 
     async def complete(request: Request) -> Response:
         chunks = completion(hosted.model(), await body_of(request))
@@ -115,7 +117,7 @@ async def failure(_: Request, error: Exception) -> Response:
 async def body_of(request: Request) -> dict[str, Any]:
     """The JSON object of a request. Raises ConfigError for anything else."""
     try:
-        body = json.loads(await request.body())
+        body = await value_of(await JsonRequest(request.scope, request.receive).body())
     except ValueError as error:
         raise ConfigError(f"the body is a JSON object: {error}") from None
     if not isinstance(body, dict):
@@ -123,16 +125,27 @@ async def body_of(request: Request) -> dict[str, Any]:
     return body
 
 
-def start(model: ServedModel, body: dict[str, Any]) -> AnswerStream[Any]:
+async def result(encoded: Any) -> Response:
+    """The response that has the result of a call."""
+    content = await content_of({"result": encoded})
+    if isinstance(content, bytes):
+        return Response(content, media_type="application/json")
+    return StreamingResponse(content, media_type="application/json")
+
+
+async def start(model: ServedModel, body: dict[str, Any]) -> AnswerStream[Any]:
     """Begin an answer. Raises what the engine refuses at once."""
-    stream: AnswerStream[Any] = _method(model, body, STREAMS)(*decode(body["args"]), **decode(body["kwargs"]))
+    method = _method(model, body, STREAMS)
+    args, kwargs = await beside(decode, [body["args"], body["kwargs"]])
+    stream: AnswerStream[Any] = method(*args, **kwargs)
     return stream
 
 
 async def call_method(model: ServedModel, body: dict[str, Any]) -> Any:
     """The encoded result of a method that has one. Raises what it raises."""
     method = _method(model, body, CALLS)
-    return encode(await method(*decode(body["args"]), **decode(body["kwargs"])))
+    args, kwargs = await beside(decode, [body["args"], body["kwargs"]])
+    return await beside(encode, await method(*args, **kwargs))
 
 
 def _method(model: ServedModel, body: dict[str, Any], allowed: tuple[str, ...]) -> Callable[..., Any]:

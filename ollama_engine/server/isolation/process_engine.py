@@ -12,8 +12,9 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from concurrent.futures import CancelledError, Future
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,6 +28,7 @@ from ollama_engine.not_copied import NotCopied
 from ollama_engine.runner.chat.results import ChatResult
 from ollama_engine.runner.request.results import Completion
 from ollama_engine.server.isolation.codec import decode, encode
+from ollama_engine.server.isolation.crossing import beside, prepared
 from ollama_engine.server.isolation.formats import FormatAtHome
 from ollama_engine.server.isolation.hosted_model import Operation
 from ollama_engine.server.isolation.loader import watched
@@ -41,6 +43,7 @@ __all__ = ["ProcessEngine"]
 Named = TypeVar("Named")
 Value = TypeVar("Value")
 
+CLOSED_MEANWHILE = "the Engine was closed while this request was served"
 NOT_HERE = ("session", "load_session", "submit", "fork", "map_batches")
 """Methods of an Engine whose objects share its memory."""
 
@@ -58,7 +61,8 @@ def _awaiting(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
     """The same for asyncio."""
 
     async def method(self: ProcessEngine, *args: Any, **kwargs: Any) -> Any:
-        return await asyncio.wrap_future(self._submit(self._called(name, args, kwargs)))
+        body, answer_format = await beside(_body, name, args, kwargs)
+        return await self._coming(self._asked(body, answer_format))
 
     return _named(method, f"a{name}")
 
@@ -105,6 +109,7 @@ class ProcessEngine(NotCopied, Closing):
         path = Path(os.fspath(model) if found is None else found.path)
         os.stat(path)
         self._pid, self._closed = os.getpid(), False
+        self._submitting = threading.RLock()
         self._loop = _start_loop()
         whole = {**options, "model": os.fspath(model), "projector": None if projector is None else os.fspath(projector)}
         try:
@@ -147,19 +152,22 @@ class ProcessEngine(NotCopied, Closing):
 
     def _called(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Coroutine[Any, Any, Any]:
         """A call, encoded now: what cannot cross raises where it is given."""
-        body, answer_format = _body(method, args, kwargs)
+        return self._asked(*_body(method, args, kwargs))
 
-        async def call() -> Any:
-            result = decode((await request(self._process, "/engine/method", body))["result"])
-            return _read(result, answer_format)
-
-        return call()
+    async def _asked(self, body: Mapping[str, Any], answer_format: FormatAtHome) -> Any:
+        result = (await request(self._process, "/engine/method", body))["result"]
+        return _read(await beside(decode, result), answer_format)
 
     def _streamed(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RemoteStream[Any]:
-        body, answer_format = _body(method, args, kwargs)
+        body = prepared(_body, method, args, kwargs)
+
+        async def chunks() -> AsyncGenerator[Any, None]:
+            async with aclosing(lines(self._process, *await body(), "/engine/pieces")) as arriving:
+                async for chunk in arriving:
+                    yield chunk
 
         async def begin() -> RemoteStream[Any]:
-            return RemoteStream(lines(self._process, body, answer_format, "/engine/pieces"))
+            return RemoteStream(chunks())
 
         return self._wait(begin())
 
@@ -169,19 +177,34 @@ class ProcessEngine(NotCopied, Closing):
         try:
             return future.result()
         except CancelledError:
-            raise ClosedError("the Engine was closed while this request was served") from None
+            raise ClosedError(CLOSED_MEANWHILE) from None
         except BaseException:
             future.cancel()
             raise
+
+    async def _coming(self, work: Coroutine[Any, Any, Value]) -> Value:
+        """The same for asyncio. Cancelling the task that awaits it cancels the work."""
+        future = asyncio.wrap_future(self._submit(work))
+        try:
+            await asyncio.wait((future,))
+        finally:
+            future.cancel()
+        if future.cancelled():
+            raise ClosedError(CLOSED_MEANWHILE)
+        return future.result()
 
     def _submit(self, work: Coroutine[Any, Any, Value]) -> Future[Value]:
         if self._pid != os.getpid():
             work.close()
             raise ClosedError("this Engine was opened before the process forked; open one in the child")
-        if self._closed:
-            work.close()
-            raise ClosedError("this Engine is closed")
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._submitting:
+            try:
+                if not self._closed:
+                    return asyncio.run_coroutine_threadsafe(work, self._loop)
+            except RuntimeError:  # its loop is closed: the program ends
+                pass
+        work.close()
+        raise ClosedError("this Engine is closed")
 
     # -- lifetime ------------------------------------------------------------------------------------------------------
 
@@ -198,8 +221,9 @@ class ProcessEngine(NotCopied, Closing):
     def close(self) -> None:
         """End the process; requests that run end with ClosedError or ModelProcessError. Safe to call twice."""
         if self._pid == os.getpid() and self._end.detach() is not None:
-            ending = self._submit(self._process.close())
-            self._closed = True
+            with self._submitting:  # what is submitted reaches the loop before it is told to stop, and is cancelled
+                ending = self._submit(self._process.close())
+                self._closed = True
             try:
                 ending.result()
             except BaseException:  # an interrupt

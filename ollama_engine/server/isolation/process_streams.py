@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +39,8 @@ class ProcessStream(Iterator[Any], Closing):
     def close(self) -> None:
         """Cancel the request if it has not ended; there are no further chunks. Safe to call twice."""
         if not self._engine.closed:
-            self._engine._wait(self._stream.aclose())
+            with contextlib.suppress(ClosedError):  # closed meanwhile, or this is a forked child
+                self._engine._wait(self._stream.aclose())
 
 
 class AsyncProcessStream(AsyncClosing):
@@ -55,7 +56,7 @@ class AsyncProcessStream(AsyncClosing):
         return self
 
     async def __anext__(self) -> Any:
-        chunk = await asyncio.wrap_future(self._engine._submit(_next(self._stream)))
+        chunk = await self._engine._coming(_next(self._stream))
         if chunk is None:
             raise StopAsyncIteration
         return chunk
@@ -70,7 +71,8 @@ class AsyncProcessStream(AsyncClosing):
     async def aclose(self) -> None:
         """Cancel the request if it has not ended; there are no further chunks. Safe to call twice."""
         if not self._engine.closed:
-            await asyncio.wrap_future(self._engine._submit(self._stream.aclose()))
+            with contextlib.suppress(ClosedError):
+                await self._engine._coming(self._stream.aclose())
 
 
 async def _next(stream: RemoteStream[Any]) -> Any:

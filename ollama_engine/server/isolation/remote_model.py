@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import httpx
 
 from ollama_engine.errors import ClosedError, DeviceLostError, ModelProcessError
 from ollama_engine.server.isolation.called_model import CalledModel, chunk_of
+from ollama_engine.server.isolation.crossing import beside, content_of, value_of
 from ollama_engine.server.isolation.failures import error_of
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class RemoteModel(CalledModel):
         super().__init__(stored, facts)
         self.process = process
 
-    def _chunks(self, body: Mapping[str, Any], answer_format: FormatAtHome) -> AsyncIterator[Any]:
+    def _chunks(self, body: Mapping[str, Any], answer_format: FormatAtHome) -> AsyncGenerator[Any, None]:
         return lines(self.process, body, answer_format)
 
     async def _result(self, body: Mapping[str, Any]) -> Any:
@@ -39,9 +40,10 @@ class RemoteModel(CalledModel):
 async def request(process: ModelProcess, path: str, body: Mapping[str, Any]) -> Any:
     """The answer of a process. Raises the error that it says, and ModelProcessError where it has ended."""
     try:
-        response = await process.client.post(path, content=json.dumps(body).encode())
-        answer = response.json()
-    except (httpx.TransportError, RuntimeError, ValueError) as error:  # RuntimeError: the client is closed
+        async with process.client.stream("POST", path, content=await content_of(body)) as response:
+            pieces = [piece async for piece in response.aiter_bytes()]
+        answer = await value_of(await beside(b"".join, pieces))
+    except (httpx.TransportError, httpx.StreamError, RuntimeError, ValueError) as error:  # RuntimeError: it is closed
         raise (await process.lost()) from error
     if response.status_code != 200:
         raise _failure(process, answer)
@@ -50,12 +52,11 @@ async def request(process: ModelProcess, path: str, body: Mapping[str, Any]) -> 
 
 async def lines(
     process: ModelProcess, body: Mapping[str, Any], answer_format: FormatAtHome, path: str = "/engine/stream"
-) -> AsyncIterator[Any]:
+) -> AsyncGenerator[Any, None]:
     """Chunks of an answer. Closing this closes the connection, which cancels the request in the process."""
     finished = False
     try:
-        content = json.dumps(body).encode()
-        async with process.client.stream("POST", path, content=content) as response:
+        async with process.client.stream("POST", path, content=await content_of(body)) as response:
             if response.status_code != 200:
                 raise _failure(process, json.loads(await response.aread()))
             async for line in response.aiter_lines():

@@ -38,7 +38,7 @@ HIDDEN_KEYS = ("general.name", "tokenizer.chat_template")
 """Keys of a file that `model_info` leaves out: the first is another name for it, the second is `template`."""
 
 
-def store_of(service: Annotated[Service, Depends(service_of)]) -> ModelStore:
+async def store_of(service: Annotated[Service, Depends(service_of)]) -> ModelStore:
     """The models on disk."""
     if service.library.store is None:
         raise ApiError(404, "this server has no model store")

@@ -210,15 +210,64 @@ def test_closing_ends_what_runs(tmp_path: Path) -> None:
         pass
 
 
+def test_a_task_that_waits_while_the_event_loop_ends_gets_an_error() -> None:
+    """CancelledError would tell a task that itself was cancelled."""
+    engine: Any = Engine(demo.path(), **OPTIONS, isolation="process")
+
+    async def ask() -> None:
+        waiting = [asyncio.ensure_future(engine._coming(asyncio.sleep(10_000))) for _ in range(2)]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+        await asyncio.to_thread(engine.close)
+        with pytest.raises(asyncio.CancelledError):
+            await waiting[0]
+        with pytest.raises(ClosedError):
+            await waiting[1]
+
+    asyncio.run(ask())
+
+
+def test_a_call_beside_close_is_refused_or_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine: Any = Engine(demo.path(), **OPTIONS, isolation="process")
+    closing = threading.Thread(target=engine.close)
+    process, submit = engine._process, asyncio.run_coroutine_threadsafe
+
+    async def at_once() -> None:
+        process.kill()
+        process._process.stdin.close()
+        await process.client.aclose()
+        process.remove_folder()
+
+    def late(work: Any, loop: Any) -> Any:
+        if threading.current_thread() is not closing and closing.ident is None:
+            closing.start()
+            closing.join(0.5)  # it waits until this call is submitted, or has closed the loop
+        return submit(work, loop)
+
+    monkeypatch.setattr(process, "close", at_once)
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", late)
+    errors: list[BaseException | None] = []
+    calling = threading.Thread(target=lambda: errors.append(ended(lambda: engine.generate("x", format=FOREVER))))
+    calling.start()
+    join(calling, seconds=WAIT_SECONDS)
+    join(closing, seconds=WAIT_SECONDS)
+    assert isinstance(errors[0], (ClosedError, ModelProcessError))
+
+
 def test_a_forked_child_leaves_the_process_alone(there: Any) -> None:
-    """The finalizer also runs in a child that drops the engine or ends by `sys.exit`."""
+    """The finalizer also runs in a child that drops the engine or ends by `sys.exit`, and so do ends of streams."""
+    stream = there.stream("One day", GREEDY)
     child = os.fork()
     if child == 0:
+        status = 1
         try:
+            stream.close()
             there._end()
+            status = 0
         finally:
-            os._exit(0)
+            os._exit(status)
     assert status_of(child) == 0
+    assert len(list(stream)) == GREEDY.max_tokens
     assert there.tokenize("a fox")
 
 
