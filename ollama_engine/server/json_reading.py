@@ -117,13 +117,13 @@ class _Reading:
 
     def _took_numbers(self, container: list[Any]) -> bool:
         """Read a run of integers, such as token ids, all at once; the next value follows."""
-        found = _numbers(self._data, self._at, self._at + LARGEST_PIECE)
-        if found is None:
+        run = _numbers(self._data, self._at, self._at + LARGEST_PIECE)
+        if run is None:
             return False
-        numbers = json.loads(f"[{found.group().decode('ascii').rstrip()[:-1]}]")
+        numbers = json.loads(f"[{run.group().decode('ascii').rstrip()[:-1]}]")
         container += numbers
         self._n_values += len(numbers) - 1  # one was counted
-        self._at = found.end()
+        self._at = run.end()
         return True
 
     def _more(self, value: Any) -> bool:

@@ -186,8 +186,7 @@ class Tokenizer:
             return ids
         before = [self._vocab.bos_id] if self._vocab.add_bos and self._vocab.bos_id is not None else []
         after = [self._vocab.eos_id] if self._vocab.add_eos and self._vocab.eos_id is not None else []
-        if before:
-            ids[:0] = before
+        ids[:0] = before  # in place: a copy of millions of ids takes long, with Python's lock held
         ids += after
         return ids
 
@@ -206,11 +205,7 @@ class Tokenizer:
             if id_ in self._vocab.lstrip_ids:
                 text = text.rstrip(WHITE_SPACE)
             if text:
-                encoded = self._model.encode(text, prefix=at > 0 or not continues, checkpoint=checkpoint)
-                if ids:
-                    ids += encoded
-                else:  # a copy of millions of ids takes long, with Python's lock held
-                    ids = encoded
+                ids += self._model.encode(text, prefix=at > 0 or not continues, checkpoint=checkpoint)
             if id_ >= 0:
                 ids.append(id_)
             at = end

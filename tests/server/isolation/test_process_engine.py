@@ -241,7 +241,10 @@ def test_a_call_beside_close_is_refused_or_ends(monkeypatch: pytest.MonkeyPatch)
     def late(work: Any, loop: Any) -> Any:
         if threading.current_thread() is not closing and closing.ident is None:
             closing.start()
-            closing.join(0.5)  # it waits until this call is submitted, or has closed the loop
+            for _ in range(50):  # it waits until this call is submitted; or, which is wrong, it closes the loop
+                closing.join(0.01)
+                if loop.is_closed():
+                    break
         return submit(work, loop)
 
     monkeypatch.setattr(process, "close", at_once)
