@@ -39,6 +39,7 @@ SIZES = {
 _EXPERTS = {"moe_intermediate_size": 256, "num_experts": 4, "num_experts_per_tok": 2}
 _SHARED = {**_EXPERTS, "shared_expert_intermediate_size": 256}
 _PERIOD = {"layer_types": ["sliding_attention", "full_attention"]}
+_SHARING = {"num_hidden_layers": 4, "num_kv_shared_layers": 2, "layer_types": [*_PERIOD["layer_types"]] * 2}
 
 _ROPE = {"rope_type": "default", "rope_theta": 500000.0}
 _YARN = {
@@ -84,6 +85,8 @@ CASES = (
     ),
     _like("gemma2", 0.02, query_pre_attn_scalar=64),
     _like("gemma3", 0.02, query_pre_attn_scalar=64, **_PERIOD),
+    _like("gemma4-experts", 0.02, **_EXPERTS, **_PERIOD, top_k_experts=2, global_head_dim=128),
+    _like("gemma4-small", 0.02, **_SHARING, global_head_dim=128, hidden_size_per_layer_input=256),
     _like("command-r"),
     _like("cohere2", **_PERIOD),
     _like("starcoder2", 0.02, use_bias=True, sliding_window=None),
