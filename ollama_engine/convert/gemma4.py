@@ -244,4 +244,12 @@ TEXT = replace(
 )
 
 
-ARCHITECTURES = (replace(TEXT, classes=("Gemma4ForConditionalGeneration",), vision=VISION), TEXT)
+UNIFIED = replace(
+    TEXT,
+    classes=("Gemma4UnifiedForCausalLM", "Gemma4UnifiedForConditionalGeneration"),
+    defaults={"hidden_size_per_layer_input": 0},
+    ignored=(r"^(?:model\.)?(?:vision_embedder|embed_vision|embed_audio)\.",),
+)
+"""The 12B model, its text part: it sees and hears by other means."""
+
+ARCHITECTURES = (replace(TEXT, classes=("Gemma4ForConditionalGeneration",), vision=VISION), TEXT, UNIFIED)

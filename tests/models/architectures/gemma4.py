@@ -17,6 +17,7 @@ _SMALL = {
 _EXPERTS = {
     **_KEYS_AS_VALUES, "enable_moe_block": True, "num_experts": 8, "top_k_experts": 3, "moe_intermediate_size": 40,
 }  # fmt: skip
+_UNIFIED = {name: value for name, value in _KEYS_AS_VALUES.items() if name != "hidden_size_per_layer_input"}
 _VISION = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 8,
     "intermediate_size": 48, "patch_size": 4, "position_embedding_size": 1024, "standardize": True,
@@ -29,5 +30,7 @@ CASES = (
     Family("gemma4-vision-bf16", "Gemma4", {**_KEYS_AS_VALUES, "pad_token_id": 0}, embeddings=0.03, queries=0.2,
            dtype="BF16", vision=_VISION,
            outer={"audio_config": None, "boi_token_id": 314, "eoi_token_id": 315, "image_token_id": 316}),
+    Family("gemma4-unified", "Gemma4Unified", _UNIFIED, embeddings=0.03, queries=0.2),
+    Family("gemma4-unified-bf16", "Gemma4Unified", _UNIFIED, embeddings=0.03, queries=0.2, dtype="BF16"),
     Family("gemma4-small-bf16", "Gemma4", _SMALL, embeddings=0.03, queries=0.2, dtype="BF16"),
 )  # fmt: skip
