@@ -34,7 +34,7 @@ async def wait_until_ended(*tasks: asyncio.Future[Any]) -> None:
             cancelled = error
     for task in tasks:
         if not task.cancelled():
-            task.exception()  # or asyncio logs that nobody has seen it
+            task.exception()  # or asyncio logs "exception was never retrieved"
     if cancelled is not None:
         raise cancelled
 
@@ -58,7 +58,7 @@ async def in_thread_of_its_own(work: Callable[[], Value], name: str) -> Value:
             value = work()
         except BaseException as error:
             set_result, value = result.set_exception, error
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and the caller has ended with it
             loop.call_soon_threadsafe(finish, set_result, value)
 
     threading.Thread(target=run, name=name, daemon=True).start()

@@ -1,6 +1,6 @@
 """Budget: how much one rendering of a chat template may do, in steps and in characters, and when it has to end.
 
-A template may come from a file that nobody has read. What it does is paid for before it is done, as far as that can be
+A template may come from an untrusted file. What it does is paid for before it is done, as far as that can be
 known, so that neither a loop, nor texts that double, nor lists that hold each other twice take long or fill the memory.
 """
 
@@ -22,7 +22,7 @@ CHARACTERS, CHARACTERS_EACH, MOST_CHARACTERS = 1 << 24, 4096, 1 << 31
 """Characters that it reads and makes, all in all, more for each that it is given, and at most. Some templates copy what
 they have written for each message."""
 BETWEEN_CHECKS = 1000
-"""Steps between two looks at whether somebody still waits."""
+"""Steps between two looks at whether the request was cancelled, or is late."""
 
 _current: ContextVar[Budget | None] = ContextVar("budget", default=None)
 _check: ContextVar[Callable[[], object] | None] = ContextVar("check", default=None)

@@ -65,6 +65,7 @@ def create_app(
     app = FastAPI(title="ollama_engine", version=ollama_engine.__version__, lifespan=lifespan)
     app.state.service = service
     app.state.error_forms = ERROR_FORMS
+    app.state.ending = asyncio.Event()  # the server sets it: answers that still run end with an error
     routers = (
         page_router,
         ollama_router,

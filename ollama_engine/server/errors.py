@@ -35,7 +35,7 @@ class ApiError(Exception):
 
 
 class ClientGoneError(Exception):
-    """The client has closed its connection; nobody reads an answer."""
+    """The client has closed its connection and reads no answer."""
 
 
 def status_of(error: Exception) -> int:
@@ -52,7 +52,7 @@ def status_of(error: Exception) -> int:
 
 
 def message_of(error: Exception) -> str:
-    """The message for a client. The text of an error that nobody expected stays in the log: it may name files."""
+    """The message for a client. The text of an unexpected error stays in the log: it may name files."""
     if isinstance(error, RequestValidationError):
         return wrong_body(error)
     if isinstance(error, HTTPException):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import math
@@ -26,6 +27,8 @@ __all__ = ["Server", "serve"]
 
 log = logging.getLogger(__name__)
 BACKLOG = 2048
+LAST_WORDS_SECONDS = 2
+"""How long answers may take to end with an error, once they have to. Then uvicorn cancels them."""
 SAME_WISH_SECONDS = 0.3
 """A signal that comes so soon after another is no second one: GNU timeout signals a child, and then its group."""
 PORT_TAKEN = "; another server listens there: stop it, or choose another --port"
@@ -37,13 +40,17 @@ model takes, and an event loop of many streams is always busy."""
 class Server(uvicorn.Server):
     """uvicorn's server, that says when it listens, and where.
 
-    The first SIGINT or SIGTERM stops it: no new connections, and running answers have `shutdown_timeout` seconds. The
-    second ends them at once.
+    The first SIGINT or SIGTERM stops it: no new connections, and running answers have `patience` seconds. Then `ending`
+    is set, by which they end with an error. The second signal ends them at once.
     """
 
-    def __init__(self, config: uvicorn.Config, listening: Callable[[str], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, listening: Callable[[str], None], patience: float, ending: asyncio.Event
+    ) -> None:
         super().__init__(config)
         self._listening = listening
+        self._patience = patience
+        self._ending = ending
         self._told_at = 0.0
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -63,9 +70,10 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop: no new connections; wait for answers; unload the models."""
-        limit = self.config.timeout_graceful_shutdown
-        patience = "all the time they take" if limit is None else f"{limit} s"
+        patience = "all the time they take" if self._patience == math.inf else f"{self._patience} s"
         log.info("stopping; running answers have %s, a second signal ends them", patience)
+        if self._patience < math.inf:
+            asyncio.get_running_loop().call_later(self._patience, self._ending.set)
         await super().shutdown(sockets)
 
     @contextmanager
@@ -85,18 +93,20 @@ class Server(uvicorn.Server):
 
 def make_server(settings: ServerSettings, app: Any, listening: Callable[[str], None]) -> Server:
     """uvicorn's server for an app."""
-    limit = settings.shutdown_timeout
+    patience = settings.shutdown_timeout
+    if patience < math.inf:
+        patience = max(1, round(patience))
     config = uvicorn.Config(
         app,
         http=limited_http(settings.read_timeout),
         log_config=None,
         access_log=False,
         lifespan="on",
-        timeout_graceful_shutdown=None if limit == math.inf else max(1, round(limit)),
+        timeout_graceful_shutdown=None if patience == math.inf else int(patience) + LAST_WORDS_SECONDS,
         server_header=False,
         ws="none",
     )
-    return Server(config, listening)
+    return Server(config, listening, patience, app.state.ending)
 
 
 def serve(

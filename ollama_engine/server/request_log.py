@@ -1,10 +1,11 @@
-"""RequestLog: middleware that writes one line for each request, and answers what nobody expected with status 500.
+"""RequestLog: middleware that writes one line for each request, and answers unexpected exceptions with status 500.
 
 POST /api/chat 200 0.412s model=llama3.2:latest ignored=user prompt_tokens=31 tokens=90
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Sequence
@@ -13,7 +14,8 @@ from typing import Any
 from fastapi import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ollama_engine.server.errors import CLIENT_GONE, send_error
+from ollama_engine.server.errors import CLIENT_GONE, ApiError, send_error
+from ollama_engine.server.streaming import ENDING
 
 __all__ = ["RequestLog", "note", "note_names"]
 
@@ -56,6 +58,11 @@ class RequestLog:
 
         try:
             await self._app(scope, receive, counting)
+        except asyncio.CancelledError:
+            if status or not scope["app"].state.ending.is_set():
+                raise
+            # uvicorn cancels what does not end by itself, and logs a traceback of what is cancelled.
+            await send_error(ApiError(503, ENDING), scope, receive, counting)
         except Exception as error:
             # Behind the first chunk, the server cuts the connection: the client must not take this for the end.
             if status:

@@ -12,11 +12,13 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ollama_engine.async_tasks import cancel_and_wait
-from ollama_engine.server.errors import ClientGoneError, status_of
+from ollama_engine.server.errors import ApiError, ClientGoneError, status_of
 
 log = logging.getLogger(__name__)
 
-__all__ = ["streamed", "while_connected"]
+__all__ = ["ENDING", "streamed", "while_connected"]
+
+ENDING = "the server is shutting down"
 
 Value = TypeVar("Value")
 
@@ -50,10 +52,15 @@ class StreamedResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await while_listening(receive, self._send_all(send))
+            await while_listening(scope, receive, self._send_all(send))
         except ClientGoneError:
             if not self._started:
                 raise
+
+        except ApiError as error:
+            if not self._started:
+                raise
+            await self._say_last(error, send)
 
     async def _send_all(self, send: Send) -> None:
         chunks = self._chunks
@@ -66,34 +73,54 @@ class StreamedResponse(Response):
                 async for chunk in chunks:
                     await send({"type": "http.response.body", "body": chunk, "more_body": True})
             except Exception as error:  # the status is sent: the body is the only place to say it
-                log_error(error)
-                await send({"type": "http.response.body", "body": self._last_words(error), "more_body": True})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+                await self._say_last(error, send)
+            else:
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             await chunks.aclose()
 
+    async def _say_last(self, error: Exception, send: Send) -> None:
+        log_error(error)
+        await send({"type": "http.response.body", "body": self._last_words(error), "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
 
 def log_error(error: Exception) -> None:
-    """Have the log say why a stream ends early: of an error that nobody expected, its client is told nothing else."""
+    """Have the log say why a stream ends early: clients see no text of unexpected errors."""
     level = logging.ERROR if status_of(error) == 500 else logging.DEBUG
     log.log(level, "a stream ends with an error", exc_info=error)
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, Value]) -> Value:
-    """The result of `work`, which is cancelled when the client goes. Raises ClientGoneError then."""
-    return await while_listening(request.receive, work)
+    """The result of `work`, which is cancelled when the client goes. Raises ClientGoneError then.
+
+    Raises ApiError where the server ends before that: `app.state.ending` is set.
+    """
+    return await while_listening(request.scope, request.receive, work)
 
 
-async def while_listening(receive: Receive, work: Coroutine[Any, Any, Value]) -> Value:
+async def while_listening(scope: Scope, receive: Receive, work: Coroutine[Any, Any, Value]) -> Value:
     """`while_connected`, for a connection whose request has been read."""
-    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(receive))
+    ending: asyncio.Event | None = getattr(scope["app"].state, "ending", None)
     try:
-        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise ClientGoneError
-        return task.result()
+        return await _while_wanted(ending, receive, work)
+    except asyncio.CancelledError:
+        if ending is None or not ending.is_set():
+            raise
+        raise ApiError(503, ENDING) from None  # uvicorn cancels what has not ended yet
+
+
+async def _while_wanted(ending: asyncio.Event | None, receive: Receive, work: Coroutine[Any, Any, Value]) -> Value:
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(receive))
+    ends = [] if ending is None else [asyncio.ensure_future(ending.wait())]
+    try:
+        await asyncio.wait((task, gone, *ends), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise ClientGoneError if gone.done() else ApiError(503, ENDING)
     finally:
-        gone.cancel()
+        for waiting in (gone, *ends):
+            waiting.cancel()
         if not task.done():
             await cancel_and_wait(task)  # what it holds is free when this returns
 

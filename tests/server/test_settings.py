@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ollama_engine.errors import ConfigError
+from ollama_engine.server.app import create_app
 from ollama_engine.server.durations import duration, keep_alive, timestamp
 from ollama_engine.server.program import make_server
 from ollama_engine.server.settings import SETTINGS, ServerSettings
@@ -96,4 +97,4 @@ def test_timestamps() -> None:
 
 def test_answers_may_have_all_the_time_they_take() -> None:
     settings = ServerSettings.from_environment({"OLLAMA_ENGINE_SHUTDOWN_TIMEOUT": "-1"})
-    assert make_server(settings, None, print).config.timeout_graceful_shutdown is None
+    assert make_server(settings, create_app(settings), print).config.timeout_graceful_shutdown is None

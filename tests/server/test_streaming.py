@@ -6,7 +6,8 @@ import asyncio
 import json
 import socket
 import threading
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from typing import Any
 
 import httpx
 import pytest
@@ -14,11 +15,13 @@ from fastapi import FastAPI, Request
 from starlette.responses import Response
 
 from ollama_engine.errors import EngineBusyError
+from ollama_engine.runner.chat.results import ChatChunk
 from ollama_engine.server.app import create_app
 from ollama_engine.server.settings import ServerSettings
-from ollama_engine.server.streaming import streamed, while_connected
+from ollama_engine.server.streaming import ENDING, streamed, while_connected
 from tests.server.running import running
-from tests.support.waiting import eventually
+from tests.server.scripted import ScriptedModels
+from tests.support.waiting import eventually, join
 
 PATIENCE = 30
 
@@ -119,3 +122,68 @@ def test_a_client_that_leaves_ends_the_work(address: str, app: FastAPI, kind: st
             assert client.recv(12) == b"HTTP/1.1 200"
     assert app.state.probe.closed.wait(PATIENCE)
     assert httpx.get(f"{address}/api/version").status_code == 200
+
+
+class Endless(ScriptedModels):
+    """A model that begins an answer and never ends it."""
+
+    async def chat(self, messages: Sequence[object], params: Any, **options: Any) -> AsyncGenerator[ChatChunk, None]:
+        self.asked.append(options)
+        yield ChatChunk(content="Once")
+        await asyncio.sleep(PATIENCE * 100)
+
+
+ANSWERS: dict[str, tuple[str, dict[str, Any], Callable[[bytes], object]]] = {
+    "Ollama": ("/api/chat", {}, lambda body: json.loads(body.splitlines()[-1])["error"]),
+    "OpenAI": ("/v1/chat/completions", {}, lambda body: events_of(body)[-1]["error"]["message"]),
+    "Responses": ("/v1/responses", {"input": "x"}, lambda body: events_of(body)[-1]["error"]["message"]),
+    "Anthropic": ("/v1/messages", {"max_tokens": 9}, lambda body: events_of(body)[-1]["error"]["message"]),
+    "whole": ("/api/chat", {"stream": False}, lambda body: json.loads(body)["error"]),
+}
+
+
+def events_of(body: bytes) -> list[Any]:
+    return [json.loads(line[6:]) for line in body.decode().splitlines() if line.startswith("data: ")]
+
+
+def test_a_shutdown_ends_answers_with_an_error_and_logs_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    models: Any = Endless()
+    bodies: dict[str, bytes] = {}
+
+    def ask(name: str, address: str) -> None:
+        path, fields, _ = ANSWERS[name]
+        body = {"model": "scripted", "messages": [{"role": "user", "content": "x"}], "stream": True} | fields
+        bodies[name] = httpx.post(address + path, json=body, timeout=PATIENCE).content
+
+    with running(
+        create_app(ServerSettings(shutdown_timeout=1, noprune=True), library=models, manager=models)
+    ) as address:
+        threads = [threading.Thread(target=ask, args=(name, address)) for name in ANSWERS]
+        for thread in threads:
+            thread.start()
+        eventually(lambda: len(models.asked) == len(ANSWERS))
+    for thread in threads:
+        join(thread)
+    assert {name: ANSWERS[name][2](body) for name, body in bodies.items()} == dict.fromkeys(ANSWERS, ENDING)
+    assert "CancelledError" not in caplog.text
+    assert not [record for record in caplog.records if record.levelname == "ERROR" and record.exc_info]
+
+
+def test_what_a_shutdown_cancels_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    """Such as an upload whose client sends no more: uvicorn would log a traceback."""
+    app = create_app(ServerSettings(shutdown_timeout=1))
+    begun = threading.Event()
+
+    @app.get("/probe")
+    async def probe() -> None:
+        begun.set()
+        await asyncio.sleep(PATIENCE * 100)
+
+    answers: list[httpx.Response] = []
+    with running(app) as address:
+        thread = threading.Thread(target=lambda: answers.append(httpx.get(f"{address}/probe", timeout=PATIENCE)))
+        thread.start()
+        assert begun.wait(PATIENCE)
+    join(thread)
+    assert (answers[0].status_code, answers[0].json()) == (503, {"error": ENDING})
+    assert "CancelledError" not in caplog.text

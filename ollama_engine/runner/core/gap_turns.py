@@ -14,7 +14,7 @@ from ollama_engine.runner.schedule.sequence import ScheduledRequest
 __all__ = ["GapTurns", "arrival", "is_fair"]
 
 LOWEST = float("-inf")
-"""Priority where nobody waits."""
+"""Priority where no request waits."""
 
 
 class GapTurns:

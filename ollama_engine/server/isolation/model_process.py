@@ -75,7 +75,7 @@ class ModelProcess:
 
     def _wait(self) -> None:
         self._process.wait()
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody wants to know
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and its tasks with it
             self._loop.call_soon_threadsafe(self._over.set)
 
     async def started(self) -> None:
@@ -120,7 +120,7 @@ class ModelProcess:
         self.remove_folder()
 
     def remove_folder(self) -> None:
-        """Remove the socket: nobody can connect any more."""
+        """Remove the socket, so that no program connects any more."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def kill(self) -> None:

@@ -159,7 +159,7 @@ class _Planner:
             self._result.load = waiter.number
 
     def _victims(self, need: Need) -> list[Resident]:
-        """The fewest models to unload, least recently used first, and those that nobody uses before others."""
+        """The fewest models to unload, least recently used first, and idle ones before others."""
         order = sorted(self._residents, key=lambda resident: (self._holds(resident) > 0, resident.last_used))
         if need.alone:
             return order
