@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar, overload
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     # A program that does not chat starts sooner without these, and without jinja2.
     from ollama_engine.runner.chat.call import ChatCall
-    from ollama_engine.runner.chat.options import ChatKeywords, TemplateKeywords
+    from ollama_engine.runner.chat.options import ChatBesideFormat, ChatKeywords, TemplateKeywords
     from ollama_engine.runner.chat.preparation import ChatPreparation
     from ollama_engine.runner.chat.results import ChatResult
     from ollama_engine.runner.chat.streams import AsyncChatStream, ChatStream
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from ollama_engine.segments import Segment
 
 __all__ = ["ChatMethods"]
+
+T = TypeVar("T")
 
 
 class ChatMethods:
@@ -58,6 +60,15 @@ class ChatMethods:
         """The source of a chat template (Jinja): of that name, or the default one. Raises ChatError for no such one."""
         return self._preparation().templates.choose(name).source
 
+    @overload
+    def chat(
+        self, messages: Sequence[object], params: SamplingParams | None = ..., *, format: type[T],
+        **options: Unpack[ChatBesideFormat],
+    ) -> ChatResult[T]: ...  # fmt: skip
+    @overload
+    def chat(
+        self, messages: Sequence[object], params: SamplingParams | None = ..., **options: Unpack[ChatKeywords]
+    ) -> ChatResult: ...
     def chat(
         self, messages: Sequence[object], params: SamplingParams | None = None, **options: Unpack[ChatKeywords]
     ) -> ChatResult:
@@ -85,6 +96,15 @@ class ChatMethods:
         """
         return self._chat_call(messages, params, options).chat_stream(self)
 
+    @overload
+    async def achat(
+        self, messages: Sequence[object], params: SamplingParams | None = ..., *, format: type[T],
+        **options: Unpack[ChatBesideFormat],
+    ) -> ChatResult[T]: ...  # fmt: skip
+    @overload
+    async def achat(
+        self, messages: Sequence[object], params: SamplingParams | None = ..., **options: Unpack[ChatKeywords]
+    ) -> ChatResult: ...
     async def achat(
         self, messages: Sequence[object], params: SamplingParams | None = None, **options: Unpack[ChatKeywords]
     ) -> ChatResult:

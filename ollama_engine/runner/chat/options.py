@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 from ollama_engine.chat.thinking import Think
 from ollama_engine.errors import ConfigError, Option, Phrase
 from ollama_engine.option_names import unknown_option
-from ollama_engine.runner.request.answer_options import SAMPLING, AnswerKeywords, answer_options
+from ollama_engine.runner.request.answer_options import SAMPLING, AnswerBesideFormat, answer_options
 from ollama_engine.runner.request.options import RequestOptions, options_elsewhere
 from ollama_engine.sample import SamplingParams
+from ollama_engine.sample.constraints.formats import Format
 
 if TYPE_CHECKING:
     from ollama_engine.chat.go_template import GoTemplate
 
-__all__ = ["ChatKeywords", "ChatOptions", "TemplateKeywords", "split_keywords"]
+__all__ = ["ChatBesideFormat", "ChatKeywords", "ChatOptions", "TemplateKeywords", "split_keywords"]
 
 _ELSEWHERE = {
     "generate(engine.apply_template(messages), {}=...)": ["n", "best_of"],
@@ -67,7 +68,16 @@ class TemplateKeywords(TypedDict, total=False):
     drop_messages: bool
 
 
-class ChatKeywords(TemplateKeywords, AnswerKeywords, total=False):
+class ChatBesideFormat(TemplateKeywords, AnswerBesideFormat, total=False):
+    """Those of `ChatKeywords` but `format`, which tells type checkers what the value of the answer is."""
+
+    tool_choice: str | Mapping[str, Any]
+    parallel_tool_calls: bool
+    dialect: str | None
+    context: Sequence[int] | None
+
+
+class ChatKeywords(ChatBesideFormat, total=False):
     """Keyword arguments of a chat: those of templates, requests (`RequestKeywords`) and `SamplingParams`, and these.
 
     Attributes:
@@ -79,10 +89,7 @@ class ChatKeywords(TemplateKeywords, AnswerKeywords, total=False):
         context: token ids that stand before the conversation: the prompt and answer of an earlier one (default none).
     """
 
-    tool_choice: str | Mapping[str, Any]
-    parallel_tool_calls: bool
-    dialect: str | None
-    context: Sequence[int] | None
+    format: Format | None
 
 
 @dataclass(frozen=True, slots=True)

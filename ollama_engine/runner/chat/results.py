@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Generic, Literal
 
 from ollama_engine.chat.events import MalformedToolCall, ToolCallDelta, ToolCallEnd, ToolCallStart
 from ollama_engine.chat.messages import Message, ToolCall
-from ollama_engine.runner.request.results import Usage, ValueReader, value_of
+from ollama_engine.runner.request.results import Parsed, Usage, ValueReader, value_of
 from ollama_engine.sample import TokenLogprobs
 
 __all__ = ["ChatChunk", "ChatFinishReason", "ChatResult", "ToolEvent"]
@@ -49,7 +49,7 @@ class ChatChunk:
 
 
 @dataclass(frozen=True, slots=True)
-class ChatResult:
+class ChatResult(Generic[Parsed]):
     """A whole answer.
 
     Attributes:
@@ -77,9 +77,10 @@ class ChatResult:
     dropped_messages: int = 0
 
     @property
-    def parsed(self) -> Any:
+    def parsed(self) -> Parsed:
         """The value of the content, where a `format` was asked for; see `Completion.parsed`."""
-        return value_of(self.reader, self.content)
+        value: Parsed = value_of(self.reader, self.content)
+        return value
 
     @property
     def content(self) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, TypeVar, overload
 
 from ollama_engine.runner.core.generation_call import GenerationCall
 from ollama_engine.runner.core.submission import Submission, check_forkable
 from ollama_engine.runner.request.answer_count import AnswerCount
-from ollama_engine.runner.request.answer_options import AnswerKeywords, answer_options
+from ollama_engine.runner.request.answer_options import AnswerBesideFormat, AnswerKeywords, answer_options
 from ollama_engine.runner.request.images import with_images, with_images_each
 from ollama_engine.runner.request.prompts import Images, Prompt, Prompts, is_many
 from ollama_engine.runner.request.request import Request
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["GenerateMethods"]
 
+T = TypeVar("T")
+
 
 class GenerateMethods:
     """Prompts in, answers out; an Engine has all of this."""
@@ -32,6 +34,22 @@ class GenerateMethods:
         def _ready(self) -> Submission:
             """Where requests are handed in; Engine defines it. Raises ClosedError after `close`."""
 
+    @overload
+    def generate(
+        self, prompt: Prompt, params: SamplingParams | None = ..., *, format: type[T], images: Images = ...,
+        n: None = None, best_of: int | None = ..., **options: Unpack[AnswerBesideFormat],
+    ) -> Completion[T]: ...  # fmt: skip
+    @overload
+    def generate(
+        self, prompt: Prompt, params: SamplingParams | None = ..., *, format: type[T], images: Images = ..., n: int,
+        best_of: int | None = ..., **options: Unpack[AnswerBesideFormat],
+    ) -> list[Completion[T]]: ...  # fmt: skip
+    @overload
+    def generate(
+        self, prompt: Prompts, params: SamplingParams | None = ..., *, format: type[T],
+        images: Sequence[Images] | None = ..., n: int | None = None, best_of: int | None = ...,
+        **options: Unpack[AnswerBesideFormat],
+    ) -> list[Completion[T]]: ...  # fmt: skip
     @overload
     def generate(
         self, prompt: Prompt, params: SamplingParams | None = ..., *, images: Images = ..., n: None = None,
@@ -116,6 +134,22 @@ class GenerateMethods:
         check_forkable(request, self)
         return self._ready().fork(request, params, options)
 
+    @overload
+    async def agenerate(
+        self, prompt: Prompt, params: SamplingParams | None = ..., *, format: type[T], images: Images = ...,
+        n: None = None, best_of: int | None = ..., **options: Unpack[AnswerBesideFormat],
+    ) -> Completion[T]: ...  # fmt: skip
+    @overload
+    async def agenerate(
+        self, prompt: Prompt, params: SamplingParams | None = ..., *, format: type[T], images: Images = ..., n: int,
+        best_of: int | None = ..., **options: Unpack[AnswerBesideFormat],
+    ) -> list[Completion[T]]: ...  # fmt: skip
+    @overload
+    async def agenerate(
+        self, prompt: Prompts, params: SamplingParams | None = ..., *, format: type[T],
+        images: Sequence[Images] | None = ..., n: int | None = None, best_of: int | None = ...,
+        **options: Unpack[AnswerBesideFormat],
+    ) -> list[Completion[T]]: ...  # fmt: skip
     @overload
     async def agenerate(
         self, prompt: Prompt, params: SamplingParams | None = ..., *, images: Images = ..., n: None = None,

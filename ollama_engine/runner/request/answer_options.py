@@ -6,14 +6,18 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, cast
 
-from ollama_engine.runner.request.options import RequestKeywords, RequestOptions
+from ollama_engine.runner.request.options import RequestBesideFormat, RequestKeywords, RequestOptions
 from ollama_engine.runner.request.prompts import check_params
 from ollama_engine.sample import SamplingParams
 from ollama_engine.sample.keywords import SamplingKeywords
 
-__all__ = ["SAMPLING", "AnswerKeywords", "answer_options", "chosen_params", "request_keywords"]
+__all__ = ["SAMPLING", "AnswerBesideFormat", "AnswerKeywords", "answer_options", "chosen_params", "request_keywords"]
 
 SAMPLING = frozenset(option.name for option in fields(SamplingParams))
+
+
+class AnswerBesideFormat(SamplingKeywords, RequestBesideFormat, total=False):
+    """Those of `AnswerKeywords` but `format`."""
 
 
 class AnswerKeywords(SamplingKeywords, RequestKeywords, total=False):

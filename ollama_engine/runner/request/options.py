@@ -15,7 +15,10 @@ from ollama_engine.runner.request.reasoning import ReasoningBudget
 from ollama_engine.sample import SamplingParams
 from ollama_engine.sample.constraints.formats import Format
 
-__all__ = ["LogitsProcessor", "OnOverflow", "RequestKeywords", "RequestOptions", "options_elsewhere", "whole"]
+__all__ = [
+    "LogitsProcessor", "OnOverflow", "RequestBesideFormat", "RequestKeywords", "RequestOptions", "options_elsewhere",
+    "whole",
+]  # fmt: skip
 
 OnOverflow = Literal["error", "truncate", "shift"]
 
@@ -37,7 +40,22 @@ _ELSEWHERE = {
 }
 
 
-class RequestKeywords(TypedDict, total=False):
+class RequestBesideFormat(TypedDict, total=False):
+    """Those of `RequestKeywords` but `format`, which tells type checkers what the value of the answer is."""
+
+    on_overflow: OnOverflow
+    truncate_prompt: bool
+    num_keep: int
+    priority: int
+    timeout: float | None
+    cache: bool
+    cache_salt: str | None
+    prompt_token_ids: bool
+    logits_processors: Sequence[LogitsProcessor]
+    reasoning_budget: int | ReasoningBudget | None
+
+
+class RequestKeywords(RequestBesideFormat, total=False):
     """Keyword arguments that every way to ask for an answer takes, beside those of `SamplingParams`.
 
     Attributes:
@@ -70,16 +88,6 @@ class RequestKeywords(TypedDict, total=False):
             `ReasoningBudget` names others.
     """
 
-    on_overflow: OnOverflow
-    truncate_prompt: bool
-    num_keep: int
-    priority: int
-    timeout: float | None
-    cache: bool
-    cache_salt: str | None
-    prompt_token_ids: bool
-    logits_processors: Sequence[LogitsProcessor]
-    reasoning_budget: int | ReasoningBudget | None
     format: Format | None
 
 

@@ -5,14 +5,35 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol
 
 from ollama_engine.errors import ConfigError, Option
 from ollama_engine.sample import TokenLogprobs
 
-__all__ = ["Chunk", "Completion", "FinishReason", "Result", "Usage", "ValueReader", "collect", "merged", "value_of"]
+__all__ = [
+    "Chunk",
+    "Completion",
+    "FinishReason",
+    "Parsed",
+    "Result",
+    "Usage",
+    "ValueReader",
+    "collect",
+    "merged",
+    "value_of",
+]
 
 FinishReason = Literal["stop", "length"]
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # typing's has no default before Python 3.13
+
+    Parsed = TypeVar("Parsed", default=Any, covariant=True)
+    """Of an answer's value: T where `format=T` is a type, else Any."""
+else:
+    from typing import TypeVar
+
+    Parsed = TypeVar("Parsed", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +112,7 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Completion:
+class Completion(Generic[Parsed]):
     """A whole answer.
 
     Attributes:
@@ -121,13 +142,14 @@ class Completion:
     prompt_token_ids: tuple[int, ...] | None = None
 
     @property
-    def parsed(self) -> Any:
+    def parsed(self) -> Parsed:
         """The value of an answer in a `format`: an instance of the type that was given, what the JSON says, or text.
 
         It is read anew each time. Raises IncompleteError for an answer that was cut off by max_tokens, num_ctx or a
         stop text, and ConfigError where no format was asked for; what the type's own validators raise.
         """
-        return value_of(self.reader, self.text, self.tokens)
+        value: Parsed = value_of(self.reader, self.text, self.tokens)
+        return value
 
 
 @dataclass(frozen=True, slots=True)
