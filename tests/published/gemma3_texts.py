@@ -32,7 +32,7 @@ LANGUAGES = {
 
 PROMPTS = (
     "The capital of France is", "Once upon a time, in a small village,", "def fibonacci(n):\n", "Ingredients:\n- 2 cups",
-    "Die Hauptstadt von Italien ist", "Il était une fois", "Столица России —", "日本の首都は", "1, 2, 3, 4,",
+    "Die Hauptstadt von Italien ist", "Il était une fois", "Столица России —", "日本で一番高い山は", "1, 2, 3, 4,",
     "The three laws of motion are", "#include <stdio.h>\n\nint main() {\n", "Q: What is water made of?\nA:",
 )  # fmt: skip
 
