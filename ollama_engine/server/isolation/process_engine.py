@@ -23,7 +23,7 @@ from ollama_engine.chat.tool_schemas import read_tools
 from ollama_engine.closing import Closing
 from ollama_engine.config import EngineConfig
 from ollama_engine.engine import Engine
-from ollama_engine.errors import ClosedError
+from ollama_engine.errors import ClosedError, ConfigError
 from ollama_engine.not_copied import NotCopied
 from ollama_engine.runner.chat.results import ChatResult
 from ollama_engine.runner.request.results import Completion
@@ -44,8 +44,23 @@ Named = TypeVar("Named")
 Value = TypeVar("Value")
 
 CLOSED_MEANWHILE = "the Engine was closed while this request was served"
-NOT_HERE = ("session", "load_session", "submit", "fork", "map_batches")
-"""Methods of an Engine whose objects share its memory."""
+INSTEAD = {
+    "session": (), "load_session": (), "fork": (), "submit": ("take stream",),
+    "map_batches": ("pass generate a list of prompts",),
+}  # fmt: skip
+"""Methods of an Engine whose objects share its memory, and what there is for them here."""
+
+
+def _refused(name: str) -> Callable[..., Any]:
+    """A method that is not to be had in another process. Calling it raises ConfigError."""
+
+    def method(self: ProcessEngine, *args: Any, **kwargs: Any) -> Any:
+        raise ConfigError(
+            f"an Engine in a process of its own has no {name}: what it returns shares the engine's memory",
+            advice=[*INSTEAD[name], "load the model in this process (isolation none)"],
+        )
+
+    return _named(method, name)
 
 
 def _waiting(name: str) -> Callable[..., Any]:
@@ -140,15 +155,9 @@ class ProcessEngine(NotCopied, Closing):
     cancel, set_priority = _waiting("cancel"), _waiting("set_priority")
     info, config, memory = _fact("info"), _fact("config"), _fact("memory")
     metrics, chat_templates = _fact("metrics"), _fact("chat_templates")
+    session, load_session, fork = _refused("session"), _refused("load_session"), _refused("fork")
+    submit, map_batches = _refused("submit"), _refused("map_batches")
     plan_memory, devices = staticmethod(Engine.plan_memory), staticmethod(Engine.devices)
-
-    def __getattr__(self, name: str) -> Any:
-        if name in NOT_HERE:
-            raise AttributeError(
-                f"an Engine in a process of its own has no {name}: it would share the engine's memory. Load the model "
-                "in this process (isolation='none')"
-            )
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _called(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Coroutine[Any, Any, Any]:
         """A call, encoded now: what cannot cross raises where it is given."""

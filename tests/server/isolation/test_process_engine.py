@@ -130,8 +130,11 @@ def test_errors_are_the_same(here: Engine, there: Any, call: str) -> None:
 def test_what_cannot_cross_is_refused(there: Any) -> None:
     with pytest.raises(ConfigError, match="isolation none"):
         there.generate("x", GREEDY, logits_processors=[lambda ids, row: None])
-    with pytest.raises(AttributeError, match="has no session: it would share"):
-        there.session()
+    for name in ("session", "load_session", "submit", "fork", "map_batches"):
+        with pytest.raises(
+            ConfigError, match=f"has no {name}: what it returns shares .* load the model in this process"
+        ):
+            getattr(there, name)()
     with pytest.raises(AttributeError, match="nonsense"):
         _ = there.nonsense
 
