@@ -17,7 +17,7 @@ __all__ = ["Source", "format_key", "lark_with_schemas", "read_format", "schema_g
 
 JSON_OPTIONS: Mapping[str, Any] = {
     # A space, or a line break with its indentation: with some models, more never ends.
-    "whitespace_pattern": r" |\n[ \t]{0,32}",
+    "whitespace_pattern": r" |\n(?: {0,16}|\t{0,8})",
     # Every text has one spelling: a name with escapes would pass as one that the schema does not list.
     "json_allowed_escapes": 'nrtbf"\\',
     "lenient": False,

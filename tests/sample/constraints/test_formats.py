@@ -82,6 +82,10 @@ def test_a_schema_in_lark_is_checked_like_any_other() -> None:
     schema = '{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}'
     made = matcher(Lark(f'start: "call " arguments\narguments: %json {schema}'))
     assert accepts(made, 'call {"a": 1}')
+    for white in (" ", "\n", "\n" + 16 * " ", "\n" + 8 * "\t"):
+        assert accepts(made, f'call {{{white}"a"{white}:{white}1{white}}}')
+    for more in ("  ", "\t", "\n\n", " \n", "\n" + 17 * " ", "\n" + 9 * "\t", "\n \t"):
+        assert not accepts(made, f'call {{{more}"a": 1}}')
     assert not accepts(made, 'call {"a": 1, "b": 2}')
     assert not accepts(made, 'call {\n\n\n"a": 1}')
     with pytest.raises(GrammarError, match="'uniqueItems' is not supported") as caught:
