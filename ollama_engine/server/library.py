@@ -71,11 +71,14 @@ class Library:
                 log.warning("blobs that no model uses are kept: %s", error)
 
     def list(self) -> list[StoredModel]:
-        """All models of the store and of the command line, the newest first."""
+        """All that `find` finds: models of the store and of the command line, the newest first, then packaged ones."""
         models = [of_file(*named) for named in self._files.values()]
         if self.store is not None:
             models += [model for model in self.store.list() if ModelName.parse(model.name).key not in self._files]
-        return sorted(models, key=lambda model: -model.modified)
+        models.sort(key=lambda model: -model.modified)
+        listed = {ModelName.parse(model.name).key for model in models}
+        packaged = [of_file(name, path()) for name, path in PACKAGED.items()]
+        return models + [model for model in packaged if ModelName.parse(model.name).key not in listed]
 
 
 def of_file(name: str, path: Path) -> StoredModel:

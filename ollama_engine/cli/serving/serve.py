@@ -48,8 +48,8 @@ listening at {url} (in a browser: a page to chat)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of this command."""
     parser.add_argument("models_served", metavar="MODEL", nargs="*",
-                        help="a GGUF file, served under its name without .gguf. demo, demo-vision and the models "
-                        "of the store are served anyway; lists show the first two where they are named")  # fmt: skip
+                        help="a GGUF file, served under its name without .gguf. The models of the store, demo and "
+                        "demo-vision are served anyway")  # fmt: skip
     group = parser.add_argument_group("server", "Each stands above the environment variable that is named with it.")
     group.add_argument("--host", metavar="HOST[:PORT]",
                        help="where to listen (OLLAMA_HOST, default 127.0.0.1:11434)")  # fmt: skip

@@ -14,6 +14,7 @@ from tests.store.layout import put_model
 from tests.support.tiny import write_tiny_llama
 
 LIBRARY = "registry.ollama.ai/library"
+PACKAGED_NAMES = ["demo:latest", "demo-vision:latest"]
 JINJA = "{% for m in messages %}{{ m.content }}{% endfor %}{{ tools }}"
 
 
@@ -45,7 +46,8 @@ def client(root: Path) -> Iterator[TestClient]:
 
 
 def test_tags(client: TestClient) -> None:
-    tiny, plain = client.get("/api/tags").json()["models"]
+    tiny, plain, *packaged = client.get("/api/tags").json()["models"]
+    assert [model["name"] for model in packaged] == PACKAGED_NAMES, "what can be loaded, whatever its age"
     assert (tiny["name"], tiny["model"], tiny["modified_at"]) == (
         "tiny:latest",
         "tiny:latest",
@@ -102,7 +104,8 @@ def test_packaged_models_are_shown(client: TestClient) -> None:
 def test_copy_and_delete(client: TestClient, root: Path) -> None:
     assert client.post("/api/copy", json={"source": "tiny", "destination": "me/other:v1"}).status_code == 200
     assert client.request("DELETE", "/api/delete", json={"model": "tiny"}).status_code == 200
-    assert [model["name"] for model in client.get("/api/tags").json()["models"]] == ["me/other:v1", "plain:latest"]
+    names = [model["name"] for model in client.get("/api/tags").json()["models"]]
+    assert names == ["me/other:v1", "plain:latest", *PACKAGED_NAMES]
     assert client.post("/api/show", json={"model": "me/other:v1"}).status_code == 200
 
 
@@ -145,11 +148,11 @@ def test_a_server_that_starts_removes_what_is_left_over(root: Path, noprune: boo
     app = create_app(ServerSettings(models=root, noprune=noprune))
     with TestClient(app, base_url="http://localhost") as client:
         assert (old.exists(), young.exists()) == (noprune, True)
-        assert len(client.get("/api/tags").json()["models"]) == 2
+        assert len(client.get("/api/tags").json()["models"]) == 2 + len(PACKAGED_NAMES)
 
 
 def test_a_store_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     app = create_app(ServerSettings(models=tmp_path / "none"))
     with TestClient(app, base_url="http://localhost") as client:
-        assert client.get("/api/tags").json() == {"models": []}
+        assert [model["name"] for model in client.get("/api/tags").json()["models"]] == PACKAGED_NAMES
     assert not (tmp_path / "none").exists()

@@ -81,7 +81,7 @@ def test_real_model_answers_with_log_probabilities(chatty) -> None:  # type: ign
 
 @pytest.mark.slow
 def test_files_of_the_command_line_are_listed(chatty) -> None:  # type: ignore[no-untyped-def]
-    assert [model.id for model in chatty.models.list()] == ["smollm2:latest"]
+    assert [model.id for model in chatty.models.list()] == ["smollm2:latest", "demo:latest", "demo-vision:latest"]
 
 
 @pytest.mark.slow
