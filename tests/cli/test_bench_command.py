@@ -81,6 +81,7 @@ def test_the_table(cli, tiny: str) -> None:
     first = [line.split()[0] for line in result.out.splitlines() if line]
     assert first == [
         "model", "load", "peak", "threads", "flash", "cache", "batch", "graphs", "version", "test", "prefill", "decode",
+        "Measured",
     ]  # fmt: skip
     assert "decode" not in cli("bench", tiny, "-p", "8", "-n", "0", "-r", "1", "-t", "1").out
 
@@ -127,7 +128,21 @@ def test_kernels_of_the_types_of_a_model(cli, tmp_path: Path, monkeypatch: pytes
     ]
     assert all({"read", "spread", "burst", "l2", "none", "ggml"} <= set(row["gb_per_second"]) for row in rows)
     table = cli("bench", str(path), "--kernels", "-t", "1").out
-    assert re.search(r"^q8_0 experts +8 +[\d. -]+ \d\.\d\d$", table, flags=re.MULTILINE)
+    assert all(row["chosen"] in row["gb_per_second"] for row in rows)
+    for line in re.findall(r"^q8_0 .+$", table, flags=re.MULTILINE):
+        assert re.fullmatch(r"q8_0( experts)? +\d +[\d.* -]+ \d\.\d\d", line)
+        assert line.count("*") == 1, "one is chosen"
+    assert re.search(r"^\* +what an engine takes here", table, flags=re.MULTILINE)
+
+
+def test_what_was_measured_once_says_so(cli) -> None:
+    """There is no least and no most of it."""
+    once = cli("bench", "demo", "-p", "8", "-n", "2", "-r", "1", "-t", "1").out
+    assert re.search(r"^prefill 8 +[\d.]+ +- +-$", once, flags=re.MULTILINE)
+    assert once.rstrip().splitlines()[-1].startswith("Measured once (-r 1): ")
+    twice = cli("bench", "demo", "-p", "8", "-n", "2", "-r", "2", "-t", "1").out
+    assert re.search(r"^prefill 8 +[\d.]+ +[\d.]+ +[\d.]+$", twice, flags=re.MULTILINE)
+    assert "Measured once" not in twice
 
 
 def test_a_model_or_kernels(cli) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -51,7 +53,11 @@ class FakeStream:
 class FakeEngine:
     """Answers "yes"; a conversation of more than `most` messages does not fit."""
 
-    info = "a fake"
+    info = SimpleNamespace(
+        name="a fake", path="fake.gguf", architecture="llama", n_parameters=1_200_000, file_bytes=2 << 20, num_ctx=512,
+        context_length=1024, n_vocab=320, reads_images=False, flash_attention=True, threads=2, system="CPU",
+        kernels=("q8_0: spread for 1 rows",),
+    )  # fmt: skip
 
     def __init__(self, most: int = 100) -> None:
         self.asked: list[list[dict[str, str]]] = []
@@ -216,7 +222,9 @@ def test_show(talk) -> None:
     _, _, told = talk(
         "one", "/show info", "/show messages", "/show prompt", "/show template", "/show system", "/show x"
     )
-    assert "a fake\n" in told
+    assert re.search(r"^model +a fake\nfile +fake.gguf\n", told, flags=re.MULTILINE)
+    assert re.search(r"^parameters +1.20 M$", told, flags=re.MULTILINE)
+    assert re.search(r"^context +512 tokens, trained for 1024$", told, flags=re.MULTILINE)
     assert "user: one\n\nassistant: yes\n" in told
     assert "<user>one<assistant>yes\n" in told
     assert TEMPLATE in told

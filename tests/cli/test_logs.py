@@ -44,7 +44,7 @@ def test_every_backend_names_the_features_of_the_cpu(cli: Cli, as_json: None, mo
         (line,) = (line for line in told if line["message"].startswith("backend: "))
         assert f"features {cpu.feature_text}" in line["message"]
         assert line["devices"][-1]["features"] == dict(cpu.features)
-        assert (line["threads"], line["level"], line["logger"]) == (1, "info", "ollama_engine.ml.graph.backend")
+        assert (line["threads"], line["level"], line["logger"]) == (1, "info", "ollama_engine.runner.load.loading")
         assert "handle" not in line["devices"][-1]
 
 

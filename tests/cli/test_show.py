@@ -189,7 +189,7 @@ def test_what_fits_where(cli, tmp_path: Path) -> None:
 def test_what_fits_where_for_people(cli, tmp_path: Path) -> None:
     model = write_tiny_llama(tmp_path / "tiny.gguf", n_expert=4, n_expert_used=2)
     result = cli("show", model.path, "--fit", "--gpu-memory", "1TiB", "--cpu-experts", "2")
-    assert result.out.splitlines()[0].split() == ["device", "free", "weights", "KV", "compute", "in", "all", "layers"]
+    assert result.out.splitlines()[0].split() == ["device", "free", "weights", "cache", "graph", "in", "all", "layers"]
     assert result.out.splitlines()[1].split()[:3] == ["GPU0", "1.0", "TiB"]
     assert result.out.splitlines()[1].endswith("0-1, output")
     assert result.out.splitlines()[2].endswith("input, experts of 0-1")

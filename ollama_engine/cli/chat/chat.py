@@ -13,6 +13,7 @@ from ollama_engine.cli.chat.chat_printer import ChatPrinter, PrintedAnswer
 from ollama_engine.cli.chat.images import NamedImage, dropped_images, image_part, named_path, read_named
 from ollama_engine.cli.chat.prompt_loop import PromptLoop, SlashCommand, set_command
 from ollama_engine.cli.chat.settings import Settings
+from ollama_engine.cli.tables import count, pairs, size
 from ollama_engine.errors import ChatError, ContextOverflowError, ImageError, UnsupportedInputError
 from ollama_engine.segments import Media, Tokens
 
@@ -158,7 +159,7 @@ class ChatConversation:
 
     def _show(self, what: str) -> str:
         shows: dict[str, Callable[[], str]] = {
-            "info": lambda: str(self.engine.info),
+            "info": self._info,
             "parameters": lambda: str(self.settings),
             "system": lambda: self.system or "(as the template has it)",
             "template": self._template,
@@ -168,6 +169,17 @@ class ChatConversation:
         if what not in shows:
             raise ChatError(f"/show takes {SHOWS}" + (f", got {what!r}" if what else ""))
         return shows[what]()
+
+    def _info(self) -> str:
+        info = self.engine.info
+        return pairs((
+            ("model", info.name), ("file", info.path), ("architecture", info.architecture),
+            ("parameters", count(info.n_parameters)), ("size", size(info.file_bytes)),
+            ("context", f"{info.num_ctx} tokens, trained for {info.context_length}"),
+            ("vocabulary", f"{info.n_vocab} tokens"), ("images", "read" if info.reads_images else "not read"),
+            ("flash attention", "on" if info.flash_attention else "off"), ("threads", str(info.threads)),
+            ("devices", info.system), *(("kernels", line) for line in info.kernels),
+        ))  # fmt: skip
 
     def _shown_messages(self) -> str:
         return "\n\n".join(f"{each['role']}: {shown(each['content'])}" for each in self.messages) or "(none)"

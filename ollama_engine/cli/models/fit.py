@@ -97,7 +97,7 @@ def facts(report: MemoryReport, plan: PlacementPlan, config: EngineConfig) -> di
 
 
 def _text(plan: PlacementPlan) -> str:
-    rows: list[tuple[str, ...]] = [("device", "free", "weights", "KV", "compute", "in all", "layers")]
+    rows: list[tuple[str, ...]] = [("device", "free", "weights", "cache", "graph", "in all", "layers")]
     for device in plan.devices:
         free = "-" if device.free is None else size(device.free)
         sizes = (device.weights, device.cache, device.graph, device.taken)

@@ -74,8 +74,8 @@ cdef class Backend:
         except BaseException:
             self.close()
             raise
-        log.info("backend: %s", system_line(self.devices, self.threads),
-                 extra={"devices": self.devices, "threads": self.threads})
+        log.debug("backend: %s", system_line(self.devices, self.threads),
+                  extra={"devices": self.devices, "threads": self.threads})
 
     cdef int _connect(self, choose) except -1:
         """Connect to workers, and choose devices of this machine and theirs."""

@@ -33,10 +33,15 @@ MOST_BYTES = 1 << 20
 
 
 def cache_folder() -> Path:
-    """The folder for files that this program can make again. Raises OSError where the user has no home."""
-    base = "Library/Caches" if sys.platform == "darwin" else ".cache"
+    """The folder for files that this program can make again, in $XDG_CACHE_HOME where that is set.
+
+    Raises OSError where the user has no home.
+    """
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if base.is_absolute():  # the specification has all others ignored
+        return base / "ollama_engine"
     try:
-        return Path.home() / base / "ollama_engine"
+        return Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "ollama_engine"
     except RuntimeError as error:
         raise OSError(errno.ENOENT, str(error)) from None
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from ollama_engine.config import EngineConfig
 from ollama_engine.errors import ConfigError, ModelFormatError, NoMemoryError, Option
 from ollama_engine.kvcache import Cache
+from ollama_engine.ml.device.device_info import system_line
 from ollama_engine.ml.device.placement import BackendParams
 from ollama_engine.ml.gguf.gguf_file import IMAGE_PARTS, GGUFFile
 from ollama_engine.ml.graph.backend import Backend
@@ -183,6 +184,8 @@ def _load_planned(
             )
         except NoMemoryError as error:
             raise does_not_fit(path, error, error.report) from error
+        log.info("backend: %s", system_line(backend.devices, backend.threads),
+                 extra={"devices": backend.devices, "threads": backend.threads})  # fmt: skip
         weights = undo.enter_context(Weights(backend, gguf, choice.placement, tied=ties_output(factory)))
         planned_cache: dict[str, int] = {}
         planned_masks = 0

@@ -107,8 +107,18 @@ def test_a_reader_sees_a_whole_file(file: TimingsFile) -> None:
             writer.result()
 
 
+def test_the_cache_folder_is_where_the_user_wants_caches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A relative path means nothing, by the XDG base directory specification."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / "ollama_engine"
+    for nothing in ("", "caches"):
+        monkeypatch.setenv("XDG_CACHE_HOME", nothing)
+        assert cache_folder().is_relative_to(Path.home())
+
+
 def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
     """As `docker --user` makes one: pathlib raises RuntimeError."""
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.delenv("HOME", raising=False)
     monkeypatch.setattr(Path, "home", Mock(side_effect=RuntimeError("Could not determine home directory.")))
     with pytest.raises(OSError, match="home directory"):

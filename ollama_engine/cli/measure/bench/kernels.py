@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from math import prod
 from typing import Any
 
@@ -14,8 +14,9 @@ from ollama_engine.ml.gguf.gguf_file import TensorInfo
 from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.types import block_of
 from ollama_engine.ml.ops.small_batch import SMALL_BATCH_QUANTIZED, SMALL_BATCH_VARIANTS, small_batch_instructions
+from ollama_engine.ml.weights.kernel_choice import BY_TABLE, FewRows, KernelChoice
 from ollama_engine.ml.weights.kernel_measure import PLAIN_READ, Kind, kinds_of, measure, most_bytes
-from ollama_engine.ml.weights.kernel_timings import GGML, REPACKED
+from ollama_engine.ml.weights.kernel_timings import GGML, REPACKED, decide
 
 __all__ = ["ALL_TYPES", "kernel_report", "kernel_speeds"]
 
@@ -26,6 +27,13 @@ FILL = b"\x2c"
 """Made of this byte, weights of every type are small numbers: neither infinite nor subnormal, which is slow."""
 SECONDS = 5.0
 """For one type; less than one is used where nothing else runs."""
+LEGEND = f"""\
+*        what an engine takes here, once it has measured this
+{PLAIN_READ}     reading the weights, and nothing else
+spread   our kernel, fetching weights into L1 a few lines ahead; burst: all of a step at once; l2: into L2;
+         none: as the CPU fetches by itself; -2: from two places at once
+{GGML}     ggml's kernel; {REPACKED}: that of a copy with rows interleaved
+share    of the speed of a plain read, by the fastest of ours"""
 COLUMNS = (PLAIN_READ, *SMALL_BATCH_VARIANTS, GGML, REPACKED)
 
 
@@ -37,11 +45,24 @@ def kernel_speeds(dtypes: Collection[str], threads: int | None) -> dict[str, Any
             with mmap.mmap(-1, -(-info.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE) as memory:
                 memory.write(FILL * info.nbytes)
                 timings = measure(backend, [memory], kinds_of([info]), SECONDS, everything=True)
+            choice = decide(BY_TABLE, timings)
             rows += [
-                {**few._asdict(), "gb_per_second": {name: 1 / seconds for name, seconds in times.items()}}
+                {
+                    **few._asdict(),
+                    "chosen": _chosen(choice, few, times),
+                    "gb_per_second": {name: 1 / seconds for name, seconds in times.items()},
+                }
                 for few, times in timings.items()
             ]
         return {"cpu": cpu_identity(), "threads": backend.threads, "kernels": rows}
+
+
+def _chosen(choice: KernelChoice, few: FewRows, times: Mapping[str, float]) -> str:
+    """The column of the kernel that an engine takes after measuring the same."""
+    ours = few.rows <= choice.rows_per_expert(few.dtype) if few.experts else few.rows in choice.rows(few.dtype, ROW)
+    if ours:
+        return choice.variant(few.dtype, few.rows, experts=few.experts)
+    return REPACKED if REPACKED in times and choice.wants_repacked(few.dtype, experts=few.experts) else GGML
 
 
 def _made_up(dtypes: Collection[str]) -> Iterator[TensorInfo]:
@@ -57,16 +78,18 @@ def _made_up(dtypes: Collection[str]) -> Iterator[TensorInfo]:
 
 
 def kernel_report(result: dict[str, Any]) -> str:
-    """The table, with the share of a plain read's speed that the fastest of our kernels reaches."""
+    """The table, with the share of a plain read's speed that the fastest of our kernels reaches, and a legend."""
     rows = [("type", "rows", *COLUMNS, "share")]
     for row in result["kernels"]:
         speeds = row["gb_per_second"]
         best = max(speed for name, speed in speeds.items() if name in SMALL_BATCH_VARIANTS)
-        cells = (f"{speeds[name]:.1f}" if name in speeds else "-" for name in COLUMNS)
+        cells = (
+            f"{speeds[name]:.1f}{'*' if name == row['chosen'] else ' '}" if name in speeds else "- " for name in COLUMNS
+        )
         title = f"{row['dtype']}{' experts' * row['experts']}"
         rows.append((title, str(row["rows"]), *cells, f"{best / speeds[PLAIN_READ]:.2f}"))
     told = pairs((("CPU", result["cpu"]), ("threads", str(result["threads"])), ("instructions", _instructions())))
-    return f"{told}\n\nGB of weights per second\n{table(rows, right=range(1, len(rows[0])))}"
+    return f"{told}\n\nGB of weights per second\n{table(rows, right=range(1, len(rows[0])))}\n\n{LEGEND}"
 
 
 def _instructions() -> str:

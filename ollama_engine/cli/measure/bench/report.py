@@ -10,6 +10,8 @@ __all__ = ["report"]
 
 Row = tuple[str, ...]
 
+ONCE = "Measured once (-r 1): how far a figure is off by chance is not known, most of all for short prompts."
+
 
 def report(result: dict[str, Any]) -> str:
     tables = [_single(result)]
@@ -17,6 +19,8 @@ def report(result: dict[str, Any]) -> str:
         tables.append(_varied("streams", result["parallel"]))
     if result["depth"]:
         tables.append(_varied("depth", result["depth"]))
+    if result["repetitions"] == 1:
+        tables.append(ONCE)
     return "\n\n".join([pairs(_conditions(result)), *tables])
 
 
@@ -55,4 +59,5 @@ def _varied(name: str, measured: list[dict[str, Any]]) -> str:
 
 def _speeds(measured: dict[str, Any], part: str) -> Row:
     samples = measured["samples"][f"{part}_tps"]
-    return tuple(f"{speed:.2f}" for speed in (measured[f"{part}_tps"], min(samples), max(samples)))
+    median = f"{measured[f'{part}_tps']:.2f}"
+    return (median, f"{min(samples):.2f}", f"{max(samples):.2f}") if len(samples) > 1 else (median, "-", "-")
