@@ -1,8 +1,8 @@
 """Gemma 3 270M (base) computes what llama.cpp computes: ids, answers, windows, embeddings (`make_gemma3_goldens.py`).
 
 With f32 weights both do the same arithmetic up to the order of sums, and answers are equal to the end. As published
-(q8_0, q5_0, q4_K, q6_K), ggml rounds activations to 8 bits before it multiplies, and answers may part where two tokens
-are about as likely (see test_smollm2.py).
+(q8_0, q5_0, q4_K, q6_K), both round activations to 8 bits before they multiply, each in its own order, and answers may
+part where two tokens are about as likely. So each token is compared by its lead, behind llama.cpp's own tokens.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ from tests.published.make_gemma3_goldens import (
 from tests.support.float_copy import write_float_copy
 
 EXACT: dict[str, Any] = {"kv_cache_type": "f32", "flash_attention": "off"}
-MEAN_OFF, MOST_OFF, MOST_PARTED = 0.1, 0.8, 0.04
-"""Of the leads of llama.cpp's tokens in the published file, in nats, and the share of tokens where another one leads."""
+MEAN_OFF, MOST_OFF, MOST_PARTED = 0.25, 1.3, 0.08
+"""Nats between the leads of llama.cpp's tokens here and there, as published, and the share of tokens that another one
+leads before. Measured: 0.18, 0.95 and 17 of 288. Both are off by 0.15 from F32 arithmetic with the same weights."""
 
 pytestmark = pytest.mark.timeout(600)  # a model of 270M, downloaded once, over thousands of tokens
 
@@ -115,18 +116,34 @@ def leads(path: Path, answers: list[list[int]]) -> list[np.ndarray]:
     return found
 
 
+def published_leads(golden: dict[str, Any]) -> np.ndarray:
+    rows = zip(golden["published.gaps"], expected(golden, "published"), strict=True)
+    return np.concatenate([gaps[: len(answer)] for gaps, answer in rows])
+
+
 def test_published_tokens_lead_as_in_llama_cpp(gemma3_path: Path, golden: dict[str, Any]) -> None:
-    """Each token of llama.cpp's answers, behind its own tokens: one answer that parts hides no other difference."""
-    answers = expected(golden, "published")
-    theirs = [gaps[: len(answer)] for gaps, answer in zip(golden["published.gaps"], answers, strict=True)]
-    ours, theirs = np.concatenate(leads(gemma3_path, answers)), np.concatenate(theirs)
-    off = np.abs(ours - theirs)
+    """Each token of llama.cpp's answers, behind its own tokens: an answer that parts hides no other difference."""
+    ours = np.concatenate(leads(gemma3_path, expected(golden, "published")))
+    off = np.abs(ours - published_leads(golden))
     print(
         f"leads differ by {off.mean():.3f} on average, {off.max():.3f} at most; {(ours < 0).sum()} of {len(off)} part"
     )
     assert off.mean() <= MEAN_OFF
     assert off.max() <= MOST_OFF
     assert (ours < 0).mean() <= MOST_PARTED
+
+
+@pytest.mark.slow
+def test_published_leads_are_as_exact_as_those_of_llama_cpp(
+    f32_path: Path, gemma3_path: Path, golden: dict[str, Any]
+) -> None:
+    """The same weights in F32 say by how much rounded activations are off: as much here as there."""
+    answers = expected(golden, "published")
+    exact = np.concatenate(leads(f32_path, answers))
+    ours = np.concatenate(leads(gemma3_path, answers)) - exact
+    theirs = published_leads(golden) - exact
+    assert np.abs(ours).mean() <= 1.15 * np.abs(theirs).mean()
+    assert np.square(ours).mean() <= 1.3 * np.square(theirs).mean()
 
 
 @pytest.mark.slow

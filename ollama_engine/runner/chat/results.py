@@ -7,7 +7,7 @@ from typing import Generic, Literal
 
 from ollama_engine.chat.events import MalformedToolCall, ToolCallDelta, ToolCallEnd, ToolCallStart
 from ollama_engine.chat.messages import Message, ToolCall
-from ollama_engine.runner.request.results import Parsed, Usage, ValueReader, value_of
+from ollama_engine.runner.request.results import Parsed_co, Usage, ValueReader, value_of
 from ollama_engine.sample import TokenLogprobs
 
 __all__ = ["ChatChunk", "ChatFinishReason", "ChatResult", "ToolEvent"]
@@ -49,7 +49,7 @@ class ChatChunk:
 
 
 @dataclass(frozen=True, slots=True)
-class ChatResult(Generic[Parsed]):
+class ChatResult(Generic[Parsed_co]):
     """A whole answer.
 
     Attributes:
@@ -77,9 +77,9 @@ class ChatResult(Generic[Parsed]):
     dropped_messages: int = 0
 
     @property
-    def parsed(self) -> Parsed:
+    def parsed(self) -> Parsed_co:
         """The value of the content, where a `format` was asked for; see `Completion.parsed`."""
-        value: Parsed = value_of(self.reader, self.content)
+        value: Parsed_co = value_of(self.reader, self.content)
         return value
 
     @property

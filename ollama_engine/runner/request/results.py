@@ -14,7 +14,7 @@ __all__ = [
     "Chunk",
     "Completion",
     "FinishReason",
-    "Parsed",
+    "Parsed_co",
     "Result",
     "Usage",
     "ValueReader",
@@ -28,12 +28,12 @@ FinishReason = Literal["stop", "length"]
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # typing's has no default before Python 3.13
 
-    Parsed = TypeVar("Parsed", default=Any, covariant=True)
+    Parsed_co = TypeVar("Parsed_co", default=Any, covariant=True)
     """Of an answer's value: T where `format=T` is a type, else Any."""
 else:
     from typing import TypeVar
 
-    Parsed = TypeVar("Parsed", covariant=True)
+    Parsed_co = TypeVar("Parsed_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Completion(Generic[Parsed]):
+class Completion(Generic[Parsed_co]):
     """A whole answer.
 
     Attributes:
@@ -142,13 +142,13 @@ class Completion(Generic[Parsed]):
     prompt_token_ids: tuple[int, ...] | None = None
 
     @property
-    def parsed(self) -> Parsed:
+    def parsed(self) -> Parsed_co:
         """The value of an answer in a `format`: an instance of the type that was given, what the JSON says, or text.
 
         It is read anew each time. Raises IncompleteError for an answer that was cut off by max_tokens, num_ctx or a
         stop text, and ConfigError where no format was asked for; what the type's own validators raise.
         """
-        value: Parsed = value_of(self.reader, self.text, self.tokens)
+        value: Parsed_co = value_of(self.reader, self.text, self.tokens)
         return value
 
 
