@@ -97,7 +97,7 @@ def test_it_says_where_it_listens_and_logs_requests(tmp_path: Path) -> None:
         body = {"model": "tiny.q4", "prompt": "a", "raw": True, "stream": False, "options": {"num_predict": 3}}
         assert httpx.post(f"{address}/api/generate", json=body, timeout=PATIENCE).json()["eval_count"] <= 3
         listed = httpx.get(f"{address}/api/tags").json()["models"]
-        assert {model["name"] for model in listed} == {"tiny.q4:latest", "demo:latest"}
+        assert {model["name"] for model in listed} == {"tiny.q4:latest", "demo:latest", "demo-vision:latest"}
         (row,) = httpx.get(f"{address}/api/ps").json()["models"]
         assert (row["name"], row["context_length"]) == ("tiny.q4:latest", 64)
         httpx.post(f"{address}/api/generate", json={"model": "nope"})

@@ -94,7 +94,7 @@ def test_max_nodes_is_bounded(max_nodes: int) -> None:
 
 def test_threads_take_effect(caplog: pytest.LogCaptureFixture) -> None:
     for n in (1, 2):
-        with caplog.at_level(logging.INFO), Backend(BackendParams(threads=n)) as backend:
+        with caplog.at_level(logging.DEBUG), Backend(BackendParams(threads=n)) as backend:
             assert backend.threads in (1, n)
             assert repr(backend) == f"Backend(CPU; {backend.threads} threads)"
         assert f"{backend.threads} threads" in caplog.text

@@ -10,7 +10,7 @@ __all__ = ["report"]
 
 Row = tuple[str, ...]
 
-ONCE = "Measured once (-r 1): how far a figure is off by chance is not known, most of all for short prompts."
+ONCE = "once (-r 1), so how far a figure is off by chance is not known, most of all for short prompts"
 
 
 def report(result: dict[str, Any]) -> str:
@@ -19,8 +19,6 @@ def report(result: dict[str, Any]) -> str:
         tables.append(_varied("streams", result["parallel"]))
     if result["depth"]:
         tables.append(_varied("depth", result["depth"]))
-    if result["repetitions"] == 1:
-        tables.append(ONCE)
     return "\n\n".join([pairs(_conditions(result)), *tables])
 
 
@@ -36,6 +34,7 @@ def _conditions(result: dict[str, Any]) -> list[tuple[str, str | None]]:
         ("cache", f"{result['kv_cache_type']}, {result['num_ctx']} tokens"),
         ("batch size", str(result["batch_size"])),
         ("graphs", f"{built} built, {reused} reused"),
+        ("measured", ONCE if result["repetitions"] == 1 else None),
         ("version", f"{result['version']}, ggml {result['ggml_version']}"),
     ]
 
