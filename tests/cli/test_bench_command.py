@@ -80,8 +80,8 @@ def test_the_table(cli, tiny: str) -> None:
     assert (result.code, result.err) == (0, "")
     first = [line.split()[0] for line in result.out.splitlines() if line]
     assert first == [
-        "model", "load", "peak", "threads", "flash", "cache", "batch", "graphs", "measured", "version", "test", "prefill",
-        "decode",
+        "model", "load", "peak", "threads", "flash", "cache", "batch", "graphs", "measured", "version", "test",
+        "prefill", "decode",
     ]  # fmt: skip
     assert "decode" not in cli("bench", tiny, "-p", "8", "-n", "0", "-r", "1", "-t", "1").out
 
