@@ -128,8 +128,8 @@ class OpenVinoGenAi:
         config = self.genai.GenerationConfig()
         config.max_new_tokens, config.ignore_eos, config.do_sample = generate + 1, True, False
         times = self.pipeline.generate(inputs, config).perf_metrics
-        read, step = times.get_ttft().mean / 1000, times.get_tpot().mean / 1000
-        return self.streams * prompt / read, self.streams / step
+        read, token = times.get_ttft().mean / 1000, times.get_tpot().mean / 1000
+        return self.streams * prompt / read, 1 / token  # of a step that gives 8 tokens it counts an eighth for each
 
 
 ENGINES: dict[str, Callable[[argparse.Namespace], Any]] = {
