@@ -48,21 +48,29 @@ class _Starter:
     _current: _Starter | None = None
 
     def __init__(self) -> None:
-        self._pid = os.getpid()
         self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()
         threading.Thread(target=self._run, name="starts processes", daemon=True).start()
 
     @classmethod
     def current(cls) -> SimpleQueue[Callable[[], None]]:
-        """The thread's inbox. A forked process has a thread of its own."""
+        """The thread's inbox."""
         with cls._lock:
-            if cls._current is None or cls._current._pid != os.getpid():
+            if cls._current is None:
                 cls._current = cls()
             return cls._current._work
+
+    @classmethod
+    def forget(cls) -> None:
+        """Begin anew in a forked process, which has no thread of its parent, but locks as they were."""
+        cls._lock, cls._current = threading.Lock(), None
 
     def _run(self) -> None:
         while True:
             self._work.get()()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_Starter.forget)
 
 
 def end_with_parent(stop: Callable[[], None]) -> None:

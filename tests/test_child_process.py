@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from ollama_engine.child_process import start_child
-from tests.support.waiting import eventually, join
+from ollama_engine.child_process import _Starter, start_child
+from tests.support.waiting import eventually, join, status_of
 
 CHILD = """
 import os, sys, time
@@ -24,7 +24,7 @@ time.sleep(60)
 """A child that does not end when its standard input does, as one that computes without Python's lock."""
 PARENT = """
 import os, sys, threading, time
-from ollama_engine.child_process import start_child
+from ollama_engine.child_process import _Starter, start_child
 read, write = os.pipe()
 child = start_child([sys.executable, "-c", sys.argv[1], str(write)], descriptors=[write])
 os.read(read, 7)
@@ -72,6 +72,20 @@ def test_a_child_ends_with_its_parent() -> None:
 def test_a_child_that_cannot_be_started() -> None:
     with pytest.raises(OSError, match="no-such-program"):
         start_child(["/no-such-program"])
+
+
+@only_linux
+def test_a_process_that_was_forked_while_its_parent_started_a_child_starts_its_own() -> None:
+    with _Starter._lock:
+        forked = os.fork()
+        if forked == 0:
+            status = 1
+            try:
+                child = start_child([sys.executable, "-c", ""])
+                status = child.wait()
+            finally:
+                os._exit(status)
+    assert status_of(forked) == 0
 
 
 def _lives(pid: int) -> bool:

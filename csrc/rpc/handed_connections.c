@@ -1,8 +1,8 @@
 // ggml's RPC server, which listens at a TCP port, on connections that another process hands to it.
 //
-// A port of loopback takes whoever connects first, and one that was found free by binding and closing may be taken by
-// somebody else. So a worker's front holds one end of a Unix socket and passes connections over it (SCM_RIGHTS): nobody
-// else can connect. ggml is unpatched: its build names these functions where its source says bind, listen, accept and
+// Any program of this machine can connect to a port of loopback, or take one that was found free by binding and closing.
+// So a worker's front holds one end of a Unix socket and passes connections over it (SCM_RIGHTS); no other program can
+// connect. ggml is unpatched: its build names these functions where its source says bind, listen, accept and
 // setsockopt (csrc/ggml/build.cmake). Without the variable below they are the system's.
 #include <errno.h>
 #include <netinet/in.h>
@@ -11,8 +11,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-// The Unix socket's descriptor. A variable of the environment, since this library may be one that ggml has loaded:
-// nobody else sees its symbols then.
+#ifndef MSG_CMSG_CLOEXEC
+#define MSG_CMSG_CLOEXEC 0  // Linux only; without it a child of this process would inherit the connection
+#endif
+
+// The Unix socket's descriptor. A variable of the environment, since ggml may have loaded this library, whose symbols
+// our other libraries do not see then.
 static int front(void) {
     const char *number = getenv("OE_RPC_CONNECTIONS");
     return number == NULL || *number == '\0' ? -1 : atoi(number);
@@ -45,10 +49,11 @@ int oe_rpc_accept(int listener, struct sockaddr *address, socklen_t *size) {
                              .msg_controllen = sizeof control.bytes};
     ssize_t n;
     do {
-        n = recvmsg(front(), &message, 0);
+        n = recvmsg(front(), &message, MSG_CMSG_CLOEXEC);
     } while (n < 0 && errno == EINTR);
     const struct cmsghdr *header = n == 1 ? CMSG_FIRSTHDR(&message) : NULL;
-    if (header == NULL || header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) {
+    if (header == NULL || header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS ||
+        header->cmsg_len != CMSG_LEN(sizeof(int))) {
         return -1;
     }
     int connection;
