@@ -1,9 +1,9 @@
 // ggml's RPC server, which listens at a TCP port, on connections that another process hands to it.
 //
-// Any program of this machine can connect to a port of loopback, or take one that was found free by binding and closing.
-// So a worker's front holds one end of a Unix socket and passes connections over it (SCM_RIGHTS); no other program can
-// connect. ggml is unpatched: its build names these functions where its source says bind, listen, accept and
-// setsockopt (csrc/ggml/build.cmake). Without the variable below they are the system's.
+// Any program of this machine can connect to a port of loopback, or take one that was found free by binding and
+// closing. So a worker's front holds one end of a Unix socket and passes connections over it (SCM_RIGHTS); no other
+// program can connect. ggml is unpatched: its build names these functions where its source says bind, listen, accept
+// and setsockopt (csrc/ggml/build.cmake). Without the variable below they are the system's.
 #include <errno.h>
 #include <netinet/in.h>
 #include <stdlib.h>
