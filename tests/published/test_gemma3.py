@@ -19,6 +19,11 @@ import pytest
 from ollama_engine import Completion, Engine
 from ollama_engine.config import EngineConfig
 from ollama_engine.evaluate.perplexity import Perplexity, chunk_logprobs, chunks, scored_from
+from ollama_engine.input import Input
+from ollama_engine.ml.gguf.gguf_file import GGUFFile
+from ollama_engine.ml.gguf.metadata import Metadata
+from ollama_engine.models.gemma3.multimodal import Gemma3Multimodal
+from ollama_engine.models.media_tokens import newline_runs
 from ollama_engine.runner.load.loading import load
 from ollama_engine.tokenizer import Tokenizer, from_metadata
 from tests.published.gemma3_texts import LANGUAGES, PROMPTS, long_text
@@ -38,6 +43,7 @@ from tests.published.make_gemma3_goldens import (
     perplexity_text,
 )
 from tests.support.float_copy import write_float_copy
+from tests.support.media import item
 
 EXACT: dict[str, Any] = {"kv_cache_type": "f32", "flash_attention": "off"}
 ROUNDING, LONG_ROUNDING = 0.02, 0.004
@@ -46,6 +52,14 @@ floats, so the last bit of a sum can become a thousandth. A window of 511 tokens
 MEAN_OFF, MOST_OFF, MOST_PARTED = 0.25, 1.3, 0.08
 """Nats between the leads of llama.cpp's tokens here and there, as published, and the share of tokens that another one
 leads before. Measured: 0.18, 0.95 and 17 of 288. Both are off by 0.15 from F32 arithmetic with the same weights."""
+
+AROUND_IMAGES = [
+    (("Look: ", " What is it?"), [13908, 236787, 236743, 108, 255999, 256000, 108, 2900, 563, 625, 236881]),
+    (("Two:\n", "\n", "日本\n\n\nund Straße"),
+     [11634, 236787, 109, 255999, 256000, 111, 255999, 256000, 108, 10956, 109, 1136, 80176]),
+    (("", "A"), [108, 255999, 256000, 108, 236776]),
+]  # fmt: skip
+"""Texts between images, and llama.cpp's ids of all with "\\n\\n<start_of_image><end_of_image>\\n\\n" for each image."""
 
 pytestmark = pytest.mark.timeout(600)  # a model of 270M, downloaded once, over thousands of tokens
 
@@ -67,8 +81,6 @@ def f32_path(gemma3_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture(scope="module")
 def tokenizer(gemma3_path: Path) -> Tokenizer:
-    from ollama_engine.ml.gguf.gguf_file import GGUFFile  # noqa: PLC0415 (only here)
-
     with GGUFFile(gemma3_path) as file:
         return from_metadata(file.metadata)
 
@@ -81,6 +93,28 @@ def test_ids_of_long_texts(number: int, tokenizer: Tokenizer, golden: dict[str, 
     assert len(ids) == golden["counts"][number]
     assert digest(np.array(ids)) == golden["digests"][number]
     assert tokenizer.decode(ids) == text
+
+
+class IdsAroundImages(Gemma3Multimodal):
+    """What writes ids around images, for a vocabulary without the vision part's weights."""
+
+    def __init__(self, metadata: Metadata, tokenizer: Tokenizer) -> None:
+        self._begin, self._end = tokenizer.encode("<start_of_image><end_of_image>", add_special=False)
+        self._soft, self._runs = 0, newline_runs(metadata)
+        self._lengths = {id_: n for n, id_ in self._runs.items()}
+
+
+@pytest.mark.parametrize(("parts", "ids"), AROUND_IMAGES)
+def test_ids_around_images(parts: tuple[str, ...], ids: list[int], gemma3_path: Path) -> None:
+    """Texts between images get the ids that the whole prompt has: newlines that meet are one token for llama.cpp."""
+    with GGUFFile(gemma3_path) as file:
+        tokenizer = from_metadata(file.metadata)
+        writer = IdsAroundImages(Metadata(file.metadata), tokenizer)
+    image = item(1, n_inputs=1)
+    given = [Input(id_) for id_ in tokenizer.encode(parts[0], add_special=False)]
+    for text in parts[1:]:
+        given += [Input(-1, image), *map(Input, tokenizer.encode(text, add_special=False))]
+    assert [written.token for written in writer.post_tokenize(given) if written.media is None] == ids
 
 
 def expected(golden: dict[str, Any], kind: str) -> list[list[int]]:
