@@ -28,6 +28,12 @@ static inline bool oe_cpu_has_avx512_vnni(void) {
     return oe_cpu_has_avx512() && __builtin_cpu_supports("avx512vnni");
 }
 
+/* VDPBF16PS, beside all that comes before. */
+static inline bool oe_cpu_has_avx512_bf16(void) {
+    unsigned a, b, c, d;
+    return oe_cpu_has_avx512_vnni() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1);
+}
+
 static inline bool oe_cpu_is_intel(void) { return __builtin_cpu_is("intel"); }
 
 #else
@@ -36,6 +42,7 @@ static inline bool oe_cpu_has_avx2_fma_f16c(void) { return false; }
 static inline bool oe_cpu_has_avx_vnni(void) { return false; }
 static inline bool oe_cpu_has_avx512(void) { return false; }
 static inline bool oe_cpu_has_avx512_vnni(void) { return false; }
+static inline bool oe_cpu_has_avx512_bf16(void) { return false; }
 static inline bool oe_cpu_is_intel(void) { return false; }
 
 #endif

@@ -34,6 +34,8 @@ void OE_SB_ACTS(quantize32)(const float *x, void *to) {
 
 void OE_SB_ACTS(copy16)(const float *x, void *act) { memcpy(act, x, 16 * sizeof *x); }
 
+void OE_SB_ACTS(round16)(const float *x, void *act) { bf16_of_16(x, act); }
+
 /* -- fused operations ---------------------------------------------------------------------------------------------- */
 
 /* With e = exp(-|x|), silu(x) is x / (1 + e), or x * e / (1 + e) below 0: no exponential is above 1. */

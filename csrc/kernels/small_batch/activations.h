@@ -1,4 +1,4 @@
-/* Formats of activations: quantized to 8 bits for quantized weights, f32 for 16-bit weights. */
+/* Formats of activations: quantized to 8 bits for quantized weights, f32 for F16, rounded to BF16 for BF16. */
 #ifndef OE_SB_ACTIVATIONS_H
 #define OE_SB_ACTIVATIONS_H
 
@@ -34,11 +34,12 @@ typedef struct oe_act32 {
 #define OE_SB_ACTS_OF(name, set) OE_SB_ACTS_OF_SET(name, set)
 #define OE_SB_ACTS_OF_SET(name, set) oe_sb_##name##_##set
 
-/* Make a block of activations of 256 or 32 floats; the last copies 16 floats, for 16-bit weights. Kernels with the same
- * function can share activations. */
+/* Make a block of activations of 256, 32 or 16 floats, for F16 and BF16 weights. Kernels with the same function can
+ * share activations. */
 void OE_SB_ACTS(quantize256)(const float *x, void *act);
 void OE_SB_ACTS(quantize32)(const float *x, void *act);
 void OE_SB_ACTS(copy16)(const float *x, void *act);
+void OE_SB_ACTS(round16)(const float *x, void *act);
 
 extern const oe_sb_fused OE_SB_ACTS(fused);
 

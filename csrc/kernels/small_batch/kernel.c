@@ -49,6 +49,7 @@ DECLARE(q5_1);
 DECLARE(iq4_nl);
 DECLARE(f16);
 DECLARE(bf16);
+extern const oe_sb_kernel oe_sb_bf16_avx512bf16; /* of OE_SB_AVX512, where the CPU has VDPBF16PS */
 
 static const oe_sb_kernel *const all[OE_SB_TYPES][OE_SB_ISAS] = {
     [OE_SB_Q4_K] = KERNELS(q4_k),
@@ -82,5 +83,10 @@ const oe_sb_kernel *oe_sb_kernel_find(oe_sb_type type, oe_sb_isa isa, int64_t m)
     if (!cpu_has(isa) || !all[type][isa]) {
         return NULL;
     }
+#if defined(OE_HAS_AVX512BF16)
+    if (type == OE_SB_BF16 && isa == OE_SB_AVX512 && m >= OE_SB_GROUP && oe_cpu_has_avx512_bf16()) {
+        return &oe_sb_bf16_avx512bf16;
+    }
+#endif
     return all[type][m < OE_SB_GROUP ? OE_SB_PLAIN : isa];
 }

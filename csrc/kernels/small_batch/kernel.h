@@ -2,10 +2,10 @@
  * and prompts where ml/weights/kernel_choice.py found these kernels to be the fastest (up to 512 rows).
  *
  * Weights are read as they lie in GGUF files. For quantized weights, activations are first quantized to 8 bits, as in
- * ggml; for 16-bit weights they stay f32 (floats.c). Vector kernels take 16 (AVX-512) or 8 (AVX2) rows of weights at a
- * time, one in each 32-bit lane, unpack a block of them once, and multiply it with all rows of activations. A single
- * row of activations waits mainly for memory; there the lanes are 4 blocks each of 4 (AVX2: 2) rows of weights, so
- * that the working set fits the L1 cache.
+ * ggml; for F16 they stay f32, for BF16 they are rounded to it (floats.h). Vector kernels take 16 (AVX-512) or 8 (AVX2)
+ * rows of weights at a time, one in each 32-bit lane, unpack a block of them once, and multiply it with all rows of
+ * activations. A single row of activations waits mainly for memory; there the lanes are 4 blocks each of 4 (AVX2: 2)
+ * rows of weights, so that the working set fits the L1 cache.
  *
  * Sums within a block are whole numbers. The blocks of a row are added up in order with plain float operations (no
  * contraction: the build passes -ffp-contract=off), every fourth block to one of four sums s0 to s3, and the result is
@@ -72,7 +72,7 @@ typedef struct oe_sb_variant {
 typedef struct oe_sb_product {
     const uint8_t *weights; /* [m] rows of `blocks` blocks */
     size_t row_bytes;
-    const void *acts;       /* [blocks / OE_QUAD][rows][OE_QUAD] oe_act256, oe_act32 or 16 floats. For multiply_single
+    const void *acts;       /* [blocks / OE_QUAD][rows][OE_QUAD] oe_act256, oe_act32 or 16 numbers. For multiply_single
                              * the words of each four are interleaved: the first of each, the second of each, .. */
     const void *packed;     /* the same as oe_act_panel (packed.h), for each 32 rows oe_chunks(blocks); or NULL */
     int64_t blocks;

@@ -93,6 +93,46 @@ INLINE void round16(const float *x, float inverse, int8_t *q) {
 
 #endif
 
+/* -- bf16: rounds to nearest, ties to even; NaN stays NaN ---------------------------------------------------------- */
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+
+INLINE void bf16_of_16(const float *x, uint16_t *to) {
+    const __m512i bits = _mm512_castps_si512(_mm512_loadu_ps(x)), high = _mm512_srli_epi32(bits, 16);
+    const __m512i half = _mm512_add_epi32(_mm512_and_si512(high, _mm512_set1_epi32(1)), _mm512_set1_epi32(0x7fff));
+    const __mmask16 no_number = _mm512_cmp_ps_mask(_mm512_castsi512_ps(bits), _mm512_castsi512_ps(bits), _CMP_UNORD_Q);
+    const __m512i near = _mm512_srli_epi32(_mm512_add_epi32(bits, half), 16);
+    const __m512i all = _mm512_mask_or_epi32(near, no_number, high, _mm512_set1_epi32(64));
+    _mm256_storeu_si256((__m256i *)to, _mm512_cvtepi32_epi16(all));
+}
+
+#elif defined(__AVX2__)
+
+INLINE __m256i bf16_of_8(const float *x) {
+    const __m256 value = _mm256_loadu_ps(x);
+    const __m256i bits = _mm256_castps_si256(value), high = _mm256_srli_epi32(bits, 16);
+    const __m256i half = _mm256_add_epi32(_mm256_and_si256(high, _mm256_set1_epi32(1)), _mm256_set1_epi32(0x7fff));
+    const __m256i no_number = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
+    const __m256i near = _mm256_srli_epi32(_mm256_add_epi32(bits, half), 16);
+    return _mm256_blendv_epi8(near, _mm256_or_si256(high, _mm256_set1_epi32(64)), no_number);
+}
+
+INLINE void bf16_of_16(const float *x, uint16_t *to) {
+    const __m256i words = _mm256_packus_epi32(bf16_of_8(x), bf16_of_8(x + 8));
+    _mm256_storeu_si256((__m256i *)to, _mm256_permute4x64_epi64(words, 0xd8));
+}
+
+#else
+
+INLINE void bf16_of_16(const float *x, uint16_t *to) {
+    for (int i = 0; i < 16; i++) {
+        const uint32_t bits = oe_float_bits(x[i]), high = bits >> 16;
+        const bool number = (bits & 0x7fffffffu) <= 0x7f800000u;
+        to[i] = (uint16_t)(number ? (bits + 0x7fffu + (high & 1u)) >> 16 : high | 64u);
+    }
+}
+
+#endif
+
 /* -- sums ---------------------------------------------------------------------------------------------------------- */
 
 #if defined(__AVX2__)

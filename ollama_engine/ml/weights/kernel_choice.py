@@ -63,7 +63,7 @@ _AVX512_VNNI = {
     "iq4_xs": Borders(1, ALL, per_expert=256),
     **_BLOCKS_OF_32,
     "f16": Borders(1, ALL),
-    "bf16": Borders(1, 4, last_long=1),
+    "bf16": Borders(1, ALL),  # with VDPBF16PS, which every such CPU of AMD has
 }
 
 _WITHOUT_AVX512 = {
@@ -88,6 +88,7 @@ _MEASURED: dict[str, dict[str, Borders]] = {
         "q3_K": Borders(1, ALL, per_expert=64),
         "q2_K": Borders(1, ALL, per_expert=64),
         "iq4_xs": Borders(1, ALL, per_expert=64),
+        "bf16": Borders(1, 4, last_long=1),
     },
     "amx": {
         **{dtype: Borders(1, ALL, per_expert=ALL) for dtype in SMALL_BATCH_QUANTIZED},

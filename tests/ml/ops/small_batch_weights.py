@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ollama_engine.ml.ops.small_batch import SMALL_BATCH_QUANTIZED, small_batch_instructions
 from ollama_engine.ml.weights.quantize import quantize_rows
+from tests.ml.ops.reference import to_bf16
 from tests.support.instruction_sets import FLOAT_PRODUCTS, PRODUCTS, Case, RecordProperty, every, runnable
 
 QUANTIZED = SMALL_BATCH_QUANTIZED
@@ -86,9 +87,9 @@ def values_of(dtype: str, raw: Bytes) -> NDArray[np.float64]:
 
 
 def rounded(dtype: str, x: Floats) -> NDArray[np.float64]:
-    """Activations as both products see them: 8 bits in blocks of 256, or of 32 with an f16 step, or all."""
+    """Activations as both products see them: 8 bits in blocks of 256, or of 32 with an f16 step, bf16, or all."""
     if dtype in FLOATS:
-        return x.astype(np.float64)
+        return (to_bf16(x) if dtype == "bf16" else x).astype(np.float64)
     block = block_of(dtype)
     parts = x.reshape(len(x), -1, block)
     largest = np.abs(parts).max(-1, keepdims=True)

@@ -34,10 +34,11 @@ from tests.ml.ops.small_batch_weights import (
     rounded,
     values_of,
 )
-from tests.support.instruction_sets import FLOAT_PRODUCTS, PRODUCTS, RecordProperty
+from tests.support.instruction_sets import FLOAT_PRODUCTS, PRODUCTS, X86, RecordProperty
 from tests.support.suite import scaled, slow_except
 
 RNG = np.random.default_rng(20_260_102)
+SMALLEST = np.finfo(np.float32).smallest_normal
 
 
 def product(backend: Backend, dtype: str, raw: Bytes, x: Floats, name: str | None, *, variant: str = "spread",
@@ -147,11 +148,9 @@ def test_against_ggml(backend: Backend, dtype: str, rows: int) -> None:
     raw = raw_weights(dtype, 48, 1024)
     x = RNG.normal(0, 1, (rows, 1024)).astype(np.float32)
     ours, theirs = product(backend, dtype, raw, x, None), product(backend, dtype, raw, x, None, by_ggml=True)
-    # ggml adds in another order, may round an activation that lies between two steps to the other one, and rounds those
-    # for BF16 weights to 8 bits.
-    tolerance = 1e-3 if dtype == "bf16" else 2e-4
+    # ggml adds in another order, and may round an activation that lies between two steps to the other one.
     sizes = np.linalg.norm(x, axis=1)[:, None] * np.linalg.norm(values_of(dtype, raw), axis=1)[None]
-    assert (np.abs(ours - theirs) <= tolerance * sizes).all()
+    assert (np.abs(ours - theirs) <= 2e-4 * sizes).all()
 
 
 @pytest.mark.parametrize(("dtype", "name"), kernels(QUANTIZED_KERNELS))
@@ -170,7 +169,7 @@ def test_extreme_activations(backend: Backend, dtype: str, name: str, size: floa
 @pytest.mark.parametrize(("dtype", "name"), kernels(FLOAT_KERNELS))
 @pytest.mark.parametrize("rows", [1, 5])
 def test_every_16_bits(backend: Backend, dtype: str, name: str, rows: int) -> None:
-    """Each pattern of bits as the only weight that counts: subnormal, infinite and NaN as numpy has them."""
+    """Each pattern of bits as the only weight that counts: infinite, NaN and, for F16, subnormal as numpy has them."""
     patterns = np.arange(1 << 16, dtype=np.uint16)
     raw = np.zeros((1 << 16, 16), np.uint16)
     raw[:, 5] = patterns
@@ -179,6 +178,9 @@ def test_every_16_bits(backend: Backend, dtype: str, name: str, rows: int) -> No
     with np.errstate(invalid="ignore"):
         weights = patterns.view(np.float16).astype(np.float32) if dtype == "f16" else _bf16(patterns)
         expected = weights * np.float32(0.5)
+    if dtype == "bf16" and X86:  # VDPBF16PS takes what is too small for 0
+        expected[np.abs(weights) < SMALLEST] = 0
+        expected[np.abs(expected) < SMALLEST] = 0
     ours = product(backend, dtype, raw.view(np.uint8), x, name)
     np.testing.assert_array_equal(ours, np.tile(expected, (rows, 1)))
 
