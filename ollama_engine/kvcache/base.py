@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ollama_engine.input import Batch, Int32Array
 from ollama_engine.kvcache.rows import SavedRows
@@ -50,6 +50,14 @@ class LayerView(Protocol):
         Values are [value_dim, history, kv_heads] with flash attention and [history, value_dim, kv_heads] without.
         Only flash attention has indices.
         """
+
+
+@runtime_checkable
+class OutputIndices(Protocol):
+    """A layer's cache that also says what the batch's outputs see, for layers that compute no other rows."""
+
+    def output_indices(self, n: int) -> KVIndices | None:
+        """The KV indices of the `n` rows of `Batch.outputs`; None where `get` gives a mask."""
 
 
 class ImageView(LayerView, Protocol):

@@ -115,6 +115,11 @@ class CausalCache:
         assert self._targets is not None
         return self._history.get(self._store, self._layer, self._targets.ctx)
 
+    def output_indices(self, n: int) -> KVIndices | None:
+        """See `OutputIndices`."""
+        assert self._targets is not None
+        return self._paged.output_indices(n, self._targets.ctx) if self._history is self._paged else None
+
     # ** used by the executor ******************************************************************************************
 
     def begin(self, batch: Batch) -> None:
@@ -176,6 +181,8 @@ class CausalCache:
         self._targets.set(self._places)
         first = self.visibility.first(batch.positions)
         self._history.write_inputs(self.cells, batch.sequences, first, self.visibility.last(batch))
+        if self._history is self._paged:
+            self._paged.write_outputs(batch.outputs)
 
     # ** used by the runner ********************************************************************************************
 

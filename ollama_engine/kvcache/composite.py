@@ -8,7 +8,16 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Generic, TypeVar, cast
 
 from ollama_engine.input import Batch
-from ollama_engine.kvcache.base import Cache, CellUsage, KVIndices, Saveable, Shiftable, StateView, StepCache
+from ollama_engine.kvcache.base import (
+    Cache,
+    CellUsage,
+    KVIndices,
+    OutputIndices,
+    Saveable,
+    Shiftable,
+    StateView,
+    StepCache,
+)
 from ollama_engine.kvcache.composite_packing import CompositePacker
 from ollama_engine.kvcache.rows import SavedRows
 from ollama_engine.ml.graph.context import Context
@@ -63,6 +72,11 @@ class CompositeStepCache(Generic[CacheT]):
     def get(self) -> tuple[Tensor, Tensor, Tensor | KVIndices]:
         """Keys and values of the current layer, and its mask or indices."""
         return self.current.get()
+
+    def output_indices(self, n: int) -> KVIndices | None:
+        """See `OutputIndices`."""
+        current = self.current
+        return current.output_indices(n) if isinstance(current, OutputIndices) else None
 
     # ** used by the executor ******************************************************************************************
 

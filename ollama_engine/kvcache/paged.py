@@ -71,6 +71,8 @@ class PagedHistory:
         self._room = 0
         # -- current graph --
         self._inputs: KVIndices | None = None
+        self._outputs: KVIndices | None = None
+        self._written: tuple[Int32Array, Int32Array] = (np.empty((0, 2), np.int32), np.empty(0, np.int32))
 
     def begin(self, cells: Cells, batch: Batch) -> None:
         """Choose the room for this batch's indices."""
@@ -103,19 +105,42 @@ class PagedHistory:
             indices=ctx.input("i32", (self._room,), name="kv_indices"),
             phases=ctx.input("i32", (self._n_tokens,), name="kv_phases") if self._limited else None,
         )
+        self._outputs = None
         inputs = self._inputs
         return (inputs.ranges, inputs.indices, *(() if inputs.phases is None else (inputs.phases,)))
+
+    def output_indices(self, n: int, ctx: Context) -> KVIndices:
+        """Inputs of the same graph for its `n` outputs alone."""
+        assert self._inputs is not None
+        if self._outputs is None:
+            self._outputs = KVIndices(
+                ranges=ctx.input("i32", (2, n), name="kv_output_ranges"),
+                indices=self._inputs.indices,
+                phases=ctx.input("i32", (n,), name="kv_output_phases") if self._limited else None,
+            )
+        return self._outputs
 
     def write_inputs(self, cells: Cells, sequences: Int32Array, first: Int32Array, last: Int32Array) -> None:
         """Write the indices: each row sees its sequence's positions from `first` to `last`."""
         assert self._inputs is not None
         ranges, indices = self._buffer.fill_indices(cells, self._room, sequences, first, last)
-        self._inputs.ranges.set(ranges)
         self._inputs.indices.set(indices)
-        if self._inputs.phases is not None:
-            self._inputs.phases.set(np.maximum(first, 0))
+        self._written = ranges, np.maximum(first, 0)
+        _write(self._inputs, *self._written)
+
+    def write_outputs(self, outputs: Int32Array) -> None:
+        """Write the indices of the rows `outputs` where the graph reads them, behind `write_inputs`."""
+        if self._outputs is not None:
+            ranges, phases = self._written
+            _write(self._outputs, ranges[outputs], phases[outputs])
 
     def get(self, store: KeyValueStore, layer: int, ctx: Context) -> tuple[Tensor, Tensor, KVIndices]:
         """Keys and values of all cells, and the indices."""
         assert self._inputs is not None
         return *store.history(layer, 0, self._n_cells, ctx), self._inputs
+
+
+def _write(inputs: KVIndices, ranges: Int32Array, phases: Int32Array) -> None:
+    inputs.ranges.set(ranges)
+    if inputs.phases is not None:
+        inputs.phases.set(phases)

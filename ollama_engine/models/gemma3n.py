@@ -22,6 +22,7 @@ from ollama_engine.models import gemma2
 from ollama_engine.models.attention import LayerStep
 from ollama_engine.models.base import ModelInputs
 from ollama_engine.models.gemma4.options import PER_LAYER, LayerOptions, read_sources
+from ollama_engine.models.gemma4.sharing import first_shared, numbers_of, outputs_seen, rows_of
 from ollama_engine.models.gemma4.text import PerLayerEmbedding, PerLayerInput, QueryAttention, SelfAttention, Step, nth
 from ollama_engine.models.options import Options, extended, read_common, read_local_ropes, read_windows
 
@@ -202,10 +203,18 @@ class Gemma3n(gemma2.Gemma2):
         per_layer = self.per_layer.forward(inputs.tokens, x, o)
         copies = ops.repeat(ops.reshape(x, o.n_embd, 1, x.dim(1)), o.n_embd, o.n_projected, x.dim(1))
         streams = ops.concat(ops.reshape(x, o.n_embd, 1, x.dim(1)), self.split(copies, x), 1)
+        positions, outputs, seen = inputs.positions, inputs.outputs, {}
         for i, layer in enumerate(self.layers):
+            if i == first_shared(o.sources) and (seen := outputs_seen(o.sources[i:], outputs, cache)):
+                # No later layer makes keys and values of the other rows.
+                assert outputs is not None
+                streams, per_layer = rows_of(streams, outputs), rows_of(per_layer, outputs)
+                positions, outputs = numbers_of(positions, outputs), None
             cache.set_layer(o.sources[i])
-            outputs = inputs.outputs if i == o.n_layer - 1 else None
-            step = Step(inputs.positions, o.ropes[i], None, cache, outputs, per_layer=nth(per_layer, i))
+            step = Step(
+                positions, o.ropes[i], None, cache, outputs if i == o.n_layer - 1 else None,
+                per_layer=nth(per_layer, i), indices=seen.get(o.sources[i]),
+            )  # fmt: skip
             streams = layer.forward(streams, step, o)
         first = nth(streams, 0)
         joined = nn.sum_slots(self.join(later_streams(streams), first))

@@ -10,16 +10,24 @@ from ollama_engine.ml.ops.operands import read_softcap
 
 
 def attention(
-    query: Tensor, cache: LayerView, scale: float, *, softcap: float = 0.0, sinks: Tensor | None = None
+    query: Tensor,
+    cache: LayerView,
+    scale: float,
+    *,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
+    indices: KVIndices | None = None,
 ) -> Tensor:
     """softmax(scale q k + mask) v for the cache's current layer. The cache may give KV indices instead of a mask.
 
     `query` f32 [key_dim, heads, n] -> f32 [value_dim * heads, n]. Query heads share key heads in order (GQA).
     A `softcap` above 0 bounds the scores to softcap * tanh(scores / softcap) before the mask (Gemma 2). `sinks` f32
     [heads] are scores that join the denominator of the softmax and have no value (gpt-oss). Where a cache returns keys
-    in parts, each part of the rows attends to its own part.
+    in parts, each part of the rows attends to its own part. `indices` stand for those of the cache where only some of
+    the batch's rows attend.
     """
     keys, values, seen = cache.get()
+    seen = seen if indices is None else indices
     heads, n = query.dim(1), query.dim(2)
     parts = keys.dim(3)
     if parts > 1:

@@ -36,6 +36,11 @@ class Gemma4Options(LayerOptions):
     bidirectional_images: bool
     """Whether rows of an image attend to each other, in local layers."""
 
+    @property
+    def sources(self) -> tuple[int, ...]:
+        """For each layer the one whose keys and values it attends to."""
+        return tuple(layer.source for layer in self.layers)
+
 
 def read(metadata: Metadata, n_vocab: int) -> Gemma4Options:
     """Options of a file. Raises ModelFormatError."""

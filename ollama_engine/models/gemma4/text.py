@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ollama_engine import nn
 from ollama_engine.kvcache import LayerShape, LayerView
+from ollama_engine.kvcache.base import KVIndices
 from ollama_engine.ml import ops
 from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.tensor import Tensor
@@ -24,6 +25,7 @@ from ollama_engine.models import gemma2
 from ollama_engine.models.attention import Attention, LayerStep, heads
 from ollama_engine.models.base import ModelInputs
 from ollama_engine.models.gemma4.options import Gemma4Options, LayerOptions, read
+from ollama_engine.models.gemma4.sharing import first_shared, numbers_of, outputs_seen, rows_of
 from ollama_engine.models.options import Options
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ class Step(LayerStep):
 
     per_layer: Tensor | None = None
     """The tokens' embeddings for this layer, [n_per_layer, n]."""
+    indices: KVIndices | None = None
+    """What the rows see, where they are not all of the batch."""
 
 
 class QueryAttention(Attention):
@@ -46,7 +50,8 @@ class QueryAttention(Attention):
 
     def forward(self, x: Tensor, step: LayerStep, o: Options) -> Tensor:
         q = step.rotate(self.q_norm(heads(self.q(x), o.head_dim), o.norm_eps))
-        return self.output(nn.attention(q, step.cache, o.attention_scale))
+        indices = step.indices if isinstance(step, Step) else None
+        return self.output(nn.attention(q, step.cache, o.attention_scale, indices=indices))
 
 
 class SelfAttention(QueryAttention):
@@ -216,11 +221,20 @@ class Gemma4Text(gemma2.Gemma2):
     def through_layers(self, x: Tensor, inputs: ModelInputs, cache: LayerView) -> Tensor:
         o = self.options
         per_layer = self.per_layer.forward(inputs.tokens, x, o) if self.per_layer is not None else None
+        positions, outputs, seen = inputs.positions, inputs.outputs, {}
         for i, layer in enumerate(self.layers):
-            cache.set_layer(o.layers[i].source)
-            outputs = inputs.outputs if i == o.n_layer - 1 else None
-            own = None if per_layer is None else nth(per_layer, i)
-            x = layer.forward(x, Step(inputs.positions, o.ropes[i], self.factors(i), cache, outputs, per_layer=own), o)
+            if i == first_shared(o.sources) and (seen := outputs_seen(o.sources[i:], outputs, cache)):
+                # No later layer makes keys and values of the other rows.
+                assert outputs is not None
+                x, positions = ops.get_rows(x, outputs), numbers_of(positions, outputs)
+                per_layer = None if per_layer is None else rows_of(per_layer, outputs)
+                outputs = None
+            cache.set_layer(o.sources[i])
+            step = Step(
+                positions, o.ropes[i], self.factors(i), cache, outputs if i == o.n_layer - 1 else None,
+                per_layer=None if per_layer is None else nth(per_layer, i), indices=seen.get(o.sources[i]),
+            )  # fmt: skip
+            x = layer.forward(x, step, o)
         return x
 
     def shift_keys(self, layer: int, keys: Tensor, deltas: Tensor) -> Tensor:
