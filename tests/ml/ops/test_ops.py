@@ -91,6 +91,13 @@ def test_the_right_side_is_repeated(ctx: Context, compute: Compute, shape: tuple
     close(out, A * ref.fill(ref.four(small), ref.four(A))[0])
 
 
+def test_glu_reads_rows_of_a_wider_matrix(ctx: Context, compute: Compute) -> None:
+    x = normal(3, 10)
+    wide = ctx.from_floats(x)
+    gate, up = (ops.view(wide, (4, 3), (wide.stride(1),), at * wide.stride(0)) for at in (1, 6))
+    close(compute(ops.glu(gate, up)), ref.ACTIVATIONS["silu"](x[:, 1:5]) * x[:, 6:10])
+
+
 @pytest.mark.parametrize("descending", [False, True])
 def test_argsort(ctx: Context, compute: Compute, descending: bool) -> None:
     values = normal(5, 33)
