@@ -57,6 +57,13 @@ def test_the_longest_text_that_may_fit_is_counted(engine: Engine) -> None:
     assert engine.metrics.requests["rejected"] == before + 2
 
 
+def test_scores_of_texts_that_are_too_long_are_counted(engine: Engine) -> None:
+    before = engine.metrics.requests_by_kind["scoring"]["rejected"]
+    with pytest.raises(ContextOverflowError):
+        engine.score([5] * NUM_CTX, [[6], [7, 8]])
+    assert engine.metrics.requests_by_kind["scoring"]["rejected"] == before + 1
+
+
 @pytest.mark.parametrize(("call", "message"), [
     (lambda engine, text: engine.generate(text), CUT),
     (lambda engine, text: engine.generate([text, "x"]), r"prompts\[0\]: the prompt has"),

@@ -33,6 +33,7 @@ from ollama_engine.runner.request.prompts import (
 from ollama_engine.runner.request.reasoning import ReasoningBudget
 from ollama_engine.runner.request.request import Request
 from ollama_engine.runner.schedule.pinned_prefix import PinnedPrefix
+from ollama_engine.runner.schedule.queued import Kind
 from ollama_engine.runner.schedule.sequence import Generation
 from ollama_engine.runner.schedule.steering import Constraint
 from ollama_engine.sample import SamplingParams
@@ -63,7 +64,7 @@ class Submission:
         """
         self.thread.check_open()
         checkpoint = None if preparing is None else preparing.check
-        with self._counting_refusals():
+        with self.counting_refusals():
             return prompt_inputs(
                 self.loaded, prompt, add_special=add_special, several=several, checkpoint=checkpoint, room=room
             )
@@ -77,7 +78,7 @@ class Submission:
 
         `answered`: the end of `inputs` that its answer begins with.
         """
-        with self._counting_refusals():
+        with self.counting_refusals():
             made = new_generation(
                 self.loaded, inputs, params, options, channel, follows=follows, pinned=pinned,
                 show_special=show_special, constraint=self._constraint(options, answered),
@@ -87,12 +88,12 @@ class Submission:
         return made
 
     @contextmanager
-    def _counting_refusals(self) -> Iterator[None]:
+    def counting_refusals(self, kind: Kind = "generation") -> Iterator[None]:
         """Prompts that are too long never come to the engine's thread, which counts all others."""
         try:
             yield
         except ContextOverflowError:
-            self.thread.monitor.metrics.ended("generation", "rejected")
+            self.thread.monitor.metrics.ended(kind, "rejected")
             raise
 
     def _constraint(self, options: RequestOptions, answered: Answered) -> Constraint | None:

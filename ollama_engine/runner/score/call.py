@@ -49,7 +49,8 @@ class ScoreCall(EngineCall[list[Score]]):
         return has_media(self._prompt) or is_long([self._prompt, *cast("Sequence[Prompt]", self._given)])
 
     def hand_in(self) -> None:
-        self._read()
+        with self._submission.counting_refusals("scoring"):
+            self._read()
         made: list[Scoring] = []
         n_prompt = len(self._inputs)
         leaders = {0, *(path.follows for path in self._planned.paths)}
