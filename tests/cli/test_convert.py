@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ from tests.cli.program import COMMAND, environment
 from tests.convert.folders import HfFolder
 from tests.models import families
 from tests.support.tiny import TinyLlama
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -96,9 +96,7 @@ def test_a_killed_conversion_leaves_no_half_file(tmp_path: Path) -> None:
     for end in (signal.SIGKILL, signal.SIGINT):
         command = [*COMMAND, "convert", str(big), "-o", str(tmp_path / "out.gguf"), "--outtype", "f32"]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
-        deadline = time.monotonic() + 60
-        while not list(tmp_path.glob(".out.gguf.*.part")) and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.001)
+        eventually(lambda: list(tmp_path.glob(".out.gguf.*.part")) or process.poll() is not None)  # noqa: B023
         process.send_signal(end)
         process.communicate(timeout=60)
         if (tmp_path / "out.gguf").exists():  # it was done before the signal came

@@ -129,8 +129,7 @@ def test_it_stops_within_its_time(isolation: str) -> None:
         address, found = served.ready(), list[Any]()
         client = threading.Thread(target=answer_into, args=(found, address))
         client.start()
-        while not found:
-            time.sleep(0.05)
+        eventually(lambda: found)
         assert served.stop(signal.SIGINT) == 0
         client.join(PATIENCE)
     assert "stopping; running answers have 1 s" in served.log
@@ -143,8 +142,7 @@ def test_a_second_signal_ends_it_at_once() -> None:
         address, found = served.ready(), list[Any]()
         client = threading.Thread(target=answer_into, args=(found, address))
         client.start()
-        while not found:
-            time.sleep(0.05)
+        eventually(lambda: found)
         assert served.stop(signal.SIGINT, signal.SIGINT) == 128 + signal.SIGINT
         client.join(PATIENCE)
     assert "second signal" in served.log

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -20,9 +19,11 @@ from ollama_engine.ml import ops
 from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.tensor import Tensor
 from tests.engine.test_media import AFTER, BEFORE, CAT, DOG, PATIENCE, as_tokens, greedy, lone, open_engine, prompt
+from tests.support.engine_thread import idle
 from tests.support.media_model import BROKEN, IMAGE_ROWS, FakeVision, MediaLlama, held_encoding
 from tests.support.suite import slow_except
 from tests.support.tiny import write_tiny_llama
+from tests.support.waiting import eventually
 
 KINDS = ("flash", "bidirectional", "wide", "loose", "cross")
 EMBEDDING_BYTES = 12 * 128 * 4
@@ -264,9 +265,7 @@ def test_cancelled_while_its_images_are_encoded(engine: Engine) -> None:
         with pytest.raises(ClosedError):
             request.result(PATIENCE)
     assert len(MediaLlama.encoded) == 1
-    deadline = time.monotonic() + PATIENCE
-    while engine.metrics.running and time.monotonic() < deadline:
-        time.sleep(0.001)
+    idle(engine)
     assert lone(engine, prompt(BEFORE, CAT)) == lone(engine, prompt(BEFORE, CAT))
 
 
@@ -305,8 +304,7 @@ def test_a_higher_priority_is_encoded_first(path: str) -> None:
 
         stack.enter_context(patch.object(FakeVision, "encode_multimodal", encode))
         first = engine.submit(prompt(image(0)), greedy(1))
-        while not engine.metrics.running:
-            time.sleep(0.001)
+        eventually(lambda: engine.metrics.running)
         low = engine.submit(prompt(image(1), image(2)), greedy(1), priority=-1)
         high = engine.submit(prompt(image(3), image(4)), greedy(1), priority=1)
         gate.set()

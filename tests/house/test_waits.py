@@ -22,12 +22,18 @@ def is_unlimited(call: ast.Call) -> bool:
     return name == "waitpid" or (name == "join" and not call.args and not call.keywords)
 
 
+def only_waits(statement: ast.stmt) -> bool:
+    """`time.sleep(0.01)`: a loop of these never ends where what it waits for has come and gone."""
+    return ast.unparse(statement).startswith("time.sleep(")
+
+
 @for_each(TESTS)
 def test_waits(path: Path) -> None:
-    calls = [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call)]
-    found = [ast.unparse(call) for call in calls if is_unlimited(call)]
+    nodes = list(ast.walk(tree_of(path)))
+    found = [ast.unparse(node) for node in nodes if isinstance(node, ast.Call) and is_unlimited(node)]
+    found += [ast.unparse(node) for node in nodes if isinstance(node, ast.While) and all(map(only_waits, node.body))]
     assert not found or path.name == "waiting.py", (
-        "it has no limit: take `join` or `status_of` of tests/support/waiting.py"
+        "it has no limit: take `join`, `status_of` or `eventually` of tests/support/waiting.py"
     )
     untold = [line for line in MARK.findall(text_of(path)) if not re.search(r"  # \S+ \S+", line)]
     assert not untold, "a longer limit has its reason behind it: `pytest.mark.timeout(120)  # what takes so long`"

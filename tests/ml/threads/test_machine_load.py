@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import pytest
 
 from ollama_engine.ml.threads import machine_load
-from ollama_engine.ml.threads.machine_load import CpuUseMeter, waiting_threads
+from ollama_engine.ml.threads.machine_load import CpuUse, CpuUseMeter, waiting_threads
+from tests.support.waiting import eventually
 
 STAT = """cpu  100 0 100 800 0 0 0 0 0 0
 cpu0 {busy0} 0 0 {idle0} 0 0 0 {stolen} 0 0
@@ -60,10 +60,15 @@ def test_waiting_threads(tmp_path: Path) -> None:
 @pytest.mark.skipif(not os.path.exists("/proc/stat"), reason="Linux counts")
 def test_this_machine() -> None:
     meter = CpuUseMeter(os.sched_getaffinity(0))
-    deadline = time.monotonic() + 20
-    while (use := meter()) is None and time.monotonic() < deadline:
-        time.sleep(0.03)
-    assert use is not None
+    uses: list[CpuUse] = []
+
+    def time_has_passed() -> bool:
+        use = meter()
+        uses.extend([] if use is None else [use])
+        return use is not None
+
+    eventually(time_has_passed)
+    use = uses[0]
     assert 0 <= use.idle <= len(os.sched_getaffinity(0))
     assert use.others >= 0
     waiting = waiting_threads()

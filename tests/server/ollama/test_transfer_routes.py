@@ -5,8 +5,7 @@ import hashlib
 import json
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -94,8 +93,8 @@ def test_who_leaves_during_an_upload_is_no_failure(
     with caplog.at_level("INFO", "ollama_engine"):
         with socket.create_connection((str(parts.hostname), parts.port or 80)) as leaving:
             leaving.sendall(head.encode())
-            assert until(lambda: list(root.rglob("*.part")))
-        assert until(lambda: "POST /api/blobs/" in caplog.text)
+            eventually(lambda: list(root.rglob("*.part")))
+        eventually(lambda: "POST /api/blobs/" in caplog.text)
     assert not list(root.rglob("*.part"))
     assert " 499 " in caplog.text
     assert "Traceback" not in caplog.text
@@ -109,14 +108,6 @@ def test_an_upload_to_a_full_disk(client: httpx.Client, root: Path, monkeypatch:
     answer = client.post(f"/api/blobs/{digest_of(b'x')}", content=b"x")
     assert (answer.status_code, answer.json()) == (507, {"error": "the store: No space left on device"})
     assert not list(root.rglob("*.part"))
-
-
-def until(holds: Callable[[], object]) -> bool:
-    """Whether it holds, soon."""
-    end = time.monotonic() + 60
-    while not holds() and time.monotonic() < end:
-        time.sleep(0.01)
-    return bool(holds())
 
 
 def test_create_from_a_file(client: httpx.Client, root: Path, gguf: bytes) -> None:
