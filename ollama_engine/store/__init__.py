@@ -6,7 +6,7 @@
         print(model.name, model.size)
 
 - `names`, `stored_model`: what a model is called, and what is known of it before it is loaded
-- `model_store`, `manifest`, `reading`, `blobs`, `locks`: the folder
+- `model_store`, `manifest`, `reading`, `blobs`: the folder
 - `gguf_facts`, `showing`: what a model's files say of it, and how that is shown
 """
 

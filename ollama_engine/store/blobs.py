@@ -11,8 +11,8 @@ from pathlib import Path
 
 from ollama_engine.closing import Closing
 from ollama_engine.errors import ModelFormatError
+from ollama_engine.file_lock import held, try_lock, unlock
 from ollama_engine.new_file import flush_folder
-from ollama_engine.store.locks import held, try_lock, unlock
 from ollama_engine.store.manifest import Layer, hex_of
 
 __all__ = ["BlobStore", "BlobWriter", "damaged", "hash_file"]

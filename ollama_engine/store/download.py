@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ollama_engine.errors import RegistryError
+from ollama_engine.file_lock import try_lock, unlock
 from ollama_engine.new_file import flush_folder
 from ollama_engine.store.blobs import PARTIAL, TEMPORARY, BlobStore, hash_file
-from ollama_engine.store.locks import try_lock, unlock
 from ollama_engine.store.manifest import Layer
 from ollama_engine.store.registry import Registry, TransientError
 from ollama_engine.store.transfers import Meter, in_thread, run_together

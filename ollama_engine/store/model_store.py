@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ollama_engine.errors import ConfigError, EngineError, ModelFormatError, ModelNotFoundError
+from ollama_engine.file_lock import held
 from ollama_engine.new_file import flush_folder, write_new_file
 from ollama_engine.store.blobs import BlobStore, damaged
-from ollama_engine.store.locks import held
 from ollama_engine.store.manifest import MAX_BYTES, Layer, Manifest, hex_of
 from ollama_engine.store.names import ModelName
 from ollama_engine.store.reading import stored_model

@@ -1,8 +1,8 @@
 """Keeps measured times of kernels in a file of the user's cache folder, one for each CPU, version and thread count.
 
 The file is JSON with a checksum of what it says. It is replaced as a whole, so a reader in another process sees the old
-file or the new one. A file that is damaged, or about something else, is refused, and written anew by the next load that
-measures.
+file or the new one; one process at a time adds to it. A file that is damaged, or about something else, is refused, and
+written anew by the next load that measures.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ollama_engine.file_lock import held
 from ollama_engine.ml.device.cpu_facts import cpu_identity
 from ollama_engine.ml.device.device import ggml_version
 from ollama_engine.ml.ops import small_batch
@@ -91,6 +92,20 @@ class TimingsFile:
         raw = json.dumps(content, indent=1).encode()
         self.folder.mkdir(parents=True, exist_ok=True)
         write_new_file(self.path, len(raw), lambda file: file.write(raw), overwrite=True)
+
+    def add(self, measured: Timings) -> Timings:
+        """Write these besides the timings that are kept, which win, and return all. Waits for other processes' `add`.
+
+        Drops the timings of a damaged file. Raises OSError.
+        """
+        with held(self.path.with_suffix(".lock")):
+            try:
+                kept = self.read()
+            except ValueError:
+                kept = {}
+            timings = {**measured, **kept}
+            self.write(timings)
+        return timings
 
     def check_writable(self) -> None:
         """Raise OSError where `write` would, before anything is measured."""

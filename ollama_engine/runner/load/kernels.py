@@ -86,10 +86,7 @@ def _kept_or_measured(file: TimingsFile, gguf: GGUFFile, weighed: Weighed) -> Ti
         log.info("kernels are chosen by the table: the machine is too busy to measure")
         return timings
     file.check_writable()
-    measured = _measure(gguf, missing, file.threads)
-    timings = {**measured, **_read(file)}  # another process may have measured meanwhile: what is kept stays
-    file.write(timings)
-    return timings
+    return file.add(_measure(gguf, missing, file.threads))
 
 
 def _read(file: TimingsFile) -> Timings:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from threading import Barrier, BrokenBarrierError
 from typing import Any
 from unittest.mock import Mock
 
@@ -15,6 +17,7 @@ import pytest
 from ollama_engine.ml.weights import kernel_store
 from ollama_engine.ml.weights.kernel_choice import FewRows
 from ollama_engine.ml.weights.kernel_store import TimingsFile, cache_folder
+from ollama_engine.ml.weights.kernel_timings import Timings
 
 TIMINGS = {
     FewRows("q4_K", 1, False): {"spread": 0.025, "l2-2": 0.02, "repacked": 0.03},
@@ -105,6 +108,35 @@ def test_a_reader_sees_a_whole_file(file: TimingsFile) -> None:
             assert file.read()[few]["spread"] in range(1, 41)
         for writer in writers:
             writer.result()
+
+
+class ReadsBeside(TimingsFile):
+    """Reads at the same moment as another one, where nothing keeps them from that."""
+
+    together = Barrier(2)
+
+    def read(self) -> Timings:
+        timings = super().read()
+        with suppress(BrokenBarrierError):
+            self.together.wait(0.2)
+        return timings
+
+
+def test_what_is_added_at_once_is_all_kept(file: TimingsFile) -> None:
+    """Threads stand for processes: each opens the lock's file anew."""
+    adding = [{FewRows(dtype, 1, False): {"spread": 0.5}} for dtype in ("q4_0", "q8_0")]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(ReadsBeside(file.folder, file.threads, file.version).add, adding))
+    assert file.read() == {**adding[0], **adding[1]}
+    assert [path.name for path in file.folder.iterdir()] == [file.path.name]
+
+
+def test_what_is_kept_wins_and_damage_is_dropped(file: TimingsFile) -> None:
+    few = FewRows("q4_0", 1, False)
+    file.write({few: {"spread": 1.0}})
+    assert file.add({few: {"spread": 2.0}, **TIMINGS}) == {**TIMINGS, few: {"spread": 1.0}}
+    file.path.write_bytes(b"")
+    assert file.add(TIMINGS) == file.read() == TIMINGS
 
 
 def test_the_cache_folder_is_where_the_user_wants_caches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""FileLock: what one thread of one process may do at a time, in a folder that several processes write."""
+"""Locks between threads and processes that write the same folder, each a file in it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def held(path: Path) -> Iterator[None]:
 
 
 def try_lock(path: Path) -> int | None:
-    """Take this lock if nobody has it: a handle for `unlock`, or None."""
+    """Take this lock if it is free: a handle for `unlock`, or None."""
     return _taken(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
