@@ -1,5 +1,5 @@
 /* Philox4x32-10, a counter-based random generator: the n-th number of a stream is a function of (key, n) alone, so a
- * sequence draws the same tokens whoever shares its batch, and a copy of a sampler is a copy of one integer.
+ * sequence draws the same tokens in any batch, and a copy of a sampler is a copy of one integer.
  * Source: J. Salmon, M. Moraes, R. Dror, D. Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011. */
 #ifndef OE_PHILOX_H
 #define OE_PHILOX_H

@@ -95,7 +95,7 @@ def _key(key: object, where: str) -> Any:
 
 
 def _dumped(value: Any, where: str) -> object:
-    """Calls `model_dump`, which is somebody else's code and may raise anything: that becomes a ChatError."""
+    """Calls `model_dump`, which is the caller's code and may raise anything: that becomes a ChatError."""
     try:
         return value.model_dump()
     except Exception as error:

@@ -79,7 +79,7 @@ class ChatTemplate:
 
     @cached_property
     def _variables(self) -> frozenset[str]:
-        """Found when somebody asks: that takes as long as compiling does."""
+        """Found at the first use: that takes as long as compiling does."""
         return frozenset(meta.find_undeclared_variables(ChatEnvironment().parse(self.source)))
 
     def render(
@@ -120,7 +120,7 @@ class ChatTemplate:
             raise ChatError(f"the chat template refuses the messages: {error}") from None
         except TemplateError as error:
             raise ChatError(f"the chat template fails: {error}") from None
-        except (MemoryError, EngineError):  # no memory, or nobody waits any more
+        except (MemoryError, EngineError):  # no memory, or the caller has given up
             raise
         except Exception as error:  # whatever operations on values of other types than it expects raise
             raise ChatError(f"the chat template cannot take these messages: {type(error).__name__}: {error}") from error

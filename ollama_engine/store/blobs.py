@@ -29,7 +29,7 @@ class BlobStore:
     """The folder `blobs` of a store.
 
     A blob appears under its name when it is whole and flushed to the disk. `claim` and `discard` exclude each other, so
-    that what somebody has just been told is there is not deleted before it is used.
+    that a blob that a client was just told of is not deleted before it is used.
     """
 
     def __init__(self, root: Path) -> None:

@@ -82,7 +82,7 @@ async def _is_there(layer: Layer, blobs: BlobStore, meter: Meter) -> bool:
 
 @asynccontextmanager
 async def _only_one(layer: Layer, blobs: BlobStore, meter: Meter) -> AsyncIterator[None]:
-    """Wait until nobody else downloads this blob; meanwhile the other one's progress is shown."""
+    """Wait until no other download of this blob goes on; meanwhile the other one's progress is shown."""
     path = blobs.download_lock(layer.digest)
     while (handle := try_lock(path)) is None:
         meter.show(sum(part.completed for part in _saved_parts(blobs.path(layer.digest))))

@@ -152,7 +152,7 @@ class ModelStore:
     def delete(self, name: ModelName) -> None:
         """Remove a model, and the blobs that no other one uses. Raises ModelNotFoundError.
 
-        A blob that was written or claimed since the model was made stays: somebody is making another model of it.
+        A blob that was written or claimed since the model was made stays: another model is being made of it.
         """
         with held(self.blobs.lock_path):
             place = self._existing(name)

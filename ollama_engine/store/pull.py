@@ -19,7 +19,7 @@ from ollama_engine.store.transfers import Meter, Report, TransferProgress, in_th
 __all__ = ["fetch", "pull", "push"]
 
 TRIES = 3
-"""How often to begin anew where somebody deletes a blob between its download and the manifest."""
+"""How often to begin anew where another process deletes a blob between its download and the manifest."""
 
 SEND_BYTES = 1 << 20
 

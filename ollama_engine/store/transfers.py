@@ -118,7 +118,7 @@ class Places:
         self._taken = 0
 
     def take(self) -> None:
-        """Take a place. Raises EngineBusyError where there is none; nobody waits, as the client may ask again."""
+        """Take a place. Raises EngineBusyError where there is none; no request waits, as the client may ask again."""
         if self._taken >= self._number:
             raise EngineBusyError(
                 Option("max_transfers"), f" is {self._number}, and as many pulls, pushes, creates and uploads go on"
@@ -126,7 +126,7 @@ class Places:
         self._taken += 1
 
     def give_back(self) -> None:
-        """Let somebody else have it."""
+        """Give the place back."""
         self._taken -= 1
 
 

@@ -121,7 +121,7 @@ def test_it_warns_where_others_reach_it(tmp_path: Path) -> None:
     with worker_program(tmp_path, "--host", "0.0.0.0") as worker:
         text = " ".join(worker.log.read_text().split())
     assert "no password and no encryption" in text
-    assert "whoever reaches rpc://0.0.0.0:" in text
+    assert "every program that reaches rpc://0.0.0.0:" in text
 
 
 @pytest.mark.parametrize(

@@ -35,9 +35,9 @@ LOOPBACK = "127.0.0.1"
 LEAST_MEMORY = 1 << 20
 """Bytes. Less holds no weights, and an Engine takes 0 or 1 for a device that cannot say how many it has."""
 WARNING = """\
-warning: whoever reaches {address} can use these devices, read and write what is computed there, and very likely run
-programs as this user: ggml's protocol has no password and no encryption, and trusts what it is sent. Let only machines
-that you trust reach it: a network of their own, a firewall, or a tunnel (ssh -L) to a worker on loopback.
+warning: every program that reaches {address} can use these devices, read and write what is computed there, and very
+likely run programs as this user: ggml's protocol has no password and no encryption, and trusts what it is sent. Let
+only machines that you trust reach it: a network of their own, a firewall, or a tunnel (ssh -L) to a worker on loopback.
 """
 
 

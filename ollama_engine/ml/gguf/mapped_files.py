@@ -1,4 +1,4 @@
-"""MappedFiles: a watch on the files that weights are read from, so that nobody changes them under a step.
+"""MappedFiles: a watch on the files that weights are read from, so that no process changes them during a step.
 
 The system ends a process that reads a mapped page whose place in the file is gone (SIGBUS), and whatever another
 process writes into the file is what is read. So while steps are computed, read leases (fcntl(2), F_SETLEASE) hold the
@@ -7,8 +7,8 @@ back, 45 seconds at most. The watch looks for that between two steps, and raises
 is no lease, and nobody waits; afterwards, the size and the time of the last change tell whether the file is as it was.
 
 A lease needs Linux, a file system that knows leases, and a file that belongs to this process's user (or CAP_LEASE), and
-that nobody has open for writing. Without one the watch looks at size and time only, which is too late for a file that
-is truncated in the middle of a step.
+that no process has open for writing. Without one the watch looks at size and time only, which is too late for a file
+that is truncated in the middle of a step.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ollama_engine.errors import ClosedError
 
 try:
     import fcntl
-except ImportError:  # Windows, which lets nobody truncate a mapped file
+except ImportError:  # Windows, which lets no process truncate a mapped file
     fcntl = None  # type: ignore[assignment]
 
 __all__ = ["MappedFiles"]
@@ -55,7 +55,7 @@ class MappedFiles:
         self._files.append(_MappedFile(path, descriptor))
 
     def before_step(self) -> None:
-        """Raise ClosedError where a file is not as it was, or somebody waits to change it."""
+        """Raise ClosedError where a file is not as it was, or a process waits to change it."""
         if not self._files:
             return
         now = self._clock()
@@ -84,7 +84,7 @@ class MappedFiles:
             file.close()
 
     def _keep_signals_away(self) -> None:
-        """The system says by SIGIO that somebody waits for a lease. It goes to this thread only, which blocks it."""
+        """The system says by SIGIO that a process waits for a lease. It goes to this thread only, which blocks it."""
         if self._thread != threading.get_native_id() and HAS_LEASES:
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGIO})
         self._thread = threading.get_native_id()
@@ -107,7 +107,7 @@ class _MappedFile:
             fcntl.fcntl(self._descriptor, SET_OWNER, struct.pack("ii", OF_THREAD, thread))
             fcntl.fcntl(self._descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
             self._held = True
-        except OSError:  # no such file system, somebody else's file, or somebody has it open for writing
+        except OSError:  # no such file system, another user's file, or a process has it open for writing
             self._held = False
 
     def let_go(self) -> None:
@@ -120,7 +120,7 @@ class _MappedFile:
                 fcntl.fcntl(self._descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
 
     def check(self) -> None:
-        """Raise ClosedError where the file has changed, or somebody waits to open it for writing."""
+        """Raise ClosedError where the file has changed, or a process waits to open it for writing."""
         if self._held and fcntl.fcntl(self._descriptor, fcntl.F_GETLEASE) != fcntl.F_RDLCK:
             raise self._error("another process opened it for writing")
         if self._look() != self._facts:

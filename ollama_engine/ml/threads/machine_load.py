@@ -27,7 +27,7 @@ class CpuUse(NamedTuple):
     """How a number of CPUs was used, on average."""
 
     idle: float
-    """CPUs that nobody used."""
+    """CPUs that were idle."""
     others: float
     """CPUs that other programs used, and the host of a virtual machine."""
 

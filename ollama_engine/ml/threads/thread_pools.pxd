@@ -8,7 +8,7 @@ cdef class ThreadPool:
     cdef lib.ggml_threadpool_t ptr
     cdef readonly int threads
     cdef int pid
-    # -- how long each of them waits for a CPU; the first is whoever computes --
+    # -- how long each of them waits for a CPU; the first is the thread that computes --
     cdef list ids
     cdef list descriptors
     cdef list waits

@@ -49,7 +49,7 @@ cdef void _answer(lib.ggml_tensor *nothing, int ith, int nth, void *ids) noexcep
 # The collector may clear a Backend before it frees it, in any order. What is left then frees itself.
 @cython.no_gc_clear
 cdef class ThreadPool:
-    """One of ggml's pools: `threads` - 1 threads and whoever computes."""
+    """One of ggml's pools: `threads` - 1 threads, and the one that computes."""
 
     def __init__(self, int threads):
         cdef lib.ggml_threadpool_params params
@@ -215,7 +215,7 @@ cdef class ThreadPools:
         cdef int64_t waited = self.current.more_waiting()
         cdef int n = self.current.threads
         if self.current.descriptors[0] < 0 and n > 1 and waited > 0:
-            waited = waited * n // (n - 1)  # whoever computes was not counted yet
+            waited = waited * n // (n - 1)  # the thread that computes was not counted yet
         if self.time.thread != self.current.ids[0]:
             self.current.follow(self.time.thread)
         if waited < 0:

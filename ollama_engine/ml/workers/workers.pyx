@@ -72,7 +72,7 @@ cdef void *_rpc_function(const char *name) except NULL:
 
 
 cdef class Worker:
-    """A connection to one worker, which serves nobody else until `close`. Raises DeviceError where there is none.
+    """A connection to one worker, which serves no other program until `close`. Raises DeviceError where there is none.
 
     `patience`: seconds that it may be silent while something is computed, `quiet`: while nothing is. None takes
     PATIENCE_SECONDS and QUIET_SECONDS.

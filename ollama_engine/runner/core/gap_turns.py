@@ -56,7 +56,7 @@ class GapTurns:
     ) -> ScheduledRequest | list[BatchedRequest]:
         """Whose turn this gap is: a sequence, or requests for a batch in order of turn, which have the same batcher.
 
-        Often nobody's: an empty list. `waiting` is in the order of priority.
+        Often of no request: an empty list. `waiting` is in the order of priority.
         """
         if not waiting and not self._wanting:
             return []

@@ -87,7 +87,7 @@ class EmbeddingCall(EngineCall[Value]):
         return self.results.value()
 
     def _check(self, request: EmbeddingRequest) -> None:
-        """Raise ClosedError where nobody waits any more: the call has ended, also by its timeout, or was cancelled."""
+        """Raise ClosedError where no caller waits any more: the call has ended or was cancelled."""
         if request.channel.unwanted or request.channel.ended:
             raise ClosedError("the call has ended before its texts were tokenized")
 

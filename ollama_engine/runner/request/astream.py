@@ -30,7 +30,7 @@ class AsyncMailbox(Generic[Item]):
         self._called = False
 
     def put(self, item: Item) -> None:
-        """Called from the engine's thread. Raises RuntimeError when the event loop is closed: nobody will ever look."""
+        """Called from the engine's thread. Raises RuntimeError when the event loop is closed: no task will read it."""
         self.items.append(item)
         if self._called and not self._loop.is_closed():
             return

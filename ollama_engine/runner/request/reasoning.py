@@ -21,7 +21,7 @@ class ReasoningBudget:
     Attributes:
         tokens: most tokens of reasoning; 0 ends the reasoning as soon as it begins.
         opens: text that begins an answer with reasoning; another answer is left alone. None: the prompt has opened it.
-        closes: text that ends the reasoning, whoever writes it.
+        closes: text that ends the reasoning, from the model or forced.
         message: text that is put in before `closes` when the budget ends.
 
     Raises ConfigError for values of another type or out of range.

@@ -65,7 +65,7 @@ class BudgetedReasoning:
         budget: tokens of reasoning, without those that open and close it.
         opening: tokens that an answer with reasoning may begin with; empty where the prompt ends with them.
         closing: tokens that are forced when the budget is used up.
-        finder: finds the end of the reasoning, whoever writes it.
+        finder: finds the end of the reasoning, from the model or forced.
         n_vocab: tokens that a mask tells of.
         ends: tokens that end an answer.
         decode: the text of the answer's tokens.

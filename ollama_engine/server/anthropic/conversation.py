@@ -75,7 +75,7 @@ def _assistant(where: str, content: Sequence[Block]) -> Message:
             message.setdefault("tool_calls", []).append({"id": block.get("id"), "function": function})
         elif kind == "thinking":
             message["reasoning_content"] = message.get("reasoning_content", "") + _text(place, block, "thinking")
-        elif kind != "redacted_thinking":  # nobody but its writer can read that
+        elif kind != "redacted_thinking":  # only its writer can read that
             message["content"] += _parts(place, block)
     return message
 

@@ -39,7 +39,7 @@ def run(model: str, *, socket: str | None, port: int | None, child: bool, token:
 
 
 def without_sites(app: ASGIApp) -> ASGIApp:
-    """The app, kept from web sites that the browser of somebody at this machine shows."""
+    """The app, kept from web sites that a browser on this machine shows."""
     guard = BrowserGuard(app)
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:

@@ -45,7 +45,7 @@ class LoadedEngine:
         model: what answers.
         memory: what it takes.
         close: frees it; requests that still run end with ClosedError.
-        over: whether it takes no requests any more, though nobody has closed it: after a fault, or a crash.
+        over: whether it takes no requests any more without having been closed: after a fault, or a crash.
         ended: awaits that it is over; None for a model that neither has a process of its own nor uses other devices.
     """
 

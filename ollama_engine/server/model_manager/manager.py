@@ -122,7 +122,10 @@ class ModelManager:
         return self._settings.keep_alive if keep_alive is None else keep_alive
 
     async def _hold(self, stored: StoredModel, options: RunnerOptions, keep_alive: float) -> LoadedModelEntry:
-        """Wait for a model. Whoever is cancelled meanwhile holds nothing, and ends a load that nobody else wants."""
+        """Wait for a model.
+
+        A caller that is cancelled meanwhile holds nothing, and ends a load that no other caller wants.
+        """
         if self._closed:
             raise ClosedError("the server is shutting down")
         granted: asyncio.Future[LoadedModelEntry] = asyncio.get_running_loop().create_future()

@@ -118,7 +118,7 @@ class _Planner:
         self._granted: dict[int, int] = {}
         self._retiring: dict[int, Resident] = {}
         self._result = LoadPlan()
-        # Whoever needs a load waits for the loads and unloads that go on, and for those who need one and came earlier.
+        # A request that needs a load waits for loads and unloads that go on, and for earlier requests that need one.
         self._blocked = any(resident.state != "ready" for resident in residents)
 
     def plan(self, waiters: Sequence[Waiter], now: float) -> LoadPlan:
