@@ -46,8 +46,8 @@ def is_expert(name: str) -> bool:
 
 
 def is_output(name: str) -> bool:
-    """Whether a tensor belongs to the output layer."""
-    return name.startswith("output")
+    """Whether a tensor lies where the output layer does: it computes before the first layer or behind the last."""
+    return name.startswith(("output", "per_layer_model_proj", "per_layer_proj_norm", "altup_"))
 
 
 @dataclass(frozen=True, slots=True)

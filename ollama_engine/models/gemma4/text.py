@@ -184,6 +184,8 @@ class PerLayerEmbedding(nn.Module):
         """Ids i32 [n] and their embeddings [n_embd, n] -> [n_per_layer, n_layer, n]."""
         shape = o.n_per_layer, o.n_layer, tokens.dim(0)
         of_ids = ops.reshape(ops.scale(self.table(tokens), math.sqrt(o.n_per_layer)), *shape)
+        # First in the graph: where the CPU has the table, another device then computes all else in one piece.
+        cast("Context", of_ids.owner).expand(of_ids)
         of_x = ops.reshape(ops.scale(self.projection(x), 1 / math.sqrt(o.n_embd)), *shape)
         return ops.scale(self.norm(of_x, o.norm_eps) + of_ids, 1 / math.sqrt(2))
 
