@@ -76,6 +76,12 @@ INLINE ints low_bits(ints x, int shift, int mask) { return ints_and(ints_shift_r
 
 INLINE ints byte_of(ints words, int j) { return ints_and(ints_shift_right(words, 8 * j), ints_set(255)); }
 
+/* x in the first n lanes of each 4, y in the others. */
+INLINE floats floats_of_first(int n, floats x, floats y) {
+    const int32_t number[4] = {0, 1, 2, 3};
+    return floats_from_bits(ints_where_less(ints_repeat(number), ints_set(n), bits_of_floats(x), bits_of_floats(y)));
+}
+
 /* The f16 in the low half of each lane, and in the high half. */
 INLINE floats half_low(ints words) { return floats_from_halves(words); }
 INLINE floats half_high(ints words) { return floats_from_halves(ints_shift_right(words, 16)); }

@@ -56,6 +56,7 @@ INLINE ints ints_add_pair_products(ints sum, ints a, ints b) { return ints_add(s
 INLINE floats floats_set(float x) { return _mm256_set1_ps(x); }
 INLINE floats floats_from_ints(ints x) { return _mm256_cvtepi32_ps(x); }
 INLINE floats floats_from_bits(ints x) { return _mm256_castsi256_ps(x); }
+INLINE ints bits_of_floats(floats x) { return _mm256_castps_si256(x); }
 
 /* Of the low half of each lane. */
 INLINE floats floats_from_halves(ints words) {

@@ -51,6 +51,7 @@ INLINE ints ints_add_pair_products(ints sum, ints a, ints b) { return _mm512_dpw
 INLINE floats floats_set(float x) { return _mm512_set1_ps(x); }
 INLINE floats floats_from_ints(ints x) { return _mm512_cvtepi32_ps(x); }
 INLINE floats floats_from_bits(ints x) { return _mm512_castsi512_ps(x); }
+INLINE ints bits_of_floats(floats x) { return _mm512_castps_si512(x); }
 INLINE floats floats_from_halves(ints words) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(words)); }
 INLINE floats floats_add(floats a, floats b) { return _mm512_add_ps(a, b); }
 INLINE floats floats_subtract(floats a, floats b) { return _mm512_sub_ps(a, b); }

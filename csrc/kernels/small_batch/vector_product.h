@@ -86,14 +86,24 @@ static void oe_multiply(const oe_sb_product *p, int64_t first, int64_t last) {
 #define STREAMS 2
 #define NEAR_ENOUGH 8192 /* least distance in bytes to prefetch; with 4096, Zen 5 waits for large blocks */
 
-/* The blocks that SINGLE_ROWS rows have after their last whole four, and zeros for the others. */
-INLINE void copy_rest(const oe_sb_product *p, size_t group, uint8_t *rest) {
-    const size_t whole = (size_t)(p->blocks / OE_QUAD * OE_QUAD), left = (size_t)p->blocks - whole;
-    memset(rest, 0, LANES * BLOCK_BYTES);
-    for (size_t i = 0; i < SINGLE_ROWS; i++) {
-        const uint8_t *row = p->weights + group + i * p->row_bytes;
-        memcpy(rest + i * OE_QUAD * BLOCK_BYTES, row + whole * BLOCK_BYTES, left * BLOCK_BYTES);
+/* Adds the products of the blocks that SINGLE_ROWS rows have after their last whole four, 1 to 3. They are read where
+ * they lie, with what follows them, whose products are not taken; copied are those of the last rows, as nothing may
+ * follow. */
+INLINE void add_rest(const oe_sb_product *p, window w, const act_block *act, floats *out) {
+    uint8_t rest[LANES * BLOCK_BYTES];
+    const size_t left = (size_t)(p->blocks % OE_QUAD);
+    const size_t behind = (size_t)(p->weights + (size_t)p->m * p->row_bytes - w.at);
+    if (behind < (SINGLE_ROWS - 1) * p->row_bytes + OE_QUAD * BLOCK_BYTES) {
+        memset(rest, 0, sizeof rest);
+        for (size_t i = 0; i < SINGLE_ROWS; i++) {
+            memcpy(rest + i * OE_QUAD * BLOCK_BYTES, w.at + i * w.far, left * BLOCK_BYTES);
+        }
+        w.at = rest;
+        w.far = OE_QUAD * BLOCK_BYTES;
     }
+    floats sum = *out;
+    add_block(true, 1, w, act, &sum);
+    *out = floats_of_first((int)left, sum, *out);
 }
 
 /* The sums s0 to s3 of each of SINGLE_ROWS rows, in its 4 lanes, for rows from each of `streams` places on. */
@@ -116,9 +126,8 @@ INLINE void multiply_rows(const int streams, const oe_sb_product *p, const int64
         }
     }
     for (int s = 0; s < streams && p->blocks % OE_QUAD; s++) {
-        uint8_t rest[LANES * BLOCK_BYTES];
-        copy_rest(p, group[s], rest);
-        add_block(true, 1, (window){rest, BLOCK_BYTES, OE_QUAD * BLOCK_BYTES, NULL, false}, act, out + s);
+        fetch_ahead(&w[s], p, group[s], p->blocks / OE_QUAD, LANES * BLOCK_BYTES, ahead);
+        add_rest(p, w[s], act, out + s);
     }
 }
 
