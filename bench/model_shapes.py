@@ -57,6 +57,11 @@ SHAPES = {
         n_vocab=151936, n_ctx=32768, rope_base=1000000.0, norm_eps=1e-6, bos=151643, eos=151645, n_special=293,
         qkv_bias=True,
     ),
+    "qwen-1.5b": Shape(
+        name="Qwen2.5-1.5B shape", n_layer=28, n_embd=1536, n_ff=8960, n_head=12, n_head_kv=2, head_dim=128,
+        n_vocab=151936, n_ctx=32768, rope_base=1000000.0, norm_eps=1e-6, bos=151643, eos=151645, n_special=293,
+        qkv_bias=True,
+    ),
     "gemma-1b": Shape(
         name="Gemma 3 1B shape", n_layer=26, n_embd=1152, n_ff=6912, n_head=4, n_head_kv=1, head_dim=256,
         n_vocab=262144, n_ctx=32768, rope_base=1000000.0, norm_eps=1e-6, bos=262000, eos=262001, n_special=256,

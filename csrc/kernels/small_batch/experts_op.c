@@ -98,7 +98,7 @@ static size_t acts_of(const oe_sb_kernel *kernel, int64_t k, run of) {
     return (size_t)(of.first * oe_quads_of(kernel, k)) * oe_quad_bytes(kernel);
 }
 
-/* Whether a run uses multiply_single. It takes blocks by fours, and a partial four costs as much as several whole. */
+/* Whether a run uses multiply_single. It takes blocks by fours, and a partial four costs as much as a whole one. */
 static bool is_alone(const oe_sb_kernel *kernel, int64_t k, run of) {
     const int64_t blocks = k / kernel->block;
     return of.routes == 1 && oe_sb_kernel_for(kernel, 1)->multiply_single && blocks % OE_QUAD == 0;
