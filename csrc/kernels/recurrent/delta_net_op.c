@@ -3,7 +3,8 @@
 #include "kernels/recurrent/columns.h"
 
 static void run(struct ggml_tensor *dst, int ith, int nth, const oe_recurrent_kernel *kernel, bool grouped) {
-    const struct ggml_tensor *q = dst->src[0], *k = dst->src[1];
+    const struct ggml_tensor *q = dst->src[0], *k = dst->src[1], *g = dst->src[3];
+    const bool by_row = ggml_nelements(g) > ggml_nelements(dst->src[4]);
     const int64_t heads = dst->ne[1], key_heads = k->ne[1], all = oe_column_blocks(dst);
     for (int64_t i = all * ith / nth; i < all * (ith + 1) / nth; i++) {
         const oe_column_block b = oe_column_block_at(dst, i);
@@ -15,8 +16,9 @@ static void run(struct ggml_tensor *dst, int ith, int nth, const oe_recurrent_ke
                                         .q = oe_head_of(q, key_head, 0),
                                         .k = oe_head_of(k, key_head, 0),
                                         .v = oe_head_of(dst->src[2], b.head, b.from),
-                                        .g = oe_number_of(dst->src[3], b.head),
-                                        .beta = oe_number_of(dst->src[4], b.head)};
+                                        .g = by_row ? oe_head_of(g, b.head, 0) : oe_number_of(g, b.head),
+                                        .beta = oe_number_of(dst->src[4], b.head),
+                                        .by_row = by_row};
                 kernel->delta_net(&d, &s);
             }
         }

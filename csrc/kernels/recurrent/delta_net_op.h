@@ -11,8 +11,8 @@ struct ggml_tensor;
 
 /* dst f32 [dv, heads, n], contiguous, from f32 tensors with contiguous rows: src[0], src[1]: queries and keys
  * [dk, key heads, n]; src[2]: values [dv, heads, n]; src[3], src[4]: logarithms of the decay, and the strength of the
- * update [heads, n]; src[5] to src[7]: the operands of segments.h. src[8], or NULL: states f32
- * [dv * dk * heads, slots], each head's [dv, dk] in blocks of 32 of dv.
+ * update [heads, n], the first also [dk, heads, n]; src[5] to src[7]: the operands of segments.h. src[8], or NULL:
+ * states f32 [dv * dk * heads, slots], each head's [dv, dk] in blocks of 32 of dv.
  *
  * For each token a head's state S [dk rows, dv columns] becomes e^g S, then S + k (beta (v - S^T k))^T, and S^T q is
  * the result. Head h has the queries and keys of head h % key heads. Tokens are computed one after the other, so the

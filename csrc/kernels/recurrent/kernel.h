@@ -57,6 +57,7 @@ typedef struct {
 typedef struct {
     oe_columns state;
     oe_operand q, k, v, g, beta;
+    bool by_row; /* g has a number for each row of the state, not one for all */
 } oe_delta_net;
 
 typedef struct {

@@ -114,7 +114,8 @@ def causal_conv(Tensor x not None, Tensor weight not None, Tensor rows not None,
     cdef int64_t[4] ne = [channels, n, 1, 1]
     cdef lib.ggml_custom_op_t run = oe_causal_conv_silu_op if silu else oe_causal_conv_op
     _check_matrix("causal_conv", "x", x, channels, n)
-    _check_matrix("causal_conv", "the weight", weight, taps, channels)
+    if weight.ptr.ne[1] != 1 or weight.ptr.ne[2] != channels:  # [taps, 1, channels] is the same
+        _check_matrix("causal_conv", "the weight", weight, taps, channels)
     if taps > OE_CONV_TAPS or not lib.ggml_is_contiguous(weight.ptr):
         raise ShapeError(f"causal_conv: the weight is contiguous and has up to {OE_CONV_TAPS} taps, got "
                          f"{describe(weight)}")
@@ -174,7 +175,8 @@ def gated_delta_net(Tensor q not None, Tensor k not None, Tensor v not None, Ten
                     Tensor rows not None, Tensor bounds not None, Tensor slots not None, Tensor states=None, *,
                     grouped=False, str instructions=None):
     """Gated delta rule of each sequence (Yang et al. 2025): q, k f32 [dk, key_heads, n], v f32 [dv, heads, n], g and
-    beta f32 [heads, n] -> f32 [dv, heads, n].
+    beta f32 [heads, n] -> f32 [dv, heads, n]. g [dk, heads, n] has a number for each number of a key, none above 0
+    (Kimi delta attention).
 
     For each token a head's state S becomes e^g S, then S + k (beta (v - S^T k))^T, and S^T q is the result. Head h has
     the queries and keys of head h % key_heads, with `grouped` those of h // (heads / key_heads). dk is up to 256. A
@@ -186,7 +188,10 @@ def gated_delta_net(Tensor q not None, Tensor k not None, Tensor v not None, Ten
     _check_heads("gated_delta_net", "q", q, dk, key_heads, n)
     _check_heads("gated_delta_net", "k", k, dk, key_heads, n)
     _check_heads("gated_delta_net", "v", v, dv, heads, n)
-    _check_matrix("gated_delta_net", "g", g, heads, n)
+    if dk > 1 and g.ptr.ne[0] == dk and g.ptr.ne[1] == heads and g.ptr.ne[2] == n:
+        _check_heads("gated_delta_net", "g", g, dk, heads, n)
+    else:
+        _check_matrix("gated_delta_net", "g", g, heads, n)
     _check_matrix("gated_delta_net", "beta", beta, heads, n)
     _check_rows("gated_delta_net", "a key", dk)
     _check_share("gated_delta_net", heads, key_heads)

@@ -338,7 +338,9 @@ def gated_delta_net(env: Env) -> Call:
     key_heads, n, dv = env.rng.randint(1, 3), env.rng.randint(1, 5), env.rng.choice((1, 15, 16, 33))
     dk, heads, n_slots = env.rng.randint(1, 48), key_heads * env.rng.randint(1, 3), env.rng.choice((0, 1, 5))
     keys = [_small(env, dk, key_heads, n) for _ in range(2)]
-    rest = [env.make("f32", (dv, heads, n)), _small(env, heads, n), _small(env, heads, n)]
+    by_channel = dk > 1 and env.rng.choice((True, False))
+    decays = _small(env, dk, heads, n) if by_channel else _small(env, heads, n)
+    rest = [env.make("f32", (dv, heads, n)), decays, _small(env, heads, n)]
     states = [env.make("f32", (dk * dv * heads, n_slots))] if n_slots else []
     kwargs = {"grouped": env.rng.choice((True, False))}
     return Call("gated_delta_net", [*keys, *rest, *_segments(env, n, n_slots), *states], kwargs)

@@ -326,7 +326,8 @@ def gated_delta_net(q: Value, k: Value, v: Value, g: Value, beta: Value, rows: V
                     states: Value | None = None, *, grouped: object = False) -> Expected:  # fmt: skip
     stored = _states(states)
     segments = _segments(rows, bounds, slots, len(stored))
-    out = ref.gated_delta_net(f64(q)[0], f64(k)[0], f64(v)[0], _matrix(g), _matrix(beta), segments, stored,
+    decays = f64(g)[0] if g.array.size > beta.array.size else _matrix(g)
+    out = ref.gated_delta_net(f64(q)[0], f64(k)[0], f64(v)[0], decays, _matrix(beta), segments, stored,
                               grouped=bool(grouped))  # fmt: skip
     return Expected(out[None], tol=1e-3 * (1 + top(out)))
 

@@ -255,7 +255,10 @@ def gated_delta_net(
     q: Array, k: Array, v: Array, g: Array, beta: Array, segments: tuple[NDArray, NDArray, NDArray], states: Array, *,
     grouped: bool,
 ) -> Array:  # fmt: skip
-    """q, k [n, key_heads, dk], v [n, heads, dv], g, beta [n, heads]; `states` [slots, heads * dk * dv] is changed."""
+    """q, k [n, key_heads, dk], v [n, heads, dv], g [n, heads] or [n, heads, dk], beta [n, heads].
+
+    `states` [slots, heads * dk * dv] is changed.
+    """
     out, heads = np.zeros_like(v), v.shape[1]
     shared = k.shape[1]
     of = [h // (heads // shared) if grouped else h % shared for h in range(heads)]
@@ -264,7 +267,7 @@ def gated_delta_net(
         shape = (heads, k.shape[2], v.shape[2])
         state = unblocked(states[read], shape) if read < len(states) else np.zeros(shape)
         for row in rows[begin:end]:
-            state *= np.exp(g[row])[:, None, None]
+            state *= np.exp(g[row]).reshape(heads, -1, 1)
             delta = beta[row][:, None] * (v[row] - np.einsum("hkv,hk->hv", state, k[row][of]))
             state += k[row][of][:, :, None] * delta[:, None]
             out[row] = np.einsum("hkv,hk->hv", state, q[row][of])

@@ -90,16 +90,23 @@ class Convolution(Operation):
 
 
 class DeltaNet(Operation):
-    def __init__(self, backend: Backend, dk: int, key_heads: int, dv: int, heads: int, *, grouped: bool) -> None:
+    def __init__(
+        self, backend: Backend, dk: int, key_heads: int, dv: int, heads: int, *, grouped: bool = False,
+        by_row: bool = False,
+    ) -> None:  # fmt: skip
         self.width, self.state_size = dv * heads, dk * dv * heads
-        self._sizes, self._grouped = (dk, key_heads, dv, heads), grouped
+        self._sizes, self._grouped, self._by_row = (dk, key_heads, dv, heads), grouped, by_row
         super().__init__(backend)
 
     def inputs(self, n: int, seed: int = 0) -> list[Floats]:
         dk, key_heads, dv, heads = self._sizes
         q, k = (_noise(n, key_heads * dk, seed + at).reshape(n, key_heads, dk) / dk**0.5 for at in (1, 2))
         v = _noise(n, self.width, seed + 3).reshape(n, heads, dv)
-        return [q, k, v, -np.abs(_noise(n, heads, seed + 4)), 1 / (1 + np.exp(_noise(n, heads, seed + 5)))]
+        g = -np.abs(_noise(n, heads * dk if self._by_row else heads, seed + 4))
+        if self._by_row:
+            g = g.reshape(n, heads, dk)
+            g[0, 0, :2] = (-200.0, 0.0)  # forgotten, and kept
+        return [q, k, v, g, 1 / (1 + np.exp(_noise(n, heads, seed + 5)))]
 
     def node(self, ctx: Context, rows: Sequence[Tensor], table: Sequence[Tensor], states: Tensor | None) -> Tensor:
         q, k, v, g, beta = rows
@@ -145,6 +152,9 @@ OPERATIONS: dict[str, Callable[[Backend], Operation]] = {
     "delta-7": lambda b: DeltaNet(b, 7, 1, 1, 1, grouped=False),
     "delta-48-tiled": lambda b: DeltaNet(b, 48, 2, 24, 6, grouped=False),
     "delta-48-grouped": lambda b: DeltaNet(b, 48, 2, 24, 6, grouped=True),
+    "delta-7-by-row": lambda b: DeltaNet(b, 7, 1, 5, 2, by_row=True),
+    "delta-48-by-row": lambda b: DeltaNet(b, 48, 4, 24, 4, by_row=True),
+    "delta-128-by-row": lambda b: DeltaNet(b, 128, 2, 128, 2, by_row=True),
     "delta-128": lambda b: DeltaNet(b, 128, 2, 128, 2, grouped=False),
     "ssm-5": lambda b: Scan(b, 5, 1, 1, 1, skip=False),
     "ssm-32": lambda b: Scan(b, 32, 2, 20, 6, skip=True),
@@ -257,6 +267,8 @@ REFUSALS: list[tuple[str, dict[str, Any], str]] = [
     ("gated_delta_net", {"q": ("f32", (257, 2, 4)), "k": ("f32", (257, 2, 4))}, "up to 256 numbers; got 257"),
     ("gated_delta_net", {"q": ("f32", (16, 3, 4)), "k": ("f32", (16, 3, 4))}, "4 heads cannot share 3"),
     ("gated_delta_net", {"g": ("f32", (4, 3))}, r"g is f32 \[4, 4\]"),
+    ("gated_delta_net", {"g": ("f32", (16, 4, 3))}, r"g is f32 \[4, 4\]"),
+    ("gated_delta_net", {"g": ("f32", (16, 2, 4))}, r"g is f32 \[4, 4\]"),
     ("gated_delta_net", {"beta": ("f16", (4, 4))}, "beta is f32"),
     ("gated_delta_net", {"states": ("f32", (319, 3))}, r"states is f32 \[320, slots\]"),
     ("ssm_scan", {"dt": ("f32", (3, 4))}, r"dt is f32 \[4, 4\]"),
