@@ -40,6 +40,7 @@ ARCHITECTURES = (
     Registration("gemma4", "gemma4.model:Gemma4", "gemma4"),
     Registration("gpt-oss", "gpt_oss:GptOss", "gpt_oss"),
     Registration("granitehybrid", "granitehybrid:GraniteHybrid", "granite_hybrid"),
+    Registration("kimi-linear", "kimi_linear:KimiLinear", "kimi_linear"),
     Registration("lfm2", "lfm2:Lfm2", "lfm2"),
     Registration("lfm2moe", "lfm2:Lfm2Moe", "lfm2"),
     Registration("llama", "llama:Llama", "llama"),

@@ -1,7 +1,7 @@
 """Blocks that models share, with weights bound by GGUF name.
 
 Module, Part, Blocks, Scope      how a model declares and finds its weights
-Linear, Embedding                linear map, token embedding
+Linear, Embedding, HeadLinear    linear map, token embedding, a linear map for each head
 Vector, Scalar                   tensors without `.weight` behind their names; one number
 RMSNorm, LayerNorm               norms
 GatedMLP, GeluMLP                feed-forward blocks with a gate; gelu
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from ollama_engine.nn.attention import attention, soft_cap, temperature
 from ollama_engine.nn.feed_forward import ErfMLP, GatedMLP, GeluMLP, PlainMLP, gelu, gelu_erf
-from ollama_engine.nn.layers import Embedding, Factors, LayerNorm, Linear, Norm, RMSNorm, Scalar, Vector
+from ollama_engine.nn.layers import Embedding, Factors, HeadLinear, LayerNorm, Linear, Norm, RMSNorm, Scalar, Vector
 from ollama_engine.nn.module import Blocks, Module, Part, Scope, Weight
 from ollama_engine.nn.moe import (
     ExpertLinear,
@@ -43,6 +43,7 @@ __all__ = [
     "Factors",
     "GatedMLP",
     "GeluMLP",
+    "HeadLinear",
     "LayerNorm",
     "Linear",
     "Module",

@@ -37,6 +37,18 @@ class Linear(Biased):
         return y if self.bias is None else y + self.bias
 
 
+class HeadLinear(Weight):
+    """One matrix for each head, [in, out, heads]; x [in, heads, n] -> [out, heads, n]."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        n = x.dim(2)
+        rows = ops.cont(ops.permute(x, 0, 2, 1, 3))
+        if n == 1:
+            rows = ops.repeat(rows, x.dim(0), 2, x.dim(1))  # ggml's kernel for a single row rounds otherwise
+        y = ops.cont(ops.permute(ops.mul_mat(self.tensor, rows), 0, 2, 1, 3))
+        return y if n > 1 else ops.view(y, (y.dim(0), y.dim(1), 1), (y.stride(1), y.stride(2)))
+
+
 class Embedding(Weight):
     """Rows of a table [n_embd, rows] by token id: ids i32 [n] -> f32 [n_embd, n]."""
 

@@ -25,7 +25,7 @@ N = 12
 
 def test_all_of_them_are_here() -> None:
     assert {variant.architecture for variant in RECURRENT} >= {
-        "falcon-h1", "granitehybrid", "lfm2", "lfm2moe", "mamba2", "nemotron_h", "nemotron_h_moe",
+        "falcon-h1", "granitehybrid", "kimi-linear", "lfm2", "lfm2moe", "mamba2", "nemotron_h", "nemotron_h_moe",
         "qwen35", "qwen35moe", "qwen3next",
     }  # fmt: skip
 
