@@ -4,7 +4,8 @@
     .venv-peers/bin/python bench/peer_child.py xllamacpp MODEL.gguf -p 128 -n 32 -t 2 --streams 8
 
 Prints JSON: seconds to load, tokens/s of the prompt and of decoding, those of all streams together. Each engine has
-read a prompt before, as a program that runs for a while has. The tokens are random: what they are costs nothing.
+read a prompt before, as a program that runs for a while has. The tokens are random: one token over and over would
+choose the same experts in every step.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ class Ik:
         streams = range(self.streams)
         tokens = [(token, at, s) for s in streams for at, token in enumerate(token_ids(prompt, s))]
         read = sum(self._decode(tokens[i : i + 2048], prompt - 1) for i in range(0, len(tokens), 2048))
-        steps = [self._decode([(11, prompt + i, s) for s in streams], prompt + i) for i in range(generate)]
+        answers = [token_ids(generate, self.streams + s) for s in streams]
+        steps = [self._decode([(answers[s][i], prompt + i, s) for s in streams], prompt + i) for i in range(generate)]
         return len(tokens) / read, self.streams * generate / sum(steps)
 
     def _decode(self, tokens: list[tuple[int, int, int]], last: int) -> float:

@@ -64,6 +64,7 @@ def _figures(done: Finished, streams: float) -> Figures:
 def measure_ours(ask: peer_single.Ask) -> Figures:
     command = [our_program(), "bench", ask.model, "-t", str(ask.threads), "-r", "1", "--json"]
     done = run([*command, "-p", str(ask.prompt), "-n", str(ask.generate)])
+    peer_single.name_lost_threads(json.loads(done.stdout), ask.threads)
     return _figures(done, peer_streams.measure_ours(_streams(ask))[STREAMS].decode_tps)
 
 

@@ -47,9 +47,18 @@ def measure_ours(ask: Ask) -> Figures:
     full = run([*command, "-p", str(ask.prompt), "-n", str(ask.generate), *behind])
     result = json.loads(full.stdout)
     speeds = result["depth"][0] if ask.depth else result
+    name_lost_threads(speeds, ask.threads)
     return Figures(
         speeds["prefill_tps"], speeds["decode_tps"], result["load_seconds"], short.seconds, full.peak_rss_bytes
     )
+
+
+def name_lost_threads(result: dict[str, Any], threads: int) -> None:
+    """Say where a busy machine made `ollama-engine bench` give way: its peers take all their threads at any time."""
+    used = min(result["samples"]["threads_in_use"])
+    if used < threads:
+        told = f"the machine is busy: ours computed with {used:.0f} of {threads} threads, so this compares no engines"
+        print(told, file=sys.stderr)
 
 
 def measure_peer(ask: Ask) -> Figures:

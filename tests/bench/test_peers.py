@@ -24,11 +24,13 @@ n = len(rounds.read_text()) if rounds.exists() else 0
 rounds.write_text("x" * (n + 1))
 ballast = bytearray(b"x") * (64 << 20)
 assert sys.argv[1] == "bench" and "--json" in sys.argv, sys.argv
-depth = [{{"depth": int(sys.argv[i + 1]), "prefill_tps": 7.0, "decode_tps": 3.0}}
+samples = {{"threads_in_use": [2, 1]}}
+depth = [{{"depth": int(sys.argv[i + 1]), "prefill_tps": 7.0, "decode_tps": 3.0, "samples": samples}}
          for i, word in enumerate(sys.argv) if word == "--depth"]
 caches = {{"f16": 0, "q8_0": 1000.0}}
 n += caches[sys.argv[sys.argv.index("--kv-cache-type") + 1]]
-print(json.dumps({{"prefill_tps": 100.0 + n, "decode_tps": 20.0, "load_seconds": 0.25, "depth": depth}}))
+print(json.dumps({{"prefill_tps": 100.0 + n, "decode_tps": 20.0, "load_seconds": 0.25, "samples": samples,
+                  "depth": depth}}))
 """
 PEER = """#!{python}
 import json, sys
@@ -71,6 +73,13 @@ def test_compare_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert table[2] == "| prefill, tokens/s | 101.0 | 50.0 | 2.02 |"
     assert table[3] == "| decode, tokens/s | 20.00 | 40.00 | 0.50 |"
     assert [line.split("|")[1].strip() for line in table[4:]] == ["load, s", "short run, s", "peak memory, MiB"]
+
+
+@pytest.mark.parametrize(("threads", "named"), [("1", False), ("2", True)])
+@pytest.mark.usefixtures("_programs")
+def test_threads_that_did_not_compute_are_named(threads: str, named: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    peers.main(["compare", "model.gguf", "-r", "1", "-t", threads])
+    assert ("ours computed with 1 of 2 threads" in capsys.readouterr().err) == named
 
 
 @pytest.mark.usefixtures("_programs")

@@ -13,7 +13,10 @@ import pytest
 
 from ollama_engine import __version__
 from ollama_engine.cli.measure import bench
+from ollama_engine.cli.measure.bench import parts
+from ollama_engine.ml.device.placement import usable_cpus
 from ollama_engine.ml.ops.small_batch import small_batch_instructions
+from ollama_engine.ml.threads import thread_pools
 from ollama_engine.ml.weights import kernel_measure
 from tests.cli.program import json_of
 from tests.support.tiny import write_tiny_llama
@@ -21,7 +24,7 @@ from tests.support.tiny import write_tiny_llama
 KEYS = {
     "prefill_tps", "decode_tps", "load_seconds", "peak_rss_bytes", "model", "architecture", "threads", "version",
     "ggml_version", "n_prompt", "n_gen", "repetitions", "warmup", "samples", "num_ctx", "batch_size",
-    "flash_attention", "kv_cache_type", "mmap", "devices", "memory", "graphs",
+    "flash_attention", "kv_cache_type", "mmap", "devices", "memory", "graphs", "threads_in_use",
     "parallel", "depth",
 }  # fmt: skip
 
@@ -84,6 +87,31 @@ def test_the_table(cli, tiny: str) -> None:
         "prefill", "decode",
     ]  # fmt: skip
     assert "decode" not in cli("bench", tiny, "-p", "8", "-n", "0", "-r", "1", "-t", "1").out
+
+
+class Busy:
+    """A governor on a machine that is always busy."""
+
+    probe = 0
+    threads = 1
+
+    def __init__(self, most: int, cpu_use: object) -> None:
+        pass
+
+    def begin(self, now: float, waiting: int | None) -> int:
+        return self.threads
+
+    def observe(self, now: float, computed: float, waited: float, spare: float | None) -> int:
+        return self.threads
+
+
+@pytest.mark.skipif(usable_cpus() < 2, reason="one CPU: there is one thread")
+def test_a_machine_that_stays_busy_is_named(cli, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thread_pools, "ThreadGovernor", Busy)
+    monkeypatch.setattr(parts, "SETTLING", 0.0)
+    args = (tiny, "-p", "24", "-n", "2", "-t", "2", "-r", "1")
+    assert measured(cli, *args)["threads_in_use"] == 1
+    assert "2, as few as 1 computed: the machine was busy" in cli("bench", *args).out
 
 
 def test_more_tokens_than_a_context_can_have_is_wrong_usage(cli, tiny: str) -> None:

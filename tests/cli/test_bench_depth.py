@@ -8,7 +8,8 @@ from contextlib import closing
 
 import pytest
 
-from ollama_engine.cli.measure.bench.parts import measure_depths
+from ollama_engine.cli.measure.bench import parts
+from ollama_engine.cli.measure.bench.parts import measure_depths, measure_parts
 from ollama_engine.cli.measure.bench.plan import BenchPlan
 from ollama_engine.config import EngineConfig
 from ollama_engine.input import Batch
@@ -43,7 +44,7 @@ def watched(loaded: Loaded, plan: BenchPlan, monkeypatch: pytest.MonkeyPatch) ->
     shown: list[str] = []
     with monkeypatch.context() as patch:
         patch.setattr("ollama_engine.cli.measure.bench.parts.time.perf_counter", iter(range(1000)).__next__)
-        found = measure_depths(_with_executor(loaded, watching), plan, shown.append)
+        found = measure_depths(_replaced(loaded, executor=watching), plan, shown.append)
     # Each measurement asks the clock twice, and nothing else does: one "second" each.
     assert [samples["prefill_tps"] for samples in found] == [[plan.n_prompt] * plan.repetitions] * len(plan.depths)
     assert [samples["decode_tps"] for samples in found] == [[plan.n_gen] * plan.repetitions] * len(plan.depths)
@@ -51,9 +52,8 @@ def watched(loaded: Loaded, plan: BenchPlan, monkeypatch: pytest.MonkeyPatch) ->
     return watching.batches
 
 
-def _with_executor(loaded: Loaded, executor: object) -> Loaded:
-    parts = {name: getattr(loaded, name) for name in Loaded.__slots__}
-    return Loaded(**{**parts, "executor": executor})
+def _replaced(loaded: Loaded, **others: object) -> Loaded:
+    return Loaded(**{name: getattr(loaded, name) for name in Loaded.__slots__} | others)
 
 
 def test_what_is_computed(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,6 +70,31 @@ def test_what_is_computed(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> No
         (50, 20), *behind(70),  # goes on from 50
         (0, 10), *behind(10),  # begins anew
     ]  # fmt: skip
+
+
+class Recovering:
+    """A backend on a machine that is busy while the first `batches` are computed."""
+
+    threads = 2
+
+    def __init__(self, watching: Watching, batches: int) -> None:
+        self._watching, self._batches = watching, batches
+
+    @property
+    def threads_in_use(self) -> int:
+        return 2 if len(self._watching.batches) >= self._batches else 1
+
+
+@pytest.mark.parametrize(("settling", "warm_ups"), [(600.0, 3), (0.0, 1)])
+def test_the_warm_up_goes_on_until_all_threads_compute(
+    settling: float, warm_ups: int, loaded: Loaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "SETTLING", settling)
+    watching = Watching(loaded)
+    busy = _replaced(loaded, executor=watching, backend=Recovering(watching, 3))
+    samples = measure_parts(busy, BenchPlan(8, 0, 1, warmup=True), lambda text: None)
+    assert watching.batches == [(0, 8)] * (warm_ups + 1)
+    assert samples["threads_in_use"] == [2 if warm_ups == 3 else 1]
 
 
 def test_a_window_that_has_moved_on_is_computed_again(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +119,8 @@ def test_json(cli, tiny: str) -> None:
     result = cli(*args)
     assert (result.code, result.err) == (0, "")
     found = json.loads(result.out)
-    assert [set(row) for row in found["depth"]] == [{"depth", "prefill_tps", "decode_tps", "samples"}] * 2
+    keys = {"depth", "prefill_tps", "decode_tps", "threads_in_use", "samples"}
+    assert [set(row) for row in found["depth"]] == [keys] * 2
     assert [row["depth"] for row in found["depth"]] == [300, 0]
     assert all(len(row["samples"]["decode_tps"]) == 2 and row["decode_tps"] > 0 for row in found["depth"])
     assert found["num_ctx"] == 512

@@ -8,22 +8,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 from ollama_engine.cli.measure.bench.plan import BenchPlan
 from ollama_engine.evaluate.measure import decode_seconds, prefill_seconds, random_tokens
 from ollama_engine.input import Batch
 from ollama_engine.kvcache import Cache
+from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.runner.execute.executor import Executor
 from ollama_engine.runner.load.loading import Loaded
 
 __all__ = ["Samples", "Show", "measure_depths", "measure_parts"]
 
 Samples = dict[str, list[float]]
-"""Tokens/s of every repetition, {"prefill_tps": [...], "decode_tps": [...]}; [] for a part that is left out."""
+"""Tokens/s of every repetition, {"prefill_tps": [...], "decode_tps": [...]}; [] for a part that is left out. Of one
+caller also {"threads_in_use": [...]}, the number that computed in each repetition of either part."""
 Show = Callable[[str], None]
 """Shows the user what is being measured."""
 
 SEQUENCE = 0
+SETTLING = 1.0
+"""Seconds for which a warm-up goes on at most until all threads compute. On a machine that looks busy the engine begins
+with fewer, and looks for free CPUs (ml/threads/thread_governor.py)."""
 
 
 def measure_parts(loaded: Loaded, plan: BenchPlan, show: Show) -> Samples:
@@ -31,6 +37,7 @@ def measure_parts(loaded: Loaded, plan: BenchPlan, show: Show) -> Samples:
     executor, cache = loaded.executor, loaded.cache
     tokens = random_tokens(loaded.model.n_vocab, 1, max(plan.n_prompt, plan.n_gen))
     return _samples(
+        loaded.backend,
         plan,
         show,
         "",
@@ -47,15 +54,18 @@ def measure_depths(loaded: Loaded, plan: BenchPlan, show: Show) -> list[Samples]
     for depth in plan.depths:
         show(f"depth {depth}: computing the context")
         context.fill(depth)
-        results.append(_samples(plan, show, f"depth {depth}, ", context.prefill_seconds, context.decode_seconds))
+        title, parts = f"depth {depth}, ", (context.prefill_seconds, context.decode_seconds)
+        results.append(_samples(loaded.backend, plan, show, title, *parts))
     return results
 
 
 def _samples(
-    plan: BenchPlan, show: Show, title: str, prefill: Callable[[int], float], decode: Callable[[int], float]
-) -> Samples:
+    backend: Backend, plan: BenchPlan, show: Show, title: str, prefill: Callable[[int], float],
+    decode: Callable[[int], float],
+) -> Samples:  # fmt: skip
     """Warm-up and repetitions of both. `prefill` and `decode` take a number of tokens and return seconds."""
-    samples: Samples = {}
+    threads: list[float] = []
+    samples: Samples = {"threads_in_use": threads}
     for name, n_tokens, n_warm, seconds in (
         ("prefill", plan.n_prompt, plan.n_prompt, prefill),
         ("decode", plan.n_gen, 1, decode),
@@ -65,11 +75,19 @@ def _samples(
             continue
         if plan.warmup:
             show(f"{title}{name}: warm-up")
-            seconds(n_warm)
+            _warm_up(backend, partial(seconds, n_warm))
         for repetition in range(plan.repetitions):
             show(f"{title}{name} of {n_tokens} tokens: {repetition + 1} of {plan.repetitions}")
             speeds.append(n_tokens / seconds(n_tokens))
+            threads.append(backend.threads_in_use)
     return samples
+
+
+def _warm_up(backend: Backend, run: Callable[[], float]) -> None:
+    end = time.monotonic() + SETTLING
+    run()
+    while backend.threads_in_use < backend.threads and time.monotonic() < end:
+        run()
 
 
 class _Context:

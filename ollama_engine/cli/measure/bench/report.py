@@ -29,7 +29,7 @@ def _conditions(result: dict[str, Any]) -> list[tuple[str, str | None]]:
         ("model", result["model"]),
         ("load", f"{result['load_seconds']:.2f} s"),
         ("peak memory", None if peak is None else size(peak)),
-        ("threads", str(result["threads"])),
+        ("threads", _threads(result)),
         ("flash attention", "on" if result["flash_attention"] else "off"),
         ("cache", f"{result['kv_cache_type']}, {result['num_ctx']} tokens"),
         ("batch size", str(result["batch_size"])),
@@ -37,6 +37,13 @@ def _conditions(result: dict[str, Any]) -> list[tuple[str, str | None]]:
         ("measured", ONCE if result["repetitions"] == 1 else None),
         ("version", f"{result['version']}, ggml {result['ggml_version']}"),
     ]
+
+
+def _threads(result: dict[str, Any]) -> str:
+    singles = [result, *result["depth"]]
+    least = min(n for single in singles for n in single["samples"]["threads_in_use"])
+    busy = f", as few as {least:.0f} computed: the machine was busy" if least < result["threads"] else ""
+    return f"{result['threads']}{busy}"
 
 
 def _single(result: dict[str, Any]) -> str:
