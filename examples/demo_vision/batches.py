@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from .draw import Pixels, picture
 from .model import IMAGE_SIZE
+from .plain import plain
 from .scene import COLOURS, PLACES, SHAPES, Scene, draw_scene
 from .talk import conversation
 from .tokens import IDS, hugging_face
@@ -81,8 +82,8 @@ class _Batches(IterableDataset[Batch]):
 def batches(tokenizer: Path, seed: int, size: int, kind: str) -> Iterable[Batch]:
     """Batches of `size` training scenes, numbered from `seed` on.
 
-    Of kind "look", pictures with many things that nobody talks about; "words", conversations without pictures;
-    "speak", both.
+    Of kind "look" and "match", pictures with many things that nobody talks about; "words" and "practise", conversations
+    without pictures; "speak", both. Every other picture has a plain ground.
     """
     return DataLoader(_Batches(tokenizer, seed, size, kind), batch_size=None, num_workers=1, prefetch_factor=4)
 
@@ -111,7 +112,8 @@ def _sample(seed: int, encode: Any, kind: str) -> _Sample:
     if kind in ("words", "practise"):
         scene, pixels = draw_scene(Random(seed), training=True), torch.empty(0)
     else:
-        scene, drawn = picture(seed, training=True, crowded=kind in ("look", "match"))
+        crowded = kind in ("look", "match")
+        scene, drawn = plain(seed, crowded=crowded) if seed % 2 else picture(seed, training=True, crowded=crowded)
         pixels = normalized(drawn)
     talk = [] if kind in ("look", "match") else conversation(scene, Random(seed))
     pieces = [(encode(piece.text), piece.learn) for piece in talk]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from .scene import Scene, Thing, draw_scene, pick
 
-__all__ = ["draw", "picture"]
+__all__ = ["GROUNDS", "RGB", "Colour", "Floats", "Pixels", "contrast", "draw", "picture", "stamp"]
 
 Floats: TypeAlias = NDArray[np.float64]
 Pixels: TypeAlias = NDArray[np.uint8]
@@ -32,7 +32,7 @@ GROUNDS: tuple[Colour, ...] = (
 JITTER = 18.0
 """How far a channel of a thing's colour is from that of RGB at most."""
 LEAST_CONTRAST = 120.0
-"""Sum of differences over the channels between a thing and its background, at least."""
+"""Between a thing and its background."""
 SMALLEST, LARGEST = 64, 144
 """Pixels along the width."""
 MOST_NOISE = 8.0
@@ -64,13 +64,18 @@ def _jittered(colour: Colour, rng: Random) -> Colour:
     return red, green, blue
 
 
+def contrast(one: Colour, other: Colour) -> float:
+    """Sum of the differences over the channels."""
+    return sum(abs(a - b) for a, b in zip(one, other, strict=True))
+
+
 # -- backgrounds -------------------------------------------------------------------------------------------------------
 
 
 def _background(width: int, height: int, things: list[Colour], rng: Random) -> Floats:
     """`[height, width, 3]`, in shades of one ground that every thing stands out from."""
     ground = pick(rng, GROUNDS)
-    while any(sum(abs(a - b) for a, b in zip(ground, thing, strict=True)) < LEAST_CONTRAST for thing in things):
+    while any(contrast(ground, thing) < LEAST_CONTRAST for thing in things):
         ground = pick(rng, GROUNDS)
     shade = pick(rng, (_plain, _gradient, _stripes, _chequers))(width, height, rng)
     return np.array(ground) + (6.0 + 10.0 * rng.random()) * shade[..., None]
@@ -145,14 +150,21 @@ def _paint(canvas: Floats, thing: Thing, colour: Colour, rng: Random) -> None:
     radius = min(width, height) * (SIZE[0] + (SIZE[1] - SIZE[0]) * rng.random())
     middle_x = (thing.place % 3) * width + radius + (width - 2 * radius) * rng.random()
     middle_y = (thing.place // 3) * height + radius + (height - 2 * radius) * rng.random()
-    (top, low), (left, right) = (
-        _reach(middle, radius, n) for middle, n in zip((middle_y, middle_x), canvas.shape, strict=False)
-    )
-    x = (np.arange(left, right)[None, :] + 0.5 - middle_x) / radius
-    y = (np.arange(top, low)[:, None] + 0.5 - middle_y) / radius
     half = 0.1 * (2 * rng.random() - 1)  # tangent of half the angle: sine and cosine by division, rounded alike
+    stamp(canvas, thing.shape, colour, (middle_x, middle_y), radius, half)
+
+
+def stamp(
+    canvas: Floats, shape: str, colour: Colour, middle: tuple[float, float], radius: float, half: float = 0.0
+) -> None:
+    """Put a shape on the canvas, with smooth edges; `half` is the tangent of half the angle by which it is turned."""
+    (left, right), (top, low) = (
+        _reach(at, radius, n) for at, n in zip(middle, (canvas.shape[1], canvas.shape[0]), strict=True)
+    )
+    x = (np.arange(left, right)[None, :] + 0.5 - middle[0]) / radius
+    y = (np.arange(top, low)[:, None] + 0.5 - middle[1]) / radius
     cos, sin = (1 - half * half) / (1 + half * half), 2 * half / (1 + half * half)
-    cover = np.clip(0.5 - radius * EDGES[thing.shape](cos * x - sin * y, sin * x + cos * y), 0, 1)[..., None]
+    cover = np.clip(0.5 - radius * EDGES[shape](cos * x - sin * y, sin * x + cos * y), 0, 1)[..., None]
     canvas[top:low, left:right] += cover * (np.array(colour) - canvas[top:low, left:right])
 
 

@@ -10,13 +10,18 @@ from random import Random
 from PIL import Image
 
 from .draw import picture
+from .plain import alone
 from .questions import DESCRIBE, ask, describe
 from .scene import Scene
 
 __all__ = ["HELD_OUT", "Asked", "digest", "pictures", "questions"]
 
-HELD_OUT = 500
-"""Numbers of these pictures are 0 to 499; training pictures have numbers from ten million on."""
+HELD_OUT = {"several": 500, "alone": 300}
+"""Pictures of one to four things on any background, and of one thing alone on a plain ground.
+
+Numbers of these pictures begin with 0; training pictures have numbers from ten million on.
+"""
+DRAWN_BY = {"several": picture, "alone": alone}
 
 
 @dataclass(frozen=True)
@@ -27,10 +32,10 @@ class Asked:
     answer: str
 
 
-def pictures(n: int) -> Iterator[tuple[Scene, Image.Image]]:
-    """The first `n` of them, as RGB pictures."""
+def pictures(kind: str, n: int) -> Iterator[tuple[Scene, Image.Image]]:
+    """The first `n` of a kind, as RGB pictures."""
     for number in range(n):
-        scene, pixels = picture(number)
+        scene, pixels = DRAWN_BY[kind](number)
         yield scene, Image.fromarray(pixels)
 
 

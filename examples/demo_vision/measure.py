@@ -11,6 +11,7 @@ from torch import Tensor
 from .batches import normalized, places
 from .draw import Pixels, picture
 from .model import Seeing
+from .plain import alone
 from .questions import DESCRIBE, describe
 from .scene import Scene
 from .talk import prompt
@@ -37,8 +38,11 @@ def seen(model: Seeing, numbers: Iterable[int]) -> float:
 
 @torch.no_grad()
 def answered(model: Seeing, tokenizer: Any, numbers: Iterable[int], *, coded: bool) -> float:
-    """Share of pictures that are described without a mistake; with `coded`, of scenes that the code stands for."""
-    drawn = [picture(FIRST_SEED + number) for number in numbers]
+    """Share of pictures that are described without a mistake, every other one of one thing alone.
+
+    With `coded`, of scenes that the code stands for.
+    """
+    drawn = [(alone if number % 2 else picture)(FIRST_SEED + number) for number in numbers]
     soft = _soft(model, drawn, coded)
     start = torch.tensor(tokenizer.encode(prompt(DESCRIBE[0]), add_special_tokens=False))
     ids = start.repeat(len(drawn), 1)

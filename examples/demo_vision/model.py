@@ -11,7 +11,7 @@ from transformers import Gemma3Config, Gemma3ForConditionalGeneration
 
 from .scene import COLOURS, PLACES, SHAPES
 
-__all__ = ["IMAGE_SIZE", "IMAGE_TOKENS", "N_VOCAB", "Seeing", "gemma_config"]
+__all__ = ["IMAGE_SIZE", "IMAGE_TOKENS", "N_NAMES", "N_VOCAB", "Seeing", "gemma_config"]
 
 N_VOCAB = 512
 IMAGE_SIZE = 72

@@ -1,7 +1,7 @@
 """Asks transformers about the held-out pictures, with the weights that the GGUF has, and writes down its answers.
 
-Run from `examples/`: `python -m demo_vision.reference ../build/demo_vision/hf ../tests/demo/seen.json`. The file has a
-pair of answers per picture, to the questions of `held_out.questions`, and the hash of the pictures.
+Run from `examples/`: `python -m demo_vision.reference ../build/demo_vision/hf ../tests/demo/seen.json`. Of each kind of
+pictures, the file has a pair of answers per picture, to the questions of `held_out.questions`, and their hash.
 """
 
 from __future__ import annotations
@@ -31,11 +31,14 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     asked = Asking(args.hf)
-    shown = list(pictures(HELD_OUT))
-    found = asked.all_answers(shown)
-    report([scene for scene, _ in shown], found)
-    lines = ",\n".join(json.dumps(row) for row in found)
-    args.json.write_text(f'{{"digest": "{digest(image for _, image in shown)}",\n"answers": [\n{lines}\n]}}\n')
+    written = []
+    for kind, n in HELD_OUT.items():
+        shown = list(pictures(kind, n))
+        found = asked.all_answers(shown)
+        report(kind, [scene for scene, _ in shown], found)
+        lines = ",\n".join(json.dumps(row) for row in found)
+        written.append(f'"{kind}": {{"digest": "{digest(image for _, image in shown)}",\n"answers": [\n{lines}\n]}}')
+    args.json.write_text("{" + ",\n".join(written) + "}\n")
 
 
 class Asking:
@@ -81,16 +84,16 @@ class Asking:
         return answers
 
 
-def report(scenes: list[Scene], found: list[list[str]]) -> None:
+def report(kind: str, scenes: list[Scene], found: list[list[str]]) -> None:
     """Print how many answers are right: of all pictures, and of those with a thing that was never trained."""
     right = [
         [said == asked.answer for said, asked in zip(row, questions(scene, number), strict=True)]
         for number, (scene, row) in enumerate(zip(scenes, found, strict=True))
     ]
     new = [row for row, scene in zip(right, scenes, strict=True) if any(map(held_out, scene.things))]
-    for name, rows in (("all pictures", right), ("pictures with a thing that was held out", new)):
+    for name, rows in (("all", right), ("with a thing that was held out", new)):
         descriptions, others = (sum(row[column] for row in rows) for column in (0, 1))
-        print(f"{name}: {len(rows)}; right descriptions {descriptions}, right other answers {others}")
+        print(f"{kind}, {name}: {len(rows)}; right descriptions {descriptions}, right other answers {others}")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
-"""Trains the seeing demo model in five stages; no picture is seen twice.
+"""Trains the seeing demo model in stages; no picture is seen twice.
 
 Run from `examples/`, the first two side by side if there are two cores, and so the next two:
 
-    python -m demo_vision.train look --out ../build/demo_vision      the tower, from pictures without words
-    python -m demo_vision.train words --out ../build/demo_vision     the text part, from words without pictures
-    python -m demo_vision.train match --out ../build/demo_vision     the tower, to give what the text part reads
-    python -m demo_vision.train practise --out ../build/demo_vision  the text part, with more noise
-    python -m demo_vision.train speak --out ../build/demo_vision     both together
+    python -m demo_vision.train look --out ../build/demo_vision         the tower, from pictures without words
+    python -m demo_vision.train words --out ../build/demo_vision        the text part, from words without pictures
+    python -m demo_vision.train match --out ../build/demo_vision        the tower, to give what the text part reads
+    python -m demo_vision.train practise --out ../build/demo_vision     the text part, with more noise
+    python -m demo_vision.train speak --out ../build/demo_vision        both together
+    python -m demo_vision.train match-again --out ../build/demo_vision  the tower, to give that more exactly
+    python -m demo_vision.train tell --out ../build/demo_vision         the text part, with that tower
 
 The folder receives `tokenizer.model`, and of each stage `STAGE.pt` (weights, optimizer and step: the same command goes
 on from it) and `STAGE.csv` (the course of the loss).
@@ -28,7 +30,7 @@ from torch import Tensor
 from torch.nn import functional as fn
 
 from .batches import NOTHING, Batch, batches
-from .join import join
+from .join import fit_code, fit_projection, join
 from .measure import answered, seen
 from .model import Seeing, gemma_config
 from .tokens import IDS, hugging_face, train_tokenizer
@@ -40,12 +42,15 @@ STEPS_PER_LINE, STEPS_PER_SAVE, STEPS_PER_MEASURE = 20, 50, 200
 COLUMNS = ("step", "minutes", "loss", "rate", "held_out")
 NOISE = 0.2
 """Standard deviation of what is added to soft tokens made of code, which those of pictures scatter around."""
+NEAR = 2.0
+"""Weight of the distance from the code, over the variance of the code, next to that of what the head names."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Steps, pictures per step, peak rate, the number of the first picture, and the loss of a batch in nats."""
+    """What is learnt, from which pictures; peak rate, the number of the first picture, and the loss of a batch."""
 
+    kind: str
     steps: int
     batch: int
     rate: float
@@ -65,8 +70,10 @@ def words_loss(model: Seeing, batch: Batch) -> Tensor:
 
 
 def match_loss(model: Seeing, batch: Batch) -> Tensor:
-    """Mean squared distance between soft tokens of pictures and those of the code, which stays as it is."""
-    return fn.mse_loss(model.soft_tokens(batch.pixels), model.coded(batch.shapes, batch.colours).detach())
+    """How far soft tokens are from those of the code, which stays as it is, and what the head does not name."""
+    soft = model.soft_tokens(batch.pixels)
+    code = model.coded(batch.shapes, batch.colours).detach()
+    return NEAR * fn.mse_loss(soft, code) / code.var() + _seen_loss(model, soft, batch)
 
 
 def practise_loss(model: Seeing, batch: Batch) -> Tensor:
@@ -78,6 +85,13 @@ def practise_loss(model: Seeing, batch: Batch) -> Tensor:
 def speak_loss(model: Seeing, batch: Batch) -> Tensor:
     """Cross entropy of the answers' tokens, with pictures."""
     return _spoken_loss(model, model.soft_tokens(batch.pixels), batch)
+
+
+def tell_loss(model: Seeing, batch: Batch) -> Tensor:
+    """As `speak_loss`, with a tower that stays as it is."""
+    with torch.no_grad():
+        soft = model.soft_tokens(batch.pixels)
+    return _spoken_loss(model, soft, batch)
 
 
 def _seen_loss(model: Seeing, soft: Tensor, batch: Batch) -> Tensor:
@@ -95,14 +109,21 @@ def _spoken_loss(model: Seeing, soft: Tensor, batch: Batch) -> Tensor:
 
 
 STAGES = {
-    "look": Stage(steps=2000, batch=64, rate=2e-3, seed=10_000_000, loss=look_loss),
-    "words": Stage(steps=1500, batch=32, rate=2e-3, seed=20_000_000, loss=words_loss),
-    "match": Stage(steps=500, batch=64, rate=1e-3, seed=50_000_000, loss=match_loss),
-    "practise": Stage(steps=1500, batch=32, rate=1.5e-3, seed=60_000_000, loss=practise_loss),
-    "speak": Stage(steps=400, batch=32, rate=5e-4, seed=30_000_000, loss=speak_loss),
+    "look": Stage("look", steps=2000, batch=64, rate=2e-3, seed=10_000_000, loss=look_loss),
+    "words": Stage("words", steps=1500, batch=32, rate=2e-3, seed=20_000_000, loss=words_loss),
+    "match": Stage("match", steps=500, batch=64, rate=1e-3, seed=50_000_000, loss=match_loss),
+    "practise": Stage("practise", steps=1500, batch=32, rate=1.5e-3, seed=60_000_000, loss=practise_loss),
+    "speak": Stage("speak", steps=3000, batch=32, rate=5e-4, seed=30_000_000, loss=speak_loss),
+    "match-again": Stage("match", steps=2000, batch=64, rate=1.5e-3, seed=80_000_000, loss=match_loss),
+    "tell": Stage("speak", steps=1000, batch=48, rate=1e-3, seed=140_000_000, loss=tell_loss),
 }
-STARTS = {"match": ("look", "words"), "practise": ("look", "words"), "speak": ("match", "practise")}
+STARTS = {
+    "match": ("look", "words"), "practise": ("look", "words"), "speak": ("match", "practise"),
+    "match-again": ("speak", "speak"), "tell": ("match-again", "match-again"),
+}  # fmt: skip
 """Where a stage takes the tower and the text part from, which others start at random."""
+FITS = {"match": fit_projection, "match-again": fit_code}
+"""How tower and code are brought together at the start of a stage."""
 
 
 def main() -> None:
@@ -140,7 +161,9 @@ class Training:
             self.step, self.minutes = saved["step"], saved["minutes"]
         elif name in STARTS:
             tower, text = (folder / f"{before}.pt" for before in STARTS[name])
-            join(self.model, tower, text, fit=name == "match")
+            join(self.model, tower, text)
+            if name in FITS:
+                FITS[name](self.model)
 
     def save(self) -> None:
         """Write the stage's file, whole or not at all."""
@@ -156,7 +179,7 @@ class Training:
         """Train what is left."""
         stage = self.stage
         first = stage.seed + self.step * stage.batch
-        stream = batches(self.folder / "tokenizer.model", first, stage.batch, self.name)
+        stream = batches(self.folder / "tokenizer.model", first, stage.batch, stage.kind)
         started, before = time.monotonic(), self.minutes
         for batch in stream:
             if self.step >= self.stage.steps:
@@ -183,10 +206,10 @@ class Training:
         return loss.item()
 
     def _measure(self) -> float:
-        if self.name == "look":
+        if self.stage.kind == "look":
             return seen(self.model, range(200))
         tokenizer = hugging_face(self.folder / "tokenizer.model")
-        return answered(self.model, tokenizer, range(100), coded=self.name in ("words", "practise"))
+        return answered(self.model, tokenizer, range(100), coded=self.stage.kind in ("words", "practise"))
 
     def _log(self, loss: float, rate: float, held_out: float | None) -> None:
         row = (self.step, round(self.minutes, 2), round(loss, 4), round(rate, 6), held_out)

@@ -189,14 +189,15 @@ def _idle(address: str, seconds: float = 60) -> bool:
 
 
 def test_image_of_a_data_url_is_seen(demo_server: str) -> None:
-    image = pytest.importorskip("PIL.Image").new("RGB", (64, 64), "red")
+    image = pytest.importorskip("PIL.Image").new("RGB", (64, 64), "white")
+    pytest.importorskip("PIL.ImageDraw").Draw(image).ellipse((20, 20, 44, 44), fill="red")
     file = io.BytesIO()
     image.save(file, "PNG")
     url = "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
-    parts = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "What colour is this?"}]
+    parts = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "What colour is the circle?"}]
     ask = ASK | {"model": "demo-vision", "messages": [{"role": "user", "content": parts}]}
     seen = post(demo_server, ask).json()
-    assert "red" in seen["choices"][0]["message"]["content"]
+    assert seen["choices"][0]["message"]["content"] == "red"
     blind = post(demo_server, ask | {"messages": [{"role": "user", "content": parts[1:]}]}).json()
     assert seen["usage"]["prompt_tokens"] > blind["usage"]["prompt_tokens"]
     items = [
