@@ -92,3 +92,19 @@ def test_a_leader_that_is_cancelled_leaves_the_others_to_go_on(engine: Engine) -
     answers = [request.result() for request in requests[1:]]
     assert all(len(answer.tokens) == 6 for answer in answers)
     eventually(lambda: not engine.slots())
+
+
+def test_what_is_cached_already_is_not_waited_for(engine: Engine) -> None:
+    """A prompt whose log-probabilities are wanted is computed from its beginning."""
+    first = questions(1)[0]
+    engine.generate(first, GREEDY)
+    order: list[str] = []
+    scored = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0)
+    with busy(engine):
+        leader = engine.submit(first, scored, logits_processors=[lambda ids, logits: order.append("leader")])
+        other = engine.submit(
+            [*first, *prompt(9, seed=9)], GREEDY, logits_processors=[lambda ids, logits: order.append("other")]
+        )
+    assert other.result().usage.cached_tokens > len(SHARED)
+    leader.result()
+    assert order[0] == "other"

@@ -170,7 +170,7 @@ class RequestQueue:
         """Whether a sequence may start: not while a prompt that it will share is being computed, and not after a
         preemption until another sequence has ended or there are enough cells.
         """
-        if not sequence.ready or shares_soon(sequence, self.running.values()):
+        if not sequence.ready or shares_soon(sequence, self.running.values(), self._cache_manager.cached):
             return False
         gave_way = bool(self.running) and sequence.preempted_at == self._n_ended
         return not gave_way or self._cache_manager.room >= sequence.known

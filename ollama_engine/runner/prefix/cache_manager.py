@@ -88,6 +88,10 @@ class CacheManager:
         self._states.hold(sequence, self.prefix_cache)
         return True
 
+    def cached(self, sequence: ScheduledRequest) -> int:
+        """Number of inputs that a waiting request would not compute, if it started now."""
+        return self.prefix_cache.longest_prefix(sequence.inputs, self._states.resumable, sequence.rows_from).length
+
     def _resume(self, sequence: ScheduledRequest, slot: int, now: float) -> None:
         """Continue a session with its own sequence, unless another one holds a longer prefix of its inputs."""
         limit = sequence.inputs.most_reusable(sequence.rows_from)

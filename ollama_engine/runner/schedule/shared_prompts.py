@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from ollama_engine.runner.request.inputs import Inputs, common_media
 from ollama_engine.runner.schedule.sequence import ScheduledRequest
@@ -13,10 +13,13 @@ WORTH = 64
 """Least inputs to wait for: fewer are computed in one step, beside those of others."""
 
 
-def shares_soon(request: ScheduledRequest, running: Iterable[ScheduledRequest]) -> bool:
+def shares_soon(
+    request: ScheduledRequest, running: Iterable[ScheduledRequest], cached: Callable[[ScheduledRequest], int]
+) -> bool:
     """Whether a running request is about to compute what a waiting one begins with, too: then the second waits.
 
-    Where the two part, a recurrent model keeps its state.
+    Not where the cache has almost as many of its inputs from an earlier request. Where the two part, a recurrent model
+    keeps its state.
     """
     if not request.options.cache or (request.pinned is not None and request.pinned.slot is not None):
         return False
@@ -28,7 +31,7 @@ def shares_soon(request: ScheduledRequest, running: Iterable[ScheduledRequest]) 
         if leader.options.priority < request.options.priority:
             continue  # it may have to wait for others itself
         n = _common(leader.inputs, request.inputs, least, most)
-        if n:
+        if n and (leader.submitted >= (have := cached(request)) or n - have >= WORTH):
             if n not in leader.checkpoints:
                 leader.checkpoints = (*leader.checkpoints, n)
             return True
