@@ -18,11 +18,13 @@ static inline oe_chunk_counter *oe_chunk_counter_behind(const void *data, int64_
     return (oe_chunk_counter *)((end + OE_CACHE_LINE - 1) / OE_CACHE_LINE * OE_CACHE_LINE);
 }
 
-/* Takes a thread's next parts: 1/nth of what is left, at most `most`, in whole `units`. So most of a matrix is read in
- * long runs, and a thread whose CPU is busy with other work takes less. False where nothing is left. */
+/* Takes a thread's next parts: 1/nth of what is left, at most `most`, in whole `units` if there is one for each thread.
+ * So most of a matrix is read in long runs, and a thread whose CPU is busy with other work takes less. False where
+ * nothing is left. */
 static inline bool oe_take_chunk_of(oe_chunk_counter *taken, int64_t parts, int nth, int64_t most, int64_t unit,
                                     int64_t *first, int64_t *last) {
     int64_t at = atomic_load_explicit(taken, memory_order_relaxed), size;
+    unit = parts < unit * nth ? 1 : unit;
     do {
         if (at >= parts) {
             return false;

@@ -13,6 +13,7 @@ import math
 import os
 import sys
 import zlib
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,7 +99,9 @@ class TimingsFile:
 
         Drops the timings of a damaged file. Raises OSError.
         """
-        with held(self.path.with_suffix(".lock")):
+        with ExitStack() as lock:
+            with suppress(OSError):  # a file system without locks: of two that write at once one may be lost
+                lock.enter_context(held(self.path.with_suffix(".lock")))
             try:
                 kept = self.read()
             except ValueError:
