@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ from ollama_engine.server.streaming import while_listening
 from ollama_engine.store.transfers import SharedTransfers, TransferProgress, in_thread, run_together
 
 Begin = Callable[[], None]
+SCOPE: dict[str, Any] = {"app": SimpleNamespace(state=SimpleNamespace())}
+"""Of an app that does not end."""
 
 
 class SlowToEnd:
@@ -67,7 +70,7 @@ async def read_remotely(slow: SlowToEnd) -> None:
 
 
 CALLERS: dict[str, Callable[[SlowToEnd], Coroutine[Any, Any, Any]]] = {
-    "while_listening": lambda slow: while_listening(never, slow.work()),
+    "while_listening": lambda slow: while_listening(SCOPE, never, slow.work()),
     "interleaved": interleave,
     "follow": follow,
     "run_together": lambda slow: run_together([slow.work()]),
@@ -118,7 +121,7 @@ def test_the_client_leaves_and_then_the_caller_is_cancelled() -> None:
             await slow.begun.wait()
             return {"type": "http.disconnect"}
 
-        task = asyncio.create_task(while_listening(leaving, slow.work()))
+        task = asyncio.create_task(while_listening(SCOPE, leaving, slow.work()))
         await slow.told.wait()
         task.cancel()
         await asyncio.sleep(0)
