@@ -33,6 +33,11 @@ KNOWN: Mapping[str, Loss] = {
         0.3,
         "Zen 4: products of few rows prefetch more than the CPU can have in flight",
     ),
+    "AuthenticAMD 26 avx512_vnni": Loss(
+        r"^f16 product from cache, 8 rows$",
+        0.75,
+        "Zen 5: activations of 8 rows take more than the L1 cache; 80 us in one process and 98 in the next",
+    ),
 }
 """By vendor, family and a flag, in Linux's words. An entry goes when `make bench-check` passes on its CPU."""
 

@@ -155,11 +155,12 @@ ZEN_4 = (
     [
         (ZEN_4, True),
         (ZEN_4.replace(" avx512_vnni", ""), False),
-        (ZEN_4.replace(": 25", ": 26"), False),
+        (ZEN_4.replace(": 25", ": 26"), True),
+        (ZEN_4.replace(": 25", ": 24"), False),
         (ZEN_4.replace("AMD", "Intel"), False),
         ("", False),
     ],
-    ids=["zen 4", "zen 3", "zen 5", "intel", "nothing"],
+    ids=["zen 4", "zen 3", "zen 5", "zen 1", "intel", "nothing"],
 )
 def test_a_known_loss_is_that_of_one_kind_of_cpu(tmp_path: Path, cpuinfo: str, known: bool) -> None:
     (tmp_path / "cpuinfo").write_text(cpuinfo, encoding="utf-8")
