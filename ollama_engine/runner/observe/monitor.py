@@ -94,7 +94,7 @@ class Record:
         return now
 
     def collected(self) -> None:
-        """The step that was in flight is sampled: count it, before callers get what came of it."""
+        """Count the step whose tokens have just been sampled. Called before the callers get them."""
         self.mark("sample")
         if self._flight is not None:
             computed = next(span.end for span in self.spans if span.phase == "wait")

@@ -230,7 +230,7 @@ class ProcessEngine(NotCopied, Closing):
     def close(self) -> None:
         """End the process; requests that run end with ClosedError or ModelProcessError. Safe to call twice."""
         if self._pid == os.getpid() and self._end.detach() is not None:
-            with self._submitting:  # what is submitted reaches the loop before it is told to stop, and is cancelled
+            with self._submitting:  # tasks that were submitted before are cancelled by the loop as it stops
                 ending = self._submit(self._process.close())
                 self._closed = True
             try:
