@@ -126,6 +126,8 @@ class Architecture:
     """Tensors that are computed from config.json."""
     renames: tuple[tuple[str, str], ...] = COMMON_RENAMES
     """(regular expression, replacement) for names of the checkpoint, before they are looked up."""
+    spare: str | None = None
+    """Regular expression of the checkpoint's names of a part that is left out where it is not as declared."""
     ignored: tuple[str, ...] = ()
     """Regular expressions of names that carry no weights, besides COMMON_IGNORED."""
     always_f32: tuple[str, ...] = field(default=())

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Sequence
-from typing import BinaryIO
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, BinaryIO, NamedTuple
 
+from ollama_engine.convert.architecture import Architecture, Sizes
 from ollama_engine.convert.gguf_writing import OutTensor, Progress, data_size, write_model
-from ollama_engine.convert.late_warnings import warnings_last
+from ollama_engine.convert.late_warnings import warn, warnings_last
 from ollama_engine.convert.metadata import add_model, encode, model_keys, new_writer
 from ollama_engine.convert.outtype import FILE_TYPES, element_type
 from ollama_engine.convert.plan import PlannedTensor, plan_tensors
 from ollama_engine.convert.pooling import pooling_keys
 from ollama_engine.convert.registry import find_architecture
 from ollama_engine.convert.source.checkpoint import open_checkpoint
-from ollama_engine.convert.source.folder import ModelFolder, read_config
+from ollama_engine.convert.source.folder import Config, ModelFolder, read_config
 from ollama_engine.convert.source.mxfp4 import MXFP4, with_packed
 from ollama_engine.convert.source.scaled import check_quantization, with_scales
+from ollama_engine.convert.source.tensors import StoredTensor
 from ollama_engine.convert.streaming import file_bytes
 from ollama_engine.convert.vision import read_processor
 from ollama_engine.convert.vocab.export import add_tokenizer
 from ollama_engine.convert.workers import Workers
-from ollama_engine.errors import ConfigError, Option
+from ollama_engine.errors import ConfigError, ModelFormatError, Option, UnsupportedModelError
 from ollama_engine.new_file import FileSizes, check_target, write_new_file
 
 __all__ = ["convert_model"]
+
+logger = logging.getLogger(__name__)
 
 
 def convert_model(
@@ -60,11 +66,9 @@ def convert_model(
         writer = new_writer(architecture.name)
         check_quantization(config)
         stored = with_scales(with_packed(open_checkpoint(folder)), config)
-        config = config.completed(architecture.told_by_names(stored))
-        sizes = architecture.sizes(config)
         images = architecture.image_keys(read_processor(folder))
-        keys = {**model_keys(architecture, config, sizes), **images, **pooling_keys(folder)}
-        planned = plan_tensors(architecture, config, sizes, stored)
+        config, sizes, keys, planned = _plan(architecture, config, stored)
+        keys = {**keys, **images, **pooling_keys(folder)}
         add_model(writer, folder.path, architecture, keys, outtype, planned)
         if architecture.reads_text:
             add_tokenizer(writer, folder, config, sizes["n_vocab"], architecture.pre_names)
@@ -83,6 +87,35 @@ def convert_model(
 
     write_new_file(target, size, write, overwrite=overwrite)
     return FileSizes.of((tensor.home for tensor in stored.values()), target)
+
+
+class _Plan(NamedTuple):
+    """The config with what names of tensors tell, sizes and keys of it, and the tensors to write."""
+
+    config: Config
+    sizes: Sizes
+    keys: Mapping[str, Any]
+    tensors: list[PlannedTensor]
+
+
+def _plan(architecture: Architecture, config: Config, stored: Mapping[str, StoredTensor]) -> _Plan:
+    """The plan with the spare part of a checkpoint, where it is as declared, or without."""
+    try:
+        return _plan_all(architecture, config, stored)
+    except (ModelFormatError, UnsupportedModelError) as error:
+        spare = [] if architecture.spare is None else [name for name in stored if re.search(architecture.spare, name)]
+        if not spare:
+            raise
+        plan = _plan_all(architecture, config, {name: stored[name] for name in stored if name not in spare})
+        warn(logger, "%d tensors that nothing uses yet, such as %s, are left out: %s", len(spare), spare[0], error)
+        return plan
+
+
+def _plan_all(architecture: Architecture, config: Config, stored: Mapping[str, StoredTensor]) -> _Plan:
+    config = config.completed(architecture.told_by_names(stored))
+    sizes = architecture.sizes(config)
+    keys = model_keys(architecture, config, sizes)
+    return _Plan(config, sizes, keys, plan_tensors(architecture, config, sizes, stored))
 
 
 def _announced(planned: PlannedTensor, outtype: str, always_f32: Sequence[str]) -> OutTensor:

@@ -10,7 +10,7 @@ from ollama_engine.convert.architecture import Architecture, Sizes, TensorMap, l
 from ollama_engine.convert.decoder import BLOCK, LAYER, OUTPUT, norm
 from ollama_engine.convert.decoder import sizes as decoder_sizes
 from ollama_engine.convert.keys import DECODER_KEYS
-from ollama_engine.convert.next_tokens import N_NEXT, counted, next_token_keys, placed_behind
+from ollama_engine.convert.next_tokens import N_NEXT, NEXT_TOKENS, counted, next_token_keys, placed_behind
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.state_space import require, state_space, state_space_keys, state_space_sizes
 from ollama_engine.errors import UnsupportedModelError
@@ -189,6 +189,7 @@ def _architecture(
             norm("output_norm", "model.norm_f"),
             OUTPUT,
         ),
+        spare=NEXT_TOKENS,
         told_by_names=counted(r"\bmtp\.layers\.(\d+)\.eh_proj\."),
         renames=((r"^(?:model\.)?backbone\.", "model."), (r"^model\.mtp\.", "mtp.")),
         pre_names=("qwen2",),

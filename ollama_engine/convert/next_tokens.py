@@ -13,7 +13,10 @@ from typing import Any
 from ollama_engine.convert.architecture import Sizes, TensorMap
 from ollama_engine.errors import UnsupportedModelError
 
-__all__ = ["N_NEXT", "counted", "next_token_keys", "placed_behind"]
+__all__ = ["NEXT_TOKENS", "N_NEXT", "counted", "next_token_keys", "placed_behind"]
+
+NEXT_TOKENS = r"\bmtp\."
+"""Names of their tensors. A head that is not as declared is left out: nothing computes with it yet."""
 
 N_NEXT = "n_next"
 """The size that says how many such blocks there are."""

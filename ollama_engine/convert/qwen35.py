@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ollama_engine.convert.architecture import COMMON_RENAMES, Architecture, Sizes, TensorMap, linear
 from ollama_engine.convert.decoder import ATTENTION, BLOCK, LAYER, MLP, QK_NORM, decoder, experts, norm, rope_and_size
 from ollama_engine.convert.decoder import sizes as decoder_sizes
-from ollama_engine.convert.next_tokens import N_NEXT, counted, next_token_keys, placed_behind
+from ollama_engine.convert.next_tokens import N_NEXT, NEXT_TOKENS, counted, next_token_keys, placed_behind
 from ollama_engine.convert.qwen import SHARED
 from ollama_engine.convert.rope import rope_parameters
 from ollama_engine.convert.source.folder import Config
@@ -228,7 +228,8 @@ def _architecture(name: str, class_names: tuple[str, ...], delta: tuple[TensorMa
         pre_names=("qwen35", "qwen2"),
     )  # fmt: skip
     return replace(
-        made, told_by_names=counted(r"\bmtp\.layers\.(\d+)\."), renames=(*COMMON_RENAMES, (r"^model\.mtp\.", "mtp.")),
+        made, spare=NEXT_TOKENS, told_by_names=counted(r"\bmtp\.layers\.(\d+)\."),
+        renames=(*COMMON_RENAMES, (r"^model\.mtp\.", "mtp.")),
         always_f32=(r"ssm_conv1d\.weight$",),
     )  # fmt: skip
 

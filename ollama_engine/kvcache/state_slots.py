@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import NamedTuple
 
 
@@ -38,8 +37,8 @@ class _Slot:
 class StateSlots:
     """`n_slots` slots, each with one state of one or more sequences.
 
-    Of a sequence that is held, the latest state stays, and the one before it, to which a wrong draft goes back. Any
-    other is given up, least recently used first, where a step finds no free slot.
+    Of a sequence that is held, the latest state stays, and one before it: the first that its step may go back to, or
+    what the step went on from. Any other is given up, least recently used first, where a step finds no free slot.
     """
 
     def __init__(self, n_slots: int) -> None:
@@ -51,6 +50,8 @@ class StateSlots:
         self._states: dict[int, dict[int, int]] = {}
         """{sequence: {position: slot}}, ascending."""
         self._held: set[int] = set()
+        self._back: dict[int, int] = {}
+        """{sequence: position}: where a sequence goes on if its latest step is taken back."""
         self._clock = 0
 
     # -- queries -------------------------------------------------------------------------------------------------------
@@ -82,7 +83,8 @@ class StateSlots:
         for sequence in self._held:
             states = self._states.get(sequence)
             if states and sequence not in firsts:
-                needed.update(islice(reversed(states.values()), 2))
+                back = self._back.get(sequence, 0)
+                needed.update(states[position] for position in (back, max(states)) if position in states)
         return needed
 
     @property
@@ -95,25 +97,24 @@ class StateSlots:
     def place(self, runs: Mapping[int, Run]) -> dict[int, dict[int, int]]:
         """Find slots for a step, {sequence: {position: slot}} of the states to write, ascending.
 
-        The state at each `end` always gets a slot, the others as far as there are any. The caller has asked `available`
-        for as many as sequences.
+        The state at each `end` always gets a slot, the others as far as there are any: first those to go back to. The
+        caller has asked `available` for as many as sequences.
         """
         firsts = {sequence: run.first for sequence, run in runs.items()}
         for sequence, first in firsts.items():
             self._pass_on(sequence, first)
-        inner = {sequence: _inner(run) for sequence, run in runs.items()}
-        n_wanted = len(runs) + sum(map(len, inner.values()))
+        n_wanted = len(runs) + sum(len(_inner(run)) for run in runs.values())
         if n_wanted > len(self._free):
             self._evict(n_wanted - len(self._free), firsts)
         spare = len(self._free) - len(runs)
         assert spare >= 0, "the caller asked for room first"
+        chosen = _chosen(runs, spare)
         made: dict[int, dict[int, int]] = {}
         for sequence, run in runs.items():
-            chosen = inner[sequence][max(0, len(inner[sequence]) - spare) :]
-            spare -= len(chosen)
+            self._back[sequence] = min((at for at in chosen[sequence] if at in run.returns), default=run.first)
             made[sequence] = {
                 position: self._take(sequence, position, kept=position in run.checkpoints)
-                for position in (*chosen, run.end)
+                for position in (*sorted(chosen[sequence]), run.end)
             }
         return made
 
@@ -176,6 +177,7 @@ class StateSlots:
     def hold(self, sequence: int) -> None:
         """Keep the sequence's latest state until `release`. Its states now become checkpoints."""
         self._held.add(sequence)
+        self._back.pop(sequence, None)
         self._clock += 1
         for slot in self._states.get(sequence, {}).values():
             self._slots[slot].kept, self._slots[slot].used_at = True, self._clock
@@ -183,6 +185,7 @@ class StateSlots:
     def release(self, sequence: int) -> None:
         """The sequence does not go on for now: its checkpoints and its latest state may be given up."""
         self._held.discard(sequence)
+        self._back.pop(sequence, None)
         states = self._states.get(sequence, {})
         last = max(states, default=0)
         for position in [p for p, slot in states.items() if p != last and not self._slots[slot].kept]:
@@ -206,6 +209,17 @@ class StateSlots:
         assert sorted(self._free) == sorted(set(range(self.n_slots)) - set(owned)), "free slots"
 
 
-def _inner(run: Run) -> list[int]:
-    """The positions before the end whose states are kept, ascending."""
-    return sorted({position for position in (*run.checkpoints, *run.returns) if position < run.end})
+def _inner(run: Run) -> set[int]:
+    """The positions before the end whose states are kept."""
+    return {position for position in (*run.checkpoints, *run.returns) if position < run.end}
+
+
+def _chosen(runs: Mapping[int, Run], most: int) -> dict[int, set[int]]:
+    """Up to `most` positions before the ends: those to go back to, from the first one on, then the last checkpoints."""
+    wanted = [(sequence, at) for sequence, run in runs.items() for at in sorted(run.returns) if at < run.end]
+    for sequence, run in runs.items():
+        wanted += [(sequence, at) for at in sorted(_inner(run) - set(run.returns), reverse=True)]
+    chosen: dict[int, set[int]] = {sequence: set() for sequence in runs}
+    for sequence, at in wanted[:most]:
+        chosen[sequence].add(at)
+    return chosen

@@ -48,6 +48,11 @@ class DeltaNetOptions(Options):
         return 2 * self.n_value_heads
 
     @property
+    def into_size(self) -> int:
+        """Rows of a projection to queries, keys, values and gates."""
+        return self.conv_size + self.value_size
+
+    @property
     def q_size_twice(self) -> int:
         """Rows of the projection to queries and gates, in attention."""
         return 2 * self.q_size
@@ -87,11 +92,21 @@ def read_linear_layers(metadata: Metadata, o: Options) -> tuple[bool, ...]:
     return tuple((i + 1) % interval == 0 for i in range(o.n_layer))
 
 
-class DeltaNet(nn.Module):
-    """Queries, keys and values are convolved; a matrix for each head maps keys to values, and is corrected by each."""
+class Projections(nn.Module):
+    """Queries, keys and values; gates."""
 
     qkv = nn.Linear("attn_qkv", "n_embd", "conv_size")
     gate = nn.Linear("attn_gate", "n_embd", "value_size")
+
+    def forward(self, x: Tensor, o: DeltaNetOptions) -> tuple[Tensor, Tensor]:
+        """x [n_embd, n] -> [conv_size, n], [value_size, n]."""
+        return self.qkv(x), self.gate(x)
+
+
+class DeltaNet(nn.Module):
+    """Queries, keys and values are convolved; a matrix for each head maps keys to values, and is corrected by each."""
+
+    projections: nn.Part[Any] = nn.Part(Projections)
     conv = nn.CausalConv("ssm_conv1d", "n_taps", "conv_size")
     dt = nn.Vector("ssm_dt.bias", "n_value_heads", alt="ssm_dt")
     a = nn.Vector("ssm_a", "n_value_heads")
@@ -106,7 +121,8 @@ class DeltaNet(nn.Module):
         """x [n_embd, n] -> [n_embd, n]."""
         beta, alpha = self.strengths(x, o)
         g = ops.unary(alpha + self.dt.tensor, "softplus") * self.a.tensor
-        qkv = self.conv(self.qkv(x), step.cache, silu=True)
+        qkv, gate = self.projections.forward(x, o)
+        qkv = self.conv(qkv, step.cache, silu=True)
         key_size = o.n_key_heads * o.key_dim
         q, k = (part(qkv, at, o.key_dim, o.n_key_heads) for at in (0, key_size))
         q, k = (ops.rms_norm(x, L2_EPS / o.key_dim) for x in (q, k))  # sqrt(key_dim) long
@@ -115,5 +131,5 @@ class DeltaNet(nn.Module):
             ops.scale(q, 1 / o.key_dim), ops.scale(k, o.key_dim**-0.5), v, g,
             ops.unary(beta, "sigmoid"), step.cache, grouped=o.grouped,
         )  # fmt: skip
-        y = ops.glu(heads(self.gate(x), o.value_dim), self.norm(y, o.norm_eps))
+        y = ops.glu(heads(gate, o.value_dim), self.norm(y, o.norm_eps))
         return self.out(ops.reshape(y, o.value_size, x.dim(1)))

@@ -37,6 +37,9 @@ class Dialect:
     """(regular expression of a whole name, replacement)."""
     missing: Callable[[Values], Values] = _nothing
     """Keys under their names -> known ones that their engine hard-codes; a value in the file wins."""
+    rows: Mapping[str, str] = field(default_factory=dict)
+    """Known key -> regular expression of the tensors whose rows it counts. The tensors win: some files lack the key, or
+    have another number there."""
 
 
 def _gpt_oss(values: Values) -> Values:
@@ -56,6 +59,8 @@ def _gemma3(values: Values) -> Values:
         keys |= {"rope.scaling.type": "linear", "rope.scaling.factor": 8.0}
     return keys
 
+
+LATENT = {"moe_latent_size": r"blk\.\d+\.ffn_latent_(in|down)\.weight"}
 
 DIALECTS: Mapping[str, Dialect] = {
     # Ollama's name for gpt-oss.
@@ -88,6 +93,12 @@ DIALECTS: Mapping[str, Dialect] = {
     ),
     # Ollama's reader, for the size of a head.
     "llama4": Dialect(architecture="llama4", keys={"attention.head_dim": "attention.key_length"}),
+    # Ollama's first files have the size before it is adjusted (block_auto_adjust_ff_dim).
+    "lfm2": Dialect(architecture="lfm2", rows={"feed_forward_length": r"blk\.\d+\.ffn_gate\.weight"}),
+    # Ollama's files lack the size of the vector that experts read.
+    "nemotron_h_moe": Dialect(architecture="nemotron_h_moe", rows=LATENT),
+    # Ollama's name for a file that has parts for images and audio, too.
+    "nemotron_h_omni": Dialect(architecture="nemotron_h_moe", rows=LATENT),
     # llama.cpp's, for a model that is known under Ollama's name: its files have both parts.
     "qwen2vl": Dialect(architecture="qwen25vl", keys={"rope.dimension_sections": "rope.mrope_section"}),
 }
@@ -101,10 +112,11 @@ BOS = "tokenizer.ggml.bos_token_id"
 """The token that begins a text."""
 
 
-def known_values(values: Values) -> Metadata:
+def known_values(values: Values, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Metadata:
     """The metadata of a model under known names, without keys of the tokenizer.
 
-    Except a size of the model, and the vocabulary and BOS where the model has a vision part.
+    Except a size of the model, and the vocabulary and BOS where the model has a vision part. `shapes` are those of the
+    file's tensors, which tell some sizes.
 
     Raises ModelFormatError when `general.architecture` is missing.
     """
@@ -115,12 +127,21 @@ def known_values(values: Values) -> Metadata:
         del own["rope.scaling.type"]
     renamed = {dialect.keys[key]: value for key, value in own.items() if key in dialect.keys}
     kept = {key: value for key, value in own.items() if key not in dialect.keys}
-    whole = {**dialect.missing(own), **renamed, **kept}
+    whole = {**dialect.missing(own), **renamed, **kept, **_counted(dialect, shapes or {})}
     # Models that read images look up the tokens that stand around them.
     kept_keys = (TOKEN_TYPES, TOKENS, BOS) if "vision.block_count" in own else (TOKEN_TYPES,)
     general = {key: values[key] for key in values if key.startswith("general.") or key in kept_keys}
     known = dialect.architecture
     return Metadata({**general, "general.architecture": known, **{f"{known}.{k}": v for k, v in whole.items()}})
+
+
+def _counted(dialect: Dialect, shapes: Mapping[str, tuple[int, ...]]) -> Values:
+    """The keys of `dialect.rows`, where the file has such tensors."""
+    rows = {
+        key: next((shape[1] for name, shape in shapes.items() if len(shape) == 2 and re.fullmatch(pattern, name)), None)
+        for key, pattern in dialect.rows.items()
+    }
+    return {key: n for key, n in rows.items() if n is not None}
 
 
 def known_names(architecture: str, weights: Mapping[str, T]) -> Mapping[str, T]:

@@ -15,7 +15,6 @@ from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.attention import LayerStep
 from ollama_engine.models.decoder import Decoder, PreNormLayer, SparseLayer
-from ollama_engine.models.fused import columns
 from ollama_engine.models.options import Options, extended, read_common, read_experts, read_taps
 from ollama_engine.models.qwen3 import NormedAttention
 from ollama_engine.models.qwen_moe import SparseMLP
@@ -48,8 +47,7 @@ class ShortConv(nn.Module):
 
     def forward(self, x: Tensor, step: LayerStep, o: Lfm2Options) -> Tensor:
         """x [n_embd, n] -> [n_embd, n]."""
-        before, after, inner = columns(self.in_proj(x), o.n_embd, o.n_embd, o.n_embd)
-        return self.out_proj(after * self.conv(before * inner, step.cache))
+        return self.out_proj(self.conv(self.in_proj(x), step.cache, gated=True))
 
 
 class ConvLayer(PreNormLayer):

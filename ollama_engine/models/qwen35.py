@@ -14,7 +14,7 @@ from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.attention import LayerStep, heads
 from ollama_engine.models.decoder import Decoder, PreNormLayer
-from ollama_engine.models.delta_net import DeltaNet, DeltaNetOptions, read_delta_net, read_linear_layers
+from ollama_engine.models.delta_net import DeltaNet, DeltaNetOptions, Projections, read_delta_net, read_linear_layers
 from ollama_engine.models.options import Options, extended, read_common, read_experts
 from ollama_engine.models.qwen3 import NormedAttention
 from ollama_engine.models.qwen_moe import SharedMLP, SparseMLP
@@ -45,7 +45,33 @@ class Qwen35DeltaNet(DeltaNet):
         return self.beta(x), self.alpha(x)
 
 
+class GroupedProjections(nn.Module):
+    """The query, the key, the values and the gates of each head of keys in turn, as Qwen3-Next is published.
+
+    So in files of llama.cpp's first converter.
+    """
+
+    into = nn.Linear("ssm_in", "n_embd", "into_size")
+
+    def forward(self, x: Tensor, o: DeltaNetOptions) -> tuple[Tensor, Tensor]:
+        """x [n_embd, n] -> [conv_size, n], [value_size, n]."""
+        share = o.value_size // o.n_key_heads
+        rows = heads(self.into(x), 2 * (o.key_dim + share))
+        parts, begin = [], 0
+        for size in (o.key_dim, o.key_dim, share, share):
+            group = ops.view(
+                rows, (size, o.n_key_heads, x.dim(1)), (rows.stride(1), rows.stride(2)), begin * rows.stride(0)
+            )
+            parts.append(ops.reshape(ops.cont(group), size * o.n_key_heads, x.dim(1)))
+            begin += size
+        query, key, value, gate = parts
+        return ops.concat(ops.concat(query, key, 0), value, 0), gate
+
+
 class Qwen3NextDeltaNet(DeltaNet):
+    projections = nn.Part(
+        lambda scope: (GroupedProjections if f"{scope.prefix}ssm_in.weight" in scope.weights else Projections)(scope)
+    )
     both = nn.Linear("ssm_ba", "n_embd", "n_value_heads_twice")
 
     def strengths(self, x: Tensor, o: DeltaNetOptions) -> tuple[Tensor, Tensor]:

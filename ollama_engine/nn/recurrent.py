@@ -11,15 +11,20 @@ from ollama_engine.nn.layers import Biased
 
 
 class CausalConv(Biased):
-    """Causal depthwise convolution: x [channels, n] -> [channels, n]. Dims: taps, channels.
+    """Causal depthwise convolution, see `ops.causal_conv`: x [channels, n] -> [channels, n]. Dims: taps, channels.
 
-    `part` of the layer's state, of shape (channels, taps - 1), holds the latest inputs.
+    `part` of the layer's state, of shape (channels, taps - 1), holds the latest inputs. With `gated`, x [3 * channels,
+    n] has two gates before the inputs.
     """
 
-    def __call__(self, x: Tensor, cache: LayerView, part: int = 0, *, silu: bool = False) -> Tensor:
+    def __call__(
+        self, x: Tensor, cache: LayerView, part: int = 0, *, silu: bool = False, gated: bool = False
+    ) -> Tensor:
         states = _states(cache)
         rows, bounds, slots = states.segments.tensors
-        y = ops.causal_conv(x, self.tensor, rows, bounds, slots, states.part(part), bias=self.bias, silu=silu)
+        y = ops.causal_conv(
+            x, self.tensor, rows, bounds, slots, states.part(part), bias=self.bias, silu=silu, gated=gated
+        )
         states.written(y)
         return y
 

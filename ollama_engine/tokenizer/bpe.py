@@ -16,7 +16,7 @@ from ollama_engine.tokenizer.vocab import Vocabulary
 if TYPE_CHECKING:
     from ollama_engine.tokenizer.pretokenizer import PreTokenizer
 
-__all__ = ["BpeModel"]
+__all__ = ["BpeModel", "gpt2_alphabet"]
 
 
 class BpeModel:
@@ -33,10 +33,10 @@ class BpeModel:
         plain = vocab.ordinary.astype(np.uint8)
         unknown = -1 if vocab.unknown_id is None or vocab.spec.byte_level else vocab.unknown_id
         self._merger = BpeMerger(vocab.texts, merges or [], plain, vocab.spec.byte_level, unknown)
-        bytes_there = set(_gpt2_alphabet()) <= {ord(text) for text in vocab.texts if len(text) == 1}
+        bytes_there = set(gpt2_alphabet()) <= {ord(text) for text in vocab.texts if len(text) == 1}
         drops = any(stage.rule is Rule.KEEP for stage in vocab.spec.stages)
         self.keeps_all = vocab.spec.byte_level and bytes_there and not drops
-        self._byte_of = {code: byte for byte, code in enumerate(_gpt2_alphabet())}
+        self._byte_of = {code: byte for byte, code in enumerate(gpt2_alphabet())}
 
     @cached_property
     def _pretokenizer(self) -> PreTokenizer:
@@ -80,7 +80,7 @@ def _lower(text: str) -> str:
     return "".join(["".join(map(str.lower, part)) for part in parts])
 
 
-def _gpt2_alphabet() -> list[int]:
+def gpt2_alphabet() -> list[int]:
     """The code point that spells each byte: printable Latin-1 spells itself, the rest follow from U+0100 on."""
     printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
     others = iter(range(0x100, 0x200))

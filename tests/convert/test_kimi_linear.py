@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ollama_engine.convert import convert_model
 from ollama_engine.errors import UnsupportedModelError
+from tests.convert.vocab.test_tiktoken import folder_files, ranks
 from tests.models import families
 from tests.support.tiny import Weights
 
@@ -55,6 +58,20 @@ def test_published_form_becomes_the_same_file(tmp_path: Path) -> None:
         convert_model(source, tmp_path / f"{name}.gguf", "bf16")
     made = {name: (tmp_path / f"{name}.gguf").read_bytes() for name in sources}
     assert made["published"] == made["transformers"]
+
+
+def test_the_published_tokenizer_is_read(tmp_path: Path) -> None:
+    """The folder has a tiktoken.model and no tokenizer.json."""
+    golden = families.load(CASE)
+    source = write(tmp_path, published(golden.config), CASE.weights(golden.shapes))
+    (source / "tokenizer.json").unlink()
+    for name, content in folder_files(ranks()).items():
+        (source / name).write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+    convert_model(source, tmp_path / "made.gguf", "bf16")
+    with CASE.engine(tmp_path / "made.gguf") as engine:
+        text = "the ring of the bell, 中文 1234"
+        assert engine.detokenize(engine.tokenize(text)) == text
+        assert np.isfinite(engine.logits(text)).all()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import gguf
@@ -10,7 +11,7 @@ import pytest
 
 from ollama_engine.cli.models.show import facts
 from ollama_engine.convert import convert_model
-from ollama_engine.errors import ModelFormatError, UnsupportedModelError
+from ollama_engine.errors import ModelFormatError
 from ollama_engine.ml.gguf.gguf_file import GGUFFile
 from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.gguf.next_tokens import n_blocks
@@ -80,19 +81,39 @@ def test_the_head_is_kept_and_changes_nothing(name: str, tmp_path: Path) -> None
         assert engine.memory.layers == without_head.memory.layers, "what is not used takes no memory"
 
 
-def test_more_of_them_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        pytest.param({"mtp.layers.1.": "mtp.layers.0."}, "2 blocks that predict further tokens", id="two"),
+        pytest.param({"mtp.lm_head.weight": "mtp.fc.weight"}, r"mtp\.lm_head\.weight", id="more than is known"),
+        pytest.param({"mtp.norm.weight": ""}, r"are missing from the checkpoint: mtp\.norm\.weight", id="incomplete"),
+        pytest.param({"mtp.norm.weight": "mtp.fc.weight"}, r"mtp\.norm\.weight.* does not fit", id="misfit"),
+    ],
+)
+def test_a_head_that_does_not_fit_is_left_out(
+    changes: dict[str, str], reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With a warning, and as if it was not there. `changes`: new beginning of names -> that of the copied ones."""
     case = families.case("qwen35")
     head = head_of(case, families.load(case).weights_of(case, "make_family_goldens"))
-    second = {name.replace("layers.0", "layers.1"): values for name, values in head.items() if "layers.0" in name}
-    with pytest.raises(UnsupportedModelError, match="2 blocks that predict"):
-        converted(case, tmp_path, {**head, **second})
+    for new, old in changes.items():
+        copies = {name.replace(old, new): head[name] for name in list(head) if old and name.startswith(old)}
+        head = {name: values for name, values in head.items() if name != new} | copies
+    made = converted(case, tmp_path / "a", head)
+    assert made.read_bytes() == converted(case, tmp_path / "b", {}).read_bytes()
+    (warning,) = (record.getMessage() for record in caplog.records if "left out" in record.message)
+    assert re.search(f"{len(head)} tensors that nothing uses yet, .*{reason}", warning)
 
 
-def test_a_head_with_something_unknown_is_refused(tmp_path: Path) -> None:
+def test_what_else_is_missing_is_said_beside_such_a_head(tmp_path: Path) -> None:
     case = families.case("qwen35")
-    head = head_of(case, families.load(case).weights_of(case, "make_family_goldens"))
-    with pytest.raises(ModelFormatError, match=r"mtp\.lm_head\.weight"):
-        converted(case, tmp_path, {**head, "mtp.lm_head.weight": np.zeros((families.N_VOCAB, N_EMBD), np.float32)})
+    golden = families.load(case)
+    weights = golden.weights_of(case, "make_family_goldens")
+    head = head_of(case, weights)
+    del head["mtp.norm.weight"], weights["model.layers.0.linear_attn.A_log"]
+    source = families.write_folder(tmp_path / "source", golden.config, {**weights, **head}, case.dtype)
+    with pytest.raises(ModelFormatError, match=r"missing from the checkpoint: model\.layers\.0\.linear_attn\.A_log"):
+        convert_model(source, tmp_path / "a.gguf", "f32")
 
 
 def test_a_file_of_such_blocks_only_is_refused() -> None:

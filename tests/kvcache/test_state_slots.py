@@ -83,6 +83,32 @@ def test_where_a_draft_begins_is_kept_until_the_next_step() -> None:
     assert positions(slots, 0) == [[11, 12]]
 
 
+@pytest.mark.parametrize("n_slots", [3, 4, 5])
+def test_where_a_draft_begins_is_kept_before_checkpoints(n_slots: int) -> None:
+    """Of a draft that lies across a checkpoint: in its own step, and while others look for slots."""
+    slots = StateSlots(n_slots)
+    slots.hold(0)
+    step(slots, 0, 0, 4)
+    slots.place({0: Run(4, 10, (7,), (5,))})
+    slots.check()
+    assert 5 in slots.of(0)
+    step(slots, 1, 0, 9, 2, 3)
+    assert {5, 10} <= set(slots.of(0))
+    slots.remove(0, 5)
+    step(slots, 0, 5, 6)
+    assert positions(slots, 0) == [[5, 6]]
+
+
+def test_checkpoints_of_one_sequence_leave_room_for_drafts_of_another() -> None:
+    slots = StateSlots(6)
+    for sequence in (0, 1):
+        slots.hold(sequence)
+        step(slots, sequence, 0, 4)
+    made = slots.place({0: Run(4, 9, (6, 7)), 1: Run(4, 10, (), (5,))})
+    assert [list(states) for states in made.values()] == [[7, 9], [5, 10]]
+    slots.check()
+
+
 def test_a_shared_state_is_one_slot() -> None:
     slots = StateSlots(5)
     step(slots, 0, 0, 8, 4)

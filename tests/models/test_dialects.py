@@ -47,7 +47,8 @@ def rewrite(source: Path, target: Path, theirs: Theirs) -> None:
             full = key if name == key else f"{theirs.architecture}.{renamed}"
             writer.add_key_value(full, entry.contents(), *entry.types[:2])
     for name, value in theirs.added.items():
-        add = {str: writer.add_string, float: writer.add_float32, int: writer.add_uint32}[type(value)]
+        add = {str: writer.add_string, float: writer.add_float32, bool: writer.add_bool, int: writer.add_uint32,
+               list: writer.add_array}[type(value)]  # fmt: skip
         add(f"{theirs.architecture}.{name}", value)
     for name, data in theirs.change({tensor.name: tensor.data for tensor in reader.tensors}).items():
         writer.add_tensor(theirs.rename(name), data)
@@ -79,6 +80,27 @@ def fuse_experts(tensors: Tensors) -> Tensors:
     }  # fmt: skip
 
 
+def moved(rules: Mapping[str, str]) -> Callable[[str], str]:
+    """A name with some of its parts exchanged."""
+    return lambda name: re.sub("|".join(map(re.escape, rules)), lambda known: rules[known[0]], name)
+
+
+def with_spare(*names: str) -> Callable[[Tensors], Tensors]:
+    """Besides, tensors that nothing uses."""
+    return lambda tensors: {**tensors, **{name: np.ones((32, 2), np.float32) for name in names}}
+
+
+def grouped_projections(tensors: Tensors) -> Tensors:
+    """Queries, keys, values and gates of each of 2 heads of keys as one matrix; LINEAR in architectures/qwen35.py."""
+    made = dict(tensors)
+    for name in [name for name in tensors if name.endswith("attn_gate.weight")]:
+        qkv, z = made.pop(name.replace("gate", "qkv")), made.pop(name)
+        q, k, v = (part.reshape(2, -1, z.shape[1]) for part in np.split(qkv, [32, 64]))
+        rows = np.concatenate((q, k, v, z.reshape(2, -1, z.shape[1])), axis=1)
+        made[name.replace("attn_gate", "ssm_in")] = rows.reshape(-1, z.shape[1])
+    return made
+
+
 YARN = {f"rope.scaling.yarn_{name}": f"rope.scaling.{name}" for name in ("beta_fast", "beta_slow")}
 CASES = {
     "gptoss": Theirs("gpt-oss", "gptoss", {"rope.scaling.type": None, "expert_feed_forward_length": None,
@@ -95,6 +117,28 @@ CASES = {
     "gemma4-of-llama.cpp": Theirs("gemma4-experts", "gemma4", change=fuse_experts),
     "mistral3": Theirs("mistral3-bf16", "mistral3", added={"rope.scaling.type": "", "rope.scaling.factor": 0.0,
                                                            "rope.scaling.beta_fast": 0.0}),
+    # What llama/compat of Ollama's repository translates for llama.cpp, and what its own engine read until May 2026.
+    "qwen35": Theirs("qwen35", "qwen35", {
+        "attention.recurrent_layers": None, "full_attention_interval": None, "attention.head_count_kv": None,
+    }, added={"attention.head_count_kv": [0, 2, 0, 2], "ssm.v_head_reordered": True, "rope.mrope_interleaved": True,
+              "mrope_sections": [11, 11, 10], "vision.block_count": 1, "image_token_id": 1},
+        rename=moved({"ssm_dt.bias": "ssm_dt"}),
+        change=with_spare("v.blk.0.attn_q.weight", "mtp.fc.weight", "mtp.layers.0.mlp.up_proj.weight")),
+    "qwen35moe": Theirs("qwen35moe", "qwen35moe", {"attention.recurrent_layers": None},
+                        added={"ssm.v_head_reordered": True}, rename=moved({"ssm_dt.bias": "ssm_dt"})),
+    "qwen3next": Theirs("qwen3next", "qwen3next", {"attention.recurrent_layers": None, "attention.head_count_kv": None,
+                                                   "full_attention_interval": None},
+                        added={"attention.head_count_kv": [0, 2, 0, 2]}, rename=moved({"ssm_dt.bias": "ssm_dt"})),
+    "qwen3next-of-llama.cpp-at-first": Theirs("qwen3next", "qwen3next", change=grouped_projections),
+    "lfm2": Theirs("lfm2", "lfm2", {"feed_forward_length": None}, added={"feed_forward_length": 12288},
+                   rename=moved({"token_embd_norm": "output_norm"})),
+    "lfm2moe": Theirs("lfm2moe", "lfm2moe", {"expert_weights_norm": None, "norm_top_k_prob": None}),
+    "nemotron_h": Theirs("nemotron_h", "nemotron_h", added={"attention.head_dim": 16}),
+    "nemotron_h_moe": Theirs("nemotron_h_moe-latent-bf16", "nemotron_h_moe", {"moe_latent_size": None},
+                             rename=moved({"ffn_latent_down": "ffn_latent_in", "ffn_latent_up": "ffn_latent_out"}),
+                             change=with_spare("mtp.layers.0.mixer.experts.0.up_proj.weight")),
+    "nemotron_h_omni": Theirs("nemotron_h_moe", "nemotron_h_omni", added={"vision.block_count": 1},
+                              change=with_spare("v.blk.0.attn_qkv.weight", "mm.1.weight", "a.blk.0.ffn_up.weight")),
     "qwen2vl": Theirs("qwen25vl", "qwen2vl", {"rope.mrope_section": "rope.dimension_sections"}),
 }  # fmt: skip
 

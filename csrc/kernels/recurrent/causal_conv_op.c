@@ -4,18 +4,42 @@
 
 #include "kernels/recurrent/segments.h"
 
+enum { SILU = 1, GATED = 2 };
+
+/* weight [count][taps] -> to [taps][OE_CONV_CHANNELS]; fast where the compiler knows `taps`. */
+static inline void transpose(const float *weight, int64_t count, const int64_t taps, float *to) {
+    for (int64_t i = 0; i < count; i++) {
+        for (int64_t k = 0; k < taps; k++) {
+            to[k * OE_CONV_CHANNELS + i] = weight[i * taps + k];
+        }
+    }
+}
+
+static void transpose_weights(const float *weight, int64_t count, int64_t taps, float *to) {
+    if (count < OE_CONV_CHANNELS) {
+        memset(to, 0, (size_t)taps * OE_CONV_CHANNELS * sizeof *to);
+    }
+    switch (taps) {
+    case 3: transpose(weight, count, 3, to); break;
+    case 4: transpose(weight, count, 4, to); break;
+    default: transpose(weight, count, taps, to);
+    }
+}
+
 /* Channels [from, from + c->count) of all segments. */
 static void run(struct ggml_tensor *dst, const oe_recurrent_kernel *kernel, oe_convolution *c, int64_t from) {
     const struct ggml_tensor *x = dst->src[0], *weight = dst->src[1], *bounds = dst->src[3], *bias = dst->src[5];
     float weights[OE_CONV_TAPS * OE_CONV_CHANNELS];
-    for (int64_t k = 0; k < c->taps; k++) {
-        float *to = weights + k * OE_CONV_CHANNELS;
-        memset(to, 0, OE_CONV_CHANNELS * sizeof *to);
-        for (int64_t i = 0; i < c->count; i++) {
-            to[i] = ((const float *)weight->data)[(from + i) * c->taps + k];
-        }
+    transpose_weights((const float *)weight->data + from * c->taps, c->count, c->taps, weights);
+    const char *at = (const char *)x->data + (size_t)from * sizeof(float);
+    const size_t part = (size_t)c->channels * sizeof(float);
+    if (c->gated) {
+        c->before = (oe_operand){at, x->nb[1]};
+        c->after = (oe_operand){at + part, x->nb[1]};
+        c->x = (oe_operand){at + 2 * part, x->nb[1]};
+    } else {
+        c->x = (oe_operand){at, x->nb[1]};
     }
-    c->x = (oe_operand){(const char *)x->data + (size_t)from * sizeof(float), x->nb[1]};
     c->weights = weights;
     c->bias = bias == NULL ? NULL : (const float *)bias->data + from;
     c->to = (float *)dst->data + from;
@@ -29,20 +53,27 @@ static void run(struct ggml_tensor *dst, const oe_recurrent_kernel *kernel, oe_c
     }
 }
 
-static void run_share(struct ggml_tensor *dst, int ith, int nth, const oe_recurrent_kernel *kernel, bool silu) {
+static void run_share(struct ggml_tensor *dst, int ith, int nth, const oe_recurrent_kernel *kernel, int form) {
     const int64_t channels = dst->ne[0], blocks = (channels + 15) / 16, end = blocks * (ith + 1) / nth * 16;
     for (int64_t from = blocks * ith / nth * 16; from < end; from += OE_CONV_CHANNELS) {
         const int64_t here = end - from < OE_CONV_CHANNELS ? end - from : OE_CONV_CHANNELS, left = channels - from;
-        oe_convolution c = {
-            .silu = silu, .channels = channels, .count = here < left ? here : left, .taps = dst->src[1]->ne[0]};
+        oe_convolution c = {.gated = form == GATED,
+                            .silu = form == SILU,
+                            .channels = channels,
+                            .count = here < left ? here : left,
+                            .taps = dst->src[1]->ne[0]};
         run(dst, kernel, &c, from);
     }
 }
 
 void oe_causal_conv_op(struct ggml_tensor *dst, int ith, int nth, void *kernel) {
-    run_share(dst, ith, nth, kernel, false);
+    run_share(dst, ith, nth, kernel, 0);
 }
 
 void oe_causal_conv_silu_op(struct ggml_tensor *dst, int ith, int nth, void *kernel) {
-    run_share(dst, ith, nth, kernel, true);
+    run_share(dst, ith, nth, kernel, SILU);
+}
+
+void oe_causal_conv_gated_op(struct ggml_tensor *dst, int ith, int nth, void *kernel) {
+    run_share(dst, ith, nth, kernel, GATED);
 }

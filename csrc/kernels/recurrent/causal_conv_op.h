@@ -19,6 +19,10 @@ void oe_causal_conv_op(struct ggml_tensor *dst, int ith, int nth, void *kernel);
 /* The same, and SiLU of the result. */
 void oe_causal_conv_silu_op(struct ggml_tensor *dst, int ith, int nth, void *kernel);
 
+/* The same of rows of three parts, src[0] [3 * channels, n]: what the inputs are multiplied with, what the results are
+ * multiplied with, and the inputs. States hold the products. */
+void oe_causal_conv_gated_op(struct ggml_tensor *dst, int ith, int nth, void *kernel);
+
 #ifdef __cplusplus
 }
 #endif

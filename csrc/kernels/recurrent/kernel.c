@@ -34,12 +34,22 @@ INLINE void store_some(float *p, int64_t count, lanes x) {
 
 static const float no_inputs[OE_CONV_CHANNELS];
 
+/* The latest inputs of gated channels, which are products: input t is row t % taps. */
+typedef float oe_products[OE_CONV_TAPS][OE_CONV_CHANNELS];
+
 /* The inputs at `t` of a segment; for t < 0 what the state has of those before it. */
-INLINE const float *inputs_at(const oe_convolution *c, const oe_segment *s, int64_t t) {
+INLINE const float *inputs_at(const oe_convolution *c, const oe_segment *s, oe_products products, int64_t t) {
     if (t >= 0) {
-        return oe_operand_at(&c->x, s->rows[t]);
+        return c->gated ? products[t % c->taps] : oe_operand_at(&c->x, s->rows[t]);
     }
     return c->read == NULL ? no_inputs : c->read + (c->taps - 1 + t) * c->channels;
+}
+
+/* to = a * b; each may be `to`. */
+INLINE void multiply(const float *a, const float *b, int64_t count, float *to) {
+    for (int64_t i = 0; i < count; i += OE_LANES) {
+        store_some(to + i, count - i, lanes_mul(load_some(a + i, count - i), load_some(b + i, count - i)));
+    }
 }
 
 /* x / (1 + exp(-x)), from e = exp(-|x|): x / (1 + e), times e where x is negative. */
@@ -62,10 +72,15 @@ INLINE void convolve_row(const oe_convolution *c, const int64_t taps, const bool
 }
 
 static void convolve(const oe_convolution *c, const oe_segment *s) {
+    oe_products products;
     for (int64_t t = 0; t < s->n; t++) {
         const float *in[OE_CONV_TAPS];
+        if (c->gated) {
+            multiply(oe_operand_at(&c->before, s->rows[t]), oe_operand_at(&c->x, s->rows[t]), c->count,
+                     products[t % c->taps]);
+        }
         for (int64_t k = 0; k < c->taps; k++) {
-            in[k] = inputs_at(c, s, t - c->taps + 1 + k);
+            in[k] = inputs_at(c, s, products, t - c->taps + 1 + k);
         }
         float *to = c->to + s->rows[t] * c->channels;
         if (c->taps == 4 && c->silu) { /* Mamba-2 and delta nets */
@@ -73,9 +88,13 @@ static void convolve(const oe_convolution *c, const oe_segment *s) {
         } else {
             convolve_row(c, c->taps, c->silu, in, to);
         }
+        if (c->gated) {
+            multiply(oe_operand_at(&c->after, s->rows[t]), to, c->count, to);
+        }
     }
     for (int64_t k = 0; c->write != NULL && k < c->taps - 1; k++) {
-        memcpy(c->write + k * c->channels, inputs_at(c, s, s->n - c->taps + 1 + k), (size_t)c->count * sizeof(float));
+        memcpy(c->write + k * c->channels, inputs_at(c, s, products, s->n - c->taps + 1 + k),
+               (size_t)c->count * sizeof(float));
     }
 }
 

@@ -36,9 +36,10 @@ static inline const float *oe_operand_at(const oe_operand *x, int64_t row) {
 /* `count` channels, up to OE_CONV_CHANNELS, of `channels`. */
 typedef struct {
     oe_operand x;
+    oe_operand before, after; /* what inputs and results are multiplied with, where `gated` */
+    bool gated, silu;
     const float *weights; /* [taps][OE_CONV_CHANNELS], 0 from `count` on */
     const float *bias;    /* [count], or NULL */
-    bool silu;
     float *to; /* rows of `channels` */
     int64_t channels, count, taps;
     const float *read; /* [taps - 1] rows of `channels`, or NULL: zeros */

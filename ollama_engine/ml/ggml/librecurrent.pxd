@@ -20,6 +20,7 @@ cdef extern from "kernels/recurrent/kernel.h" nogil:
 
 cdef extern from "kernels/recurrent/causal_conv_op.h" nogil:
     void oe_causal_conv_op(ggml_tensor *dst, int ith, int nth, void *kernel) noexcept
+    void oe_causal_conv_gated_op(ggml_tensor *dst, int ith, int nth, void *kernel) noexcept
     void oe_causal_conv_silu_op(ggml_tensor *dst, int ith, int nth, void *kernel) noexcept
 
 

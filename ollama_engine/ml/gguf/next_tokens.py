@@ -1,6 +1,7 @@
 """Blocks at the end of a model that predict tokens further ahead: files keep them for drafts, and nothing uses them.
 
-llama.cpp's converter counts them in `block_count`, and says how many they are in `nextn_predict_layers`.
+llama.cpp's converter counts them in `block_count`, and says how many they are in `nextn_predict_layers`. Ollama's files
+of early 2026 have them under their published names, which begin with `mtp.`.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ def n_blocks(metadata: Metadata) -> tuple[int, int]:
 
 def unused_tensors(values: Mapping[str, MetadataValue], names: Iterable[str]) -> frozenset[str]:
     """Those of a file's tensors that belong to such blocks. Raises ModelFormatError."""
+    names = tuple(names)
+    unused = {name for name in names if name.startswith("mtp.")}
     architecture = values.get("general.architecture")
-    if not isinstance(architecture, str) or f"{architecture}.nextn_predict_layers" not in values:
-        return frozenset()
-    n_used, _ = n_blocks(Metadata(values))
-    return frozenset(name for name in names if (block := _BLOCK.match(name)) and int(block[1]) >= n_used)
+    if isinstance(architecture, str) and f"{architecture}.nextn_predict_layers" in values:
+        n_used, _ = n_blocks(Metadata(values))
+        unused |= {name for name in names if (block := _BLOCK.match(name)) and int(block[1]) >= n_used}
+    return frozenset(unused)

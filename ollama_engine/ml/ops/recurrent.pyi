@@ -11,6 +11,7 @@ def causal_conv(
     *,
     bias: Tensor | None = None,
     silu: bool = False,
+    gated: bool = False,
     instructions: str | None = None,
 ) -> Tensor: ...
 def gated_delta_net(

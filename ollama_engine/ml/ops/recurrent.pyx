@@ -14,9 +14,9 @@ from ollama_engine.errors import ShapeError
 
 from ollama_engine.ml.ggml cimport libggml as lib
 from ollama_engine.ml.ggml.librecurrent cimport (
-    OE_CONV_TAPS, OE_RECURRENT_AVX2, OE_RECURRENT_AVX512, OE_RECURRENT_SCALAR, OE_STATE_ROWS, oe_causal_conv_op,
-    oe_causal_conv_silu_op, oe_delta_net_grouped_op, oe_delta_net_op, oe_recurrent_isa, oe_recurrent_kernel,
-    oe_recurrent_kernel_find, oe_ssm_scan_op,
+    OE_CONV_TAPS, OE_RECURRENT_AVX2, OE_RECURRENT_AVX512, OE_RECURRENT_SCALAR, OE_STATE_ROWS, oe_causal_conv_gated_op,
+    oe_causal_conv_op, oe_causal_conv_silu_op, oe_delta_net_grouped_op, oe_delta_net_op, oe_recurrent_isa,
+    oe_recurrent_kernel, oe_recurrent_kernel_find, oe_ssm_scan_op,
 )
 from ollama_engine.ml.graph.row_check cimport limit_index
 from ollama_engine.ml.graph.tensor cimport Graph, Tensor, alive, describe, graph_of, wrap
@@ -102,18 +102,24 @@ cdef int _check_numbers(str op, str name, Tensor t, int64_t n) except -1:
 
 
 def causal_conv(Tensor x not None, Tensor weight not None, Tensor rows not None, Tensor bounds not None,
-                Tensor slots not None, Tensor states=None, *, Tensor bias=None, silu=False, str instructions=None):
+                Tensor slots not None, Tensor states=None, *, Tensor bias=None, silu=False, gated=False,
+                str instructions=None):
     """Causal depthwise convolution of each sequence: x f32 [channels, n], weight f32 [taps, channels] -> [channels, n].
 
     A state is the latest taps - 1 inputs, [channels * (taps - 1)] with the oldest input first; a sequence begins with
-    zeros. Up to 16 taps. `bias` f32 [channels] is added; with `silu`, the result is SiLU of the sum.
+    zeros. Up to 16 taps. `bias` f32 [channels] is added; with `silu`, the result is SiLU of the sum. With `gated`, x is
+    [3 * channels, n]: what inputs are multiplied with, what results are multiplied with, and the inputs.
     """
     cdef Graph graph = _graph_of((x, weight, rows, bounds, slots, states, bias))
-    cdef int64_t channels = x.ptr.ne[0], n = x.ptr.ne[1], taps = weight.ptr.ne[0]
+    cdef int64_t parts = 3 if gated else 1, channels = x.ptr.ne[0] // parts, n = x.ptr.ne[1], taps = weight.ptr.ne[0]
     cdef lib.ggml_tensor *operands[7]
     cdef int64_t[4] ne = [channels, n, 1, 1]
     cdef lib.ggml_custom_op_t run = oe_causal_conv_silu_op if silu else oe_causal_conv_op
-    _check_matrix("causal_conv", "x", x, channels, n)
+    if gated:
+        run = oe_causal_conv_gated_op
+        if silu:
+            raise ShapeError("causal_conv: results are multiplied with a gate, or SiLU is taken of them, not both")
+    _check_matrix("causal_conv", "x", x, parts * channels, n)
     if weight.ptr.ne[1] != 1 or weight.ptr.ne[2] != channels:  # [taps, 1, channels] is the same
         _check_matrix("causal_conv", "the weight", weight, taps, channels)
     if taps > OE_CONV_TAPS or not lib.ggml_is_contiguous(weight.ptr):

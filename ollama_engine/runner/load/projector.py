@@ -56,7 +56,7 @@ def with_projector(text: GGUFFile, path: str | os.PathLike[str]) -> JoinedFile:
 
 def known_metadata(gguf: GGUFFile) -> Metadata:
     """The metadata of the model in a file, or in two, as the model reads them."""
-    metadata = known_values(gguf.metadata)
+    metadata = known_values(gguf.metadata, {name: info.shape for name, info in gguf.tensors.items()})
     if isinstance(gguf, JoinedFile):
         return gguf.projector.metadata(metadata, gguf.metadata)
     return metadata

@@ -323,9 +323,11 @@ def _segments(env: Env, n: int, n_slots: int) -> list[Value]:
 def causal_conv(env: Env) -> Call:
     channels, n, taps = env.rng.choice((1, 5, 63, 64, 130)), env.rng.randint(1, 9), env.rng.randint(2, 5)
     n_slots = env.rng.choice((0, 0, 1, 5))
-    operands = [env.operand("f32", (channels, n), graph=True, odd=0.1), env.make("f32", (taps, channels))]
+    form = env.rng.choice(("plain", "silu", "gated"))
+    width = 3 * channels if form == "gated" else channels
+    operands = [env.operand("f32", (width, n), graph=True, odd=0.1), env.make("f32", (taps, channels))]
     states = [env.make("f32", (channels * (taps - 1), n_slots))] if n_slots else []
-    kwargs = {"bias": env.make("f32", (channels,)), "silu": True} if env.rng.choice((True, False)) else {}
+    kwargs = {} if form == "plain" else {"bias": env.make("f32", (channels,)), form: True}
     return Call("causal_conv", [*operands, *_segments(env, n, n_slots), *states], kwargs)
 
 

@@ -311,14 +311,16 @@ def _segments(rows: Value, bounds: Value, slots: Value, n_slots: int) -> tuple[N
 
 
 def causal_conv(x: Value, weight: Value, rows: Value, bounds: Value, slots: Value, states: Value | None = None, *,
-                bias: Value | None = None, silu: object = False) -> Expected:  # fmt: skip
+                bias: Value | None = None, silu: object = False, gated: object = False) -> Expected:  # fmt: skip
     taps, stored = _matrix(weight).T, _states(states)
     segments = _segments(rows, bounds, slots, len(stored))
-    out = ref.causal_conv(_matrix(x), taps, *segments, stored)
-    largest = max(top(f64(x)), top(_states(states)) if stored.size else 0.0)
+    before, after, inputs = np.split(_matrix(x), 3, axis=-1) if gated else (1.0, 1.0, _matrix(x))
+    out = ref.causal_conv(before * inputs, taps, *segments, stored)
+    largest = max(top(before * inputs), top(_states(states)) if stored.size else 0.0)
     tol = (1e-5 * largest + x.tol) * len(taps) * top(f64(weight)) + 1e-6
     if bias is not None:
         out, tol = out + f64(bias).reshape(-1), tol + 1e-5 * top(f64(bias))
+    out, tol = after * out, tol * max(1.0, float(np.abs(after).max()))
     return Expected((ref.ACTIVATIONS["silu"](out) if silu else out)[None, None], tol=1.2 * tol)
 
 

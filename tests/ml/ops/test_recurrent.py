@@ -68,24 +68,26 @@ class Operation:
 
 
 class Convolution(Operation):
-    def __init__(self, backend: Backend, channels: int, taps: int, *, silu: bool = False) -> None:
+    def __init__(self, backend: Backend, channels: int, taps: int, *, silu: bool = False, gated: bool = False) -> None:
         self.width, self.state_size = channels, channels * (taps - 1)
         self.weight = _noise(channels, taps)
         self._bias = _noise(1, channels)[0] if silu else None
+        self._gated = gated
         super().__init__(backend)
 
     def inputs(self, n: int, seed: int = 0) -> list[Floats]:
-        return [_noise(n, self.width, seed)]
+        return [_noise(n, self.width * (3 if self._gated else 1), seed)]
 
     def node(self, ctx: Context, rows: Sequence[Tensor], table: Sequence[Tensor], states: Tensor | None) -> Tensor:
         bias = None if self._bias is None else ctx.from_floats(self._bias)
         return ops.causal_conv(
             *rows, ctx.from_floats(self.weight), *table, states, bias=bias, silu=bias is not None,
-            instructions=self.instructions,
+            gated=self._gated, instructions=self.instructions,
         )  # fmt: skip
 
     def expected(self, rows: Sequence[Any], segments: Any, states: Any) -> Any:
-        y = ref.causal_conv(rows[0], self.weight.T.astype(np.float64), *segments, states)
+        before, after, x = np.split(rows[0], 3, axis=-1) if self._gated else (1, 1, rows[0])
+        y = after * ref.causal_conv(before * x, self.weight.T.astype(np.float64), *segments, states)
         return y if self._bias is None else (y + self._bias) / (1 + np.exp(-(y + self._bias)))
 
 
@@ -149,6 +151,8 @@ OPERATIONS: dict[str, Callable[[Backend], Operation]] = {
     "conv-63": lambda b: Convolution(b, 63, 3),
     "conv-1200": lambda b: Convolution(b, 1200, 3),
     "conv-200-silu": lambda b: Convolution(b, 200, 4, silu=True),
+    "conv-70-gated": lambda b: Convolution(b, 70, 3, gated=True),
+    "conv-600-gated": lambda b: Convolution(b, 600, 4, gated=True),
     "delta-7": lambda b: DeltaNet(b, 7, 1, 1, 1, grouped=False),
     "delta-48-tiled": lambda b: DeltaNet(b, 48, 2, 24, 6, grouped=False),
     "delta-48-grouped": lambda b: DeltaNet(b, 48, 2, 24, 6, grouped=True),
@@ -284,6 +288,16 @@ def test_refusals(ctx: Context, name: str, other: dict[str, Any], message: str) 
     _call(ctx, name, {})
     with pytest.raises(ShapeError, match=message):
         _call(ctx, name, other)
+
+
+def test_gated_rows_have_three_parts(ctx: Context) -> None:
+    rest = [ctx.zeros("f32", (3, 8)), *(ctx.zeros("i32", shape) for shape in ((4,), (2, 2), (2, 2)))]
+    ops.causal_conv(ctx.zeros("f32", (24, 4)), *rest, gated=True)
+    for width in (8, 25):
+        with pytest.raises(ShapeError):
+            ops.causal_conv(ctx.zeros("f32", (width, 4)), *rest, gated=True)
+    with pytest.raises(ShapeError, match="not both"):
+        ops.causal_conv(ctx.zeros("f32", (24, 4)), *rest, gated=True, silu=True)
 
 
 @pytest.mark.parametrize("wrong", [{"rows": 4}, {"bounds": 5}, {"slots": SLOTS + 1}, {"slots": -1}], ids=str)
