@@ -31,7 +31,6 @@ from ollama_engine.ml.ops.small_batch import plain_read
 from ollama_engine.ml.weights.weight_plan import OUTPUT, TIED, is_expert
 from ollama_engine.runner.load.loading import Loaded, load
 
-
 AT_ONCE = 100
 """Weights that one graph reads."""
 
