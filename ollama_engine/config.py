@@ -12,10 +12,23 @@ from typing import Any, Literal, TypeVar, get_args
 from ollama_engine.errors import ConfigError, Option
 from ollama_engine.option_names import refuses_unknown
 
-__all__ = ["CHOICES", "DEFAULT_NUM_CTX", "PYTHON_ONLY", "RANGES", "CacheType", "EngineConfig", "FlashAttention",
-           "OneVector", "Pooling", "check_options", "documented"]  # fmt: skip
+__all__ = [
+    "CHOICES",
+    "DEFAULT_NUM_CTX",
+    "PYTHON_ONLY",
+    "RANGES",
+    "CacheType",
+    "Drafting",
+    "EngineConfig",
+    "FlashAttention",
+    "OneVector",
+    "Pooling",
+    "check_options",
+    "documented",
+]  # fmt: skip
 
 FlashAttention = Literal["auto", "on", "off"]
+Drafting = Literal["auto", "lookup", "off"]
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q4_0"]
 
 Pooling = Literal["none", "mean", "cls", "last", "rank"]
@@ -49,6 +62,7 @@ RANGES: Mapping[str, tuple[int, int]] = {
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "flash_attention": get_args(FlashAttention),
     "kv_cache_type": get_args(CacheType),
+    "draft": get_args(Drafting),
 }
 
 
@@ -110,6 +124,13 @@ class EngineConfig:
     )
     kv_cache_type: CacheType = field(
         default="f16", metadata={"help": "element type of keys and values: f32, f16, bf16, q8_0 or q4_0"}
+    )
+    draft: Drafting = field(
+        default="auto",
+        metadata={
+            "help": "guess tokens that a step verifies beside the next one, where that pays: lookup guesses what "
+            "followed the same words before, off guesses nothing; auto is lookup where that changes no bit of an answer"
+        },
     )
     image_cache_bytes: int = field(
         default=512 << 20,

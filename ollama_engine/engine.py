@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import ollama_engine  # its Session is imported when it is asked for: a program starts sooner
 from ollama_engine.closing import Closing
-from ollama_engine.config import CacheType, EngineConfig, FlashAttention
+from ollama_engine.config import CacheType, Drafting, EngineConfig, FlashAttention
 from ollama_engine.errors import ClosedError, ConfigError, Option
 from ollama_engine.not_copied import NotCopied
 from ollama_engine.option_names import refuses_unknown
@@ -93,6 +93,10 @@ class Engine(
             there as possible, and moves experts there before it moves whole layers.
         flash_attention: "auto", "on" or "off"; True and False are on and off.
         kv_cache_type: element type of keys and values: "f32", "f16", "bf16", "q8_0" or "q4_0".
+        draft: how tokens are guessed that one step verifies beside the next one, where that pays (speculative
+            decoding). "lookup" guesses what followed the same tokens earlier in the context, or in recent answers with
+            the same `cache_salt`; "off" guesses nothing. "auto" is "lookup" where the CPU computes all layers: there
+            answers are the same to the bit. On devices several rows are rounded otherwise than one.
         image_cache_bytes: host memory for embeddings of images, so that an image is encoded once. The least
             recently used go first; an image that is needed again is encoded again.
         state_cache_bytes: memory for checkpoints of recurrent models (LFM2, say), where prompts that begin alike go on;
@@ -145,6 +149,7 @@ class Engine(
         cpu_experts: int | None = None,
         flash_attention: FlashAttention | bool = "auto",
         kv_cache_type: CacheType = "f16",
+        draft: Drafting = "auto",
         image_cache_bytes: int = EngineConfig.image_cache_bytes,
         state_cache_bytes: int = EngineConfig.state_cache_bytes,
         mmap: bool = True,
@@ -167,6 +172,7 @@ class Engine(
             cpu_experts=cpu_experts,
             flash_attention=flash_attention,
             kv_cache_type=kv_cache_type,
+            draft=draft,
             image_cache_bytes=image_cache_bytes,
             state_cache_bytes=state_cache_bytes,
             measure_kernels=measure_kernels,

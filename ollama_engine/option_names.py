@@ -74,9 +74,9 @@ NOT_HERE: Mapping[str, str] = {
         "adapters (LoRA) are not applied; merge one into the weights of its model, and convert that",
     ),
     **dict.fromkeys(
-        ("assistant_model", "draft", "draft_model", "model_draft", "num_speculative_tokens", "speculative_config",
+        ("assistant_model", "draft_model", "model_draft", "num_speculative_tokens", "speculative_config",
          "speculative_model"),
-        "no other model drafts tokens here; leave it out",
+        "no other model drafts tokens here; draft=\"lookup\", the default, guesses them by what came before",
     ),
 }  # fmt: skip
 """Options of other engines that are none here, and what to do instead."""

@@ -52,7 +52,8 @@ def test_what_may_be_meant(call: Callable[..., object], options: dict[str, Any],
     ({"num_ctx": 3}, "it belongs into Engine(model, num_ctx=...)"),
     ({"priorty": 3}, "did you mean priority?"),
     ({"wibble": 3}, "it takes on_overflow, num_keep, priority, timeout, cache, cache_salt, prompt_token_ids, "
-                    "truncate_prompt, logits_processors, reasoning_budget, format, and the fields of SamplingParams"),
+                    "truncate_prompt, logits_processors, reasoning_budget, draft, format, "
+                    "and the fields of SamplingParams"),
 ], ids=str)  # fmt: skip
 def test_options_of_requests(engine: Engine, options: Any, told: str) -> None:
     session = engine.session()

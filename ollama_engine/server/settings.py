@@ -54,6 +54,12 @@ SETTINGS: Mapping[str, Setting] = {
     "kv_cache_type": Setting(
         "OLLAMA_KV_CACHE_TYPE", readers.among(CHOICES["kv_cache_type"]), "TYPE", "element type of keys and values"
     ),
+    "draft": Setting(
+        "OLLAMA_ENGINE_DRAFT",
+        readers.among(CHOICES["draft"]),
+        "HOW",
+        "how tokens are guessed that a step verifies",
+    ),
     "flash_attention": Setting("OLLAMA_FLASH_ATTENTION", readers.attention, "1|0|auto", "one-pass attention"),
     "multiuser_cache": Setting("OLLAMA_MULTIUSER_CACHE", readers.switch, "", "share the prefix cache among many users"),
     "load_timeout": Setting(
@@ -123,6 +129,7 @@ class ServerSettings:
         max_queue: requests that may wait.
         context_length: num_ctx where neither request nor model says; 0 takes what the engine takes.
         kv_cache_type: "f16", "q8_0" ...
+        draft: "auto", "lookup" or "off", `Engine`'s `draft`.
         flash_attention: "auto", "on" or "off".
         multiuser_cache: keep the prefixes of each user's requests apart less greedily; see the docs.
         load_timeout: seconds without progress after which loading is given up; math.inf for never.
@@ -152,6 +159,7 @@ class ServerSettings:
     max_queue: int = 512
     context_length: int = 0
     kv_cache_type: str = "f16"
+    draft: str = "auto"
     flash_attention: str = "auto"
     multiuser_cache: bool = False
     load_timeout: float = 300.0

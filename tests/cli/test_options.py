@@ -66,6 +66,7 @@ CASES: list[tuple[type, list[str], dict[str, Any]]] = [
     (EngineConfig, ["--max-queue", "0"], {"max_queue": 0}),
     (EngineConfig, ["--image-cache-bytes", "1048576"], {"image_cache_bytes": 1048576}),
     (EngineConfig, ["--state-cache-bytes", "1048576"], {"state_cache_bytes": 1048576}),
+    (EngineConfig, ["--draft", "off"], {"draft": "off"}),
     (EngineConfig, ["--no-measure-kernels"], {"measure_kernels": False}),
     (EngineConfig, ["--verify"], {"verify": True}),
     (RequestOptions, ["--on-overflow", "shift", "--num-keep", "4"], {"on_overflow": "shift", "num_keep": 4}),

@@ -316,6 +316,6 @@ def test_a_higher_priority_is_encoded_first(path: str) -> None:
 def test_decoding_text_is_planned_as_before(engine: Engine) -> None:
     """With an image in its prompt, too: an answer's steps follow each other without planning."""
     with patch.object(engine._core, "_plan", wraps=engine._core._plan) as planned:
-        engine.generate(prompt(BEFORE, CAT, AFTER), greedy(30))
+        engine.generate(prompt(BEFORE, CAT, AFTER), greedy(30), draft="off")
         n_plans: Any = planned.call_count
     assert n_plans <= 8

@@ -102,7 +102,7 @@ def test_texts_in_the_background_slow_down_no_answer_of_higher_priority(engine: 
                 done: list[int] = []
                 params = SamplingParams(temperature=0, max_tokens=90, logit_bias=NO_END)
                 answer = engine.submit(
-                    [1], params, priority=priority,
+                    [1], params, priority=priority, draft="off",
                     # Called by the engine's thread for each token: this one may come late, when more batches are done.
                     logits_processors=[lambda ids, logits, done=done: done.append(engine.metrics.embed_batches)],
                 )  # fmt: skip

@@ -74,7 +74,7 @@ def test_for_several_answers_each_counts_for_itself(engine: Engine) -> None:
 
 
 def test_a_fork_goes_on_counting(engine: Engine) -> None:
-    request = engine.submit(PROMPT, GREEDY, reasoning_budget=budget(6))
+    request = engine.submit(PROMPT, GREEDY, reasoning_budget=budget(6), draft="off")
     taken = [token for _ in range(4) for token in next(request).tokens]
     fork, fresh = engine.fork(request), engine.fork(request, reasoning_budget=budget(6))
     whole = request.result()
@@ -150,7 +150,7 @@ def test_who_is_cut_off_while_reasoning_has_no_value(engine: Engine) -> None:
 
 def test_a_fork_reads_the_whole_answer(engine: Engine) -> None:
     params = SamplingParams(temperature=0, max_tokens=60, logprobs=0)  # one token in each step
-    request = engine.submit(PROMPT, params, format=SCHEMA, reasoning_budget=budget(2))
+    request = engine.submit(PROMPT, params, format=SCHEMA, reasoning_budget=budget(2), draft="off")
     taken = 2 + len(closing(engine)) + 2
     for _ in range(taken):
         next(request)
@@ -172,7 +172,7 @@ def test_a_format_without_reasoning_goes_on_in_a_fork_with_a_budget(
 @pytest.mark.parametrize("more", [0, 2, 7, None])
 def test_a_budget_of_a_fork_counts_from_there_on(engine: Engine, taken: int, more: int | None) -> None:
     params = SamplingParams(temperature=0, max_tokens=60, logprobs=0)  # one token in each step
-    request = engine.submit(PROMPT, params, format=SCHEMA, reasoning_budget=budget(5))
+    request = engine.submit(PROMPT, params, format=SCHEMA, reasoning_budget=budget(5), draft="off")
     begun = "".join(next(request).text for _ in range(taken))
     if more is None:
         assert CLOSES not in engine.fork(request, reasoning_budget=None).result().text

@@ -12,6 +12,7 @@ import pytest
 from ollama_engine import Completion, Engine, SamplingParams
 from ollama_engine.runner.core import submission
 from ollama_engine.runner.core.new_requests import new_generation
+from ollama_engine.runner.schedule.steering import Draft
 from tests.models import families
 from tests.models.variants import prompt
 from tests.support.suite import slow_except
@@ -168,7 +169,7 @@ def test_wrong_drafts_go_back_to_a_state(path: str, wrong_every: int) -> None:
         drafters = iter([Guesses([*ids, *expected], wrong_every) for _ in range(2)])
 
         def with_drafter(*args: Any, **keywords: Any) -> Any:
-            return new_generation(*args, **keywords, drafter=next(drafters))
+            return new_generation(*args, **{**keywords, "drafter": next(drafters)})
 
         with patch.object(submission, "new_generation", with_drafter):
             requests = [engine.submit(ids, params, cache=cache) for cache in (True, False)]
@@ -184,9 +185,12 @@ class Guesses:
         self._text = text
         self._wrong_every = wrong_every
 
-    def propose(self, tokens: Sequence[int], most: int) -> Sequence[int]:
+    def propose(self, tokens: Sequence[int], most: int) -> Draft:
         guesses = range(len(tokens), min(len(tokens) + 5, len(tokens) + most, len(self._text)))
-        return [self._text[at] ^ (at % self._wrong_every == 0) for at in guesses]
+        return Draft([self._text[at] ^ (at % self._wrong_every == 0) for at in guesses])
+
+    def end(self) -> None:
+        """Nothing is kept."""
 
 
 def test_a_full_context_is_computed_again_behind_what_is_kept(path: str) -> None:

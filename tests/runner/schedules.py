@@ -27,6 +27,7 @@ from ollama_engine.runner.request.results import Chunk
 from ollama_engine.runner.schedule.row_readers import AllRows
 from ollama_engine.runner.schedule.scoring import Scoring
 from ollama_engine.runner.schedule.sequence import Generation, ScheduledRequest
+from ollama_engine.runner.schedule.steering import Draft
 from ollama_engine.sample import SamplingParams
 from tests.kvcache.shrinking import give_cells
 
@@ -319,12 +320,15 @@ class Guesser:
         self._right = right
         self._random = np.random.default_rng(len(prompt))
 
-    def propose(self, tokens: SequenceOf[int], most: int) -> list[int]:
+    def propose(self, tokens: SequenceOf[int], most: int) -> Draft:
         n = int(self._random.integers(0, 6))
         done = len(tokens) - len(self._prompt)
         known = self._answer(self._prompt, done + n)[done:] if done >= 0 and len(tokens) + n < 200 else [3] * n
         guesses = [token if self._random.random() < self._right else (token + 1) % 200 for token in known]
-        return guesses[:most]
+        return Draft(guesses[:most])
+
+    def end(self) -> None:
+        """Nothing is kept."""
 
 
 class _List:

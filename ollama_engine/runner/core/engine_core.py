@@ -3,6 +3,7 @@
 A step is pipelined: while the device computes it, the one before is delivered and the next one is prepared.
 
     collect    wait for the step, sample
+    speculate  drafters guess; where a draft pays, the step that was prepared makes way for one with it
     exclusive  nothing computes: tasks run, full contexts are shifted, cells moved together, one batch of texts is
                embedded, or one image encoded
     launch     start the step that was prepared, with the tokens just sampled
@@ -23,9 +24,10 @@ from ollama_engine.kvcache import Cache
 from ollama_engine.runner.core.defragmenting import Defragmenter
 from ollama_engine.runner.core.gap_turns import GapTurns
 from ollama_engine.runner.core.request_queue import RequestQueue
+from ollama_engine.runner.core.speculation import Speculation
 from ollama_engine.runner.core.steered_rows import prepare_masks
 from ollama_engine.runner.core.step_media import NO_STEP_MEDIA, serve_gap, step_media
-from ollama_engine.runner.core.step_output import StepOutput, outcome, step_outputs
+from ollama_engine.runner.core.step_output import StepOutput, misses_forced, outcome, step_outputs
 from ollama_engine.runner.core.task import Task
 from ollama_engine.runner.execute.executor import Executor
 from ollama_engine.runner.media.image_reader import ImageReader
@@ -69,6 +71,7 @@ class EngineCore:
         self._recurrent = cache.recurrent is not None
         # -- work --
         self.queue = RequestQueue(self.cache_manager, parallel, monitor, GapTurns(executor.batch_size, self._traits))
+        self._speculation = Speculation(self.queue, executor.max_outputs)
         self._tasks: list[Task[EngineCore]] = []
         # -- steps --
         self._scheduler_state = SchedulerState()
@@ -98,14 +101,18 @@ class EngineCore:
         """Do one step. An exception is a fault of the engine itself, which cannot serve anything after that."""
         with self.monitor.step() as record:
             outputs = self._collect(record)
-            self._scrap_if_stale(outputs)
+            if outputs and self._next is not None and misses_forced(self._next, outputs):
+                self.scrap()
+            if outputs and self._speculation.draft():
+                self.scrap()  # what is prepared has no drafts
             self._exclusive()
             self._launch(record)
             self._deliver(outputs)
             record.mark("emit")
             self.queue.sweep()
             self.queue.admit()
-            self._prepare()
+            if self._in_flight is None or not self._in_flight.drafted:  # how many tokens come of drafts is unknown
+                self._prepare()
             if self._in_flight is not None and self._in_flight.constrained:
                 prepare_masks(self._in_flight)
             record.mark("plan")
@@ -150,13 +157,14 @@ class EngineCore:
             return []
         try:
             with self.executor.results() as logits:
-                outputs = step_outputs(step, logits, record.mark("wait"))
+                now = record.mark("wait")
+                outputs = step_outputs(step, logits, now)
         except Exception as error:
             self._fail(step, error)
             return []
         bad = []
         for output in outputs:
-            record.generated += len(output.tokens)
+            record.count(len(output.tokens), output.drafted, output.accepted)
             if output.taken_back:
                 self.cache_manager.take_back(output.sequence)
             if not output.sound:
@@ -167,19 +175,8 @@ class EngineCore:
             self.cache_manager.forget()
             self.cache_manager.clean(bad)
         record.collected()
+        self._speculation.note(step, now)
         return outputs
-
-    def _scrap_if_stale(self, outputs: list[StepOutput]) -> None:
-        """Plan the next step anew where a constraint forced tokens: it computes all of them, not the first only.
-
-        Computing one token takes many times as long as planning a step.
-        """
-        several = [output.sequence for output in outputs if output.tokens[1:]]
-        if not several or self._next is None:
-            return
-        forced = {sequence for sequence in several if isinstance(sequence, Generation) and sequence.has_forced}
-        if any(entry.alive and entry.sequence in forced for entry in self._next.entries):
-            self.scrap()
 
     def _exclusive(self) -> None:
         for _ in range(len(self._tasks)):
@@ -281,12 +278,12 @@ class EngineCore:
         self._steps += 1
         for entry in step.entries:
             sequence = entry.sequence
+            sequence.cut_draft(entry.n)
             sequence.submitted += entry.n
             sequence.awaited += entry.outputs > entry.read
         return True
 
     def _plan(self, groups: int | None) -> StepPlan | None:
-        self.queue.propose()
         candidates = self.queue.candidates()
         if not candidates:
             return None

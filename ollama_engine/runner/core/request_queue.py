@@ -17,6 +17,7 @@ from ollama_engine.runner.schedule.queued import BatchedRequest, QueuedRequest
 from ollama_engine.runner.schedule.scheduler import Candidate, StepPlan, choose_victim
 from ollama_engine.runner.schedule.sequence import Generation, ScheduledRequest
 from ollama_engine.runner.schedule.shared_prompts import shares_soon
+from ollama_engine.runner.schedule.steering import Draft
 
 __all__ = ["RequestQueue"]
 
@@ -79,15 +80,17 @@ class RequestQueue:
         lookahead = self.gaps.plan(running)
         return [candidate for sequence in running if (candidate := sequence.candidate(lookahead)) is not None]
 
-    def propose(self) -> None:
-        """Let drafters propose tokens for the next step. A drafter that raises ends its request."""
+    def propose(self) -> dict[int, Draft]:
+        """The guesses of drafters, by the key of their request. A drafter that raises ends its request."""
+        drafts = {}
         for sequence in list(self.running.values()):
             if not isinstance(sequence, Generation) or sequence.drafter is None:
                 continue
             try:
-                sequence.propose()
+                drafts[sequence.key] = sequence.propose()
             except Exception as error:
                 self.end(sequence, error)
+        return drafts
 
     def check(self) -> None:
         """Raise AssertionError unless the queue agrees with the prefix cache."""

@@ -26,8 +26,8 @@ class SteeredRows:
     """The tokens that a steered generation gets from its rows of one step, drawn row by row."""
 
     __slots__ = (
-        "draft", "ended", "error", "generation", "logprobs", "n_drawn", "n_rows", "reason", "row", "sound", "text",
-        "tokens",
+        "draft", "ended", "error", "generation", "logprobs", "n_drawn", "n_rows", "n_valid", "reason", "row",
+        "sound", "text", "tokens",
     )  # fmt: skip
 
     def __init__(self, generation: Generation, row: int, n_rows: int, now: float) -> None:
@@ -38,6 +38,8 @@ class SteeredRows:
         """The row of the logits for the next token."""
         self.n_rows = n_rows
         self.draft, generation.draft = generation.draft, ()
+        self.n_valid = 0
+        """Rows that were drawn from: each but the first belongs to a draft token that was right."""
         self.n_drawn = 0
         """Rows that a token was drawn from; more tokens come of them where a constraint forces some."""
         self.tokens: list[int] = []
@@ -62,6 +64,16 @@ class SteeredRows:
             return error
 
     @property
+    def drafted(self) -> int:
+        """Draft tokens that the step verified."""
+        return self.n_rows - 1
+
+    @property
+    def accepted(self) -> int:
+        """Those of them that were right."""
+        return self.n_valid - 1
+
+    @property
     def forced(self) -> int | None:
         """The token that comes next whatever the logits are, if the constraint forces one."""
         constraint = self.generation.constraint
@@ -70,6 +82,7 @@ class SteeredRows:
     def take(self, token: int | Exception, logits: FloatArray) -> bool:
         """Take the drawn token. Returns whether the next row is valid: it is if its draft token is this token."""
         generation, row = self.generation, self.row
+        self.n_valid += 1
         try:
             if isinstance(token, BaseException):
                 raise token
@@ -134,6 +147,8 @@ class SteeredRows:
 
     def take_back(self) -> int:
         """Withdraw the inputs of the step that were wrong draft tokens; returns their number."""
+        self.generation.drafted += self.drafted
+        self.generation.accepted += self.accepted
         right = self.n_rows if self.ended else self.n_drawn
         self.generation.submitted -= self.n_rows - right
         return self.n_rows - right

@@ -15,7 +15,7 @@ from ollama_engine.runner.schedule.scoring import Scoring
 from ollama_engine.runner.schedule.sequence import Generation, ScheduledRequest
 from ollama_engine.sample import TokenLogprobs
 
-__all__ = ["StepOutput", "outcome", "step_outputs"]
+__all__ = ["StepOutput", "misses_forced", "outcome", "step_outputs"]
 
 
 @dataclass(slots=True, eq=False)
@@ -34,6 +34,8 @@ class StepOutput:
     error: BaseException | None = None
     sound: bool = True
     """False where a sequence ends here because of NaN logits: then its cells may contain NaN, too."""
+    drafted: int = 0
+    accepted: int = 0
     taken_back: int = 0
     """Number of wrong draft tokens: the last inputs of the sequence, which must leave the cache."""
 
@@ -69,6 +71,16 @@ def step_outputs(step: Step, logits: FloatArray, now: float) -> list[StepOutput]
     if steered:
         outputs += map(_steered, draw_steered(steered, logits))
     return outputs
+
+
+def misses_forced(prepared: Step, outputs: list[StepOutput]) -> bool:
+    """Whether a constraint forced tokens that a step, prepared before, does not compute with the first of them.
+
+    Computing one token takes many times as long as planning a step.
+    """
+    several = [output.sequence for output in outputs if output.tokens[1:]]
+    forced = {sequence for sequence in several if isinstance(sequence, Generation) and sequence.has_forced}
+    return any(entry.alive and entry.sequence in forced for entry in prepared.entries)
 
 
 def _read(entry: StepEntry, step: Step, at: int, logits: FloatArray) -> StepOutput | None:
@@ -129,7 +141,10 @@ def _take(generation: Generation, token: int | Exception, row: int, logits: Floa
 def _steered(rows: SteeredRows) -> StepOutput:
     generation, tokens = rows.generation, tuple(rows.tokens)
     logprobs = tuple(rows.logprobs) if tokens and generation.params.logprobs is not None else None
-    return StepOutput(generation, tokens, logprobs, rows.text, rows.reason, rows.error, rows.sound, rows.take_back())
+    return StepOutput(
+        generation, tokens, logprobs, rows.text, rows.reason, rows.error, rows.sound, rows.drafted, rows.accepted,
+        rows.take_back(),
+    )  # fmt: skip
 
 
 def outcome(output: StepOutput, now: float) -> tuple[Event, Outcome | None]:

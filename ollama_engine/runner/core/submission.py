@@ -35,7 +35,10 @@ from ollama_engine.runner.request.request import Request
 from ollama_engine.runner.schedule.pinned_prefix import PinnedPrefix
 from ollama_engine.runner.schedule.queued import Kind
 from ollama_engine.runner.schedule.sequence import Generation
-from ollama_engine.runner.schedule.steering import Constraint
+from ollama_engine.runner.schedule.steering import Constraint, Drafter
+from ollama_engine.runner.speculative.acceptance import Acceptance
+from ollama_engine.runner.speculative.lookup import LookupDrafter
+from ollama_engine.runner.speculative.recent_answers import AnswerMemory
 from ollama_engine.sample import SamplingParams
 
 if TYPE_CHECKING:
@@ -52,6 +55,8 @@ class Submission:
         self.thread = thread
         self._grammars: GrammarCompiler | None = None
         self._making = Lock()
+        self._answers = AnswerMemory()
+        self._acceptance = Acceptance()
 
     def inputs(
         self, prompt: Prompt, preparing: Preparing | None = None, *, add_special: bool = True, several: str = SEVERAL,
@@ -82,6 +87,7 @@ class Submission:
             made = new_generation(
                 self.loaded, inputs, params, options, channel, follows=follows, pinned=pinned,
                 show_special=show_special, constraint=self._constraint(options, answered),
+                drafter=self._drafter(options),
             )  # fmt: skip
         if preparing is not None:
             preparing.mark(made)
@@ -104,6 +110,13 @@ class Submission:
         of_answer = None if form is None else partial(self._compiler().constraint, form)
         budget = budget if isinstance(budget, ReasoningBudget) else ReasoningBudget(budget)
         return budgeted_reasoning(self.loaded, budget, answered.tokens, of_answer, uncounted=answered.uncounted)
+
+    def _drafter(self, options: RequestOptions) -> Drafter | None:
+        drafting = options.draft or self.loaded.config.draft
+        if drafting == "off" or (drafting == "auto" and not self.loaded.drafts_exactly):
+            return None
+        recent = self._answers.of(options.cache_salt or "") if options.cache else None
+        return LookupDrafter(Acceptance(self._acceptance), recent)
 
     @staticmethod
     def reads_long(prompt: Prompt | Prompts) -> bool:

@@ -102,6 +102,12 @@ class Loaded:
         return num_ctx_of(self.config)
 
     @property
+    def drafts_exactly(self) -> bool:
+        """Whether rows of a draft get the bits that they get alone, and a wrong one is simply removed."""
+        on_cpu = self.placement is None or not self.placement.gpu_layers
+        return on_cpu and self.cache.recurrent is None
+
+    @property
     def image_reader(self) -> ImageReader | None:
         """The reader of images, of prompts or alone; None for models that read none."""
         return self.images if self.image_vectors is None else self.image_vectors.reader

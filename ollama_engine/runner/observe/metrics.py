@@ -75,6 +75,10 @@ class MetricsSnapshot:
     cached_tokens: int = 0
     """Prompt tokens that were reused from the prefix cache."""
     completion_tokens: int = 0
+    drafted_tokens: int = 0
+    """Tokens that were guessed and computed beside those of answers."""
+    accepted_tokens: int = 0
+    """Those of them that were right."""
     prompt_tokens_per_second: float = 0.0
     completion_tokens_per_second: float = 0.0
     """Averages over the last seconds (the window), including pauses."""
@@ -172,6 +176,7 @@ class Metrics:
             kind: dict.fromkeys(get_args(Outcome), 0) for kind in get_args(Kind)
         }
         self._prompt_tokens = self._completion_tokens = 0
+        self._drafted = self._accepted = 0
         self._built = self._reused = 0
         # -- gauges --
         self._queued = self._running = 0
@@ -184,8 +189,9 @@ class Metrics:
         self._prompt_rate, self._completion_rate = Rate(window), Rate(window)
 
     def step(
-        self, now: float, seconds: float, *, prompt_tokens: int, completion_tokens: int, graph_reused: bool
-    ) -> None:
+        self, now: float, seconds: float, *, prompt_tokens: int, completion_tokens: int, graph_reused: bool,
+        drafted_tokens: int = 0, accepted_tokens: int = 0,
+    ) -> None:  # fmt: skip
         """A step was computed, taking `seconds` until its results were there at time `now`."""
         with self._lock:
             self._step_counts[bisect_left(_BOUNDS, seconds)] += 1
@@ -197,6 +203,8 @@ class Metrics:
             if completion_tokens:
                 self._completion_tokens += completion_tokens
                 self._completion_rate.add(now, completion_tokens)
+            self._drafted += drafted_tokens
+            self._accepted += accepted_tokens
             if graph_reused:
                 self._reused += 1
             else:
@@ -261,6 +269,8 @@ class Metrics:
                 self._counts,
                 prompt_tokens=self._prompt_tokens,
                 completion_tokens=self._completion_tokens,
+                drafted_tokens=self._drafted,
+                accepted_tokens=self._accepted,
                 prompt_tokens_per_second=self._prompt_rate.per_second(now),
                 completion_tokens_per_second=self._completion_rate.per_second(now),
                 requests=MappingProxyType({end: sum(counts[end] for counts in kinds) for end in get_args(Outcome)}),

@@ -85,6 +85,8 @@ class Record:
         self.spans: list[PhaseSpan] = []
         self.generated = 0
         """Tokens that the step gave to answers."""
+        self.drafted = self.accepted = 0
+        """Draft tokens that the step verified, and those that were right."""
 
     def mark(self, phase: Phase) -> float:
         """Attribute the time since the last mark to `phase`; returns the current time."""
@@ -93,12 +95,18 @@ class Record:
         self._at = now
         return now
 
+    def count(self, generated: int, drafted: int, accepted: int) -> None:
+        """One answer got so many tokens of the step."""
+        self.generated += generated
+        self.drafted += drafted
+        self.accepted += accepted
+
     def collected(self) -> None:
         """Count the step whose tokens have just been sampled. Called before the callers get them."""
         self.mark("sample")
         if self._flight is not None:
             computed = next(span.end for span in self.spans if span.phase == "wait")
-            self._monitor.collected(self._flight, computed, self.generated)
+            self._monitor.collected(self._flight, computed, self)
 
     def launched(self, step: Step, *, reused: bool) -> None:
         """The prepared step has been started."""
@@ -133,16 +141,20 @@ class Monitor:
                     record.generated,
                     len(step.entries),
                     before.reused,
+                    record.drafted,
+                    record.accepted,
                 )
             )
 
-    def collected(self, flight: _Flight, now: float, generated: int) -> None:
-        """A step was computed at time `now`, and gave `generated` tokens to answers."""
+    def collected(self, flight: _Flight, now: float, record: Record) -> None:
+        """A step was computed at time `now`."""
         self.metrics.step(
             now,
             now - flight.at,
             prompt_tokens=flight.step.prompt_tokens,
-            completion_tokens=generated,
+            completion_tokens=record.generated,
+            drafted_tokens=record.drafted,
+            accepted_tokens=record.accepted,
             graph_reused=flight.reused,
         )
 

@@ -45,6 +45,8 @@ class StepRecord(NamedTuple):
     completion_tokens: int = 0
     sequences: int = 0
     graph_reused: bool = False
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
-from ollama_engine.config import PYTHON_ONLY, EngineConfig, as_float
+from ollama_engine.config import PYTHON_ONLY, Drafting, EngineConfig, as_float
 from ollama_engine.errors import ConfigError, Option
 from ollama_engine.option_names import unknown_option
 from ollama_engine.runner.request.reasoning import ReasoningBudget
@@ -53,6 +53,7 @@ class RequestBesideFormat(TypedDict, total=False):
     prompt_token_ids: bool
     logits_processors: Sequence[LogitsProcessor]
     reasoning_budget: int | ReasoningBudget | None
+    draft: Drafting | None
 
 
 class RequestKeywords(RequestBesideFormat, total=False):
@@ -86,6 +87,8 @@ class RequestKeywords(RequestBesideFormat, total=False):
         reasoning_budget: tokens that a model may reason for before it is made to answer (default None: any number). A
             number stands for reasoning between the markers of the chat's dialect, or <think> and </think> elsewhere; a
             `ReasoningBudget` names others.
+        draft: how tokens are guessed that a step verifies beside the next one; the answer stays the same (default None:
+            as the engine is told to).
     """
 
     format: Format | None
@@ -122,6 +125,10 @@ class RequestOptions:
     reasoning_budget: int | ReasoningBudget | None = field(
         default=None, metadata={"help": "tokens that the model may reason for before it is made to answer [>= 0]"}
     )
+    draft: Drafting | None = field(
+        default=None,
+        metadata={PYTHON_ONLY: True},
+    )
     format: Format | None = field(
         default=None, metadata={"help": "the answer's form: json for any JSON object, or a JSON schema"}
     )
@@ -143,6 +150,10 @@ class RequestOptions:
             raise ConfigError(Option("cache_salt"), f" is a str or None, got {self.cache_salt!r}")
         if not isinstance(self.prompt_token_ids, bool):
             raise ConfigError(Option("prompt_token_ids"), f" is True or False, got {self.prompt_token_ids!r}")
+        if self.draft is not None and self.draft not in get_args(Drafting):
+            raise ConfigError(
+                Option("draft"), f" is one of {', '.join(get_args(Drafting))}, or None, got {self.draft!r}"
+            )
         object.__setattr__(self, "logits_processors", _processors(self.logits_processors))
         if self.reasoning_budget is not None and not isinstance(self.reasoning_budget, ReasoningBudget):
             ReasoningBudget(self.reasoning_budget)  # raises

@@ -53,6 +53,8 @@ class Usage:
         preemptions: how often the request gave up its cells to an older one and was computed again.
         discarded_tokens: tokens sampled for candidates of `best_of` not returned; counted in the best one's usage.
         prepare_seconds: time before the queue: a chat's template, tokens and images, in the caller's thread.
+        drafted_tokens: tokens that were guessed and computed beside those of the answer (speculative decoding).
+        accepted_tokens: those of them that were right: so many steps fewer.
     """
 
     prompt_tokens: int
@@ -66,6 +68,8 @@ class Usage:
     preemptions: int = 0
     discarded_tokens: int = 0
     prepare_seconds: float = 0.0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
 
 class ValueReader(Protocol):

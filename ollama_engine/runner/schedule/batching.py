@@ -59,6 +59,8 @@ class Step:
     entries: tuple[StepEntry, ...]
     decoding: bool
     """Whether every entry is the next token of an answer, without drafts."""
+    drafted: bool = False
+    """Whether any entry verifies a draft."""
     n_followers: int | None = None
     """Number of steps like this that can follow before a sequence reaches a limit; None: not computed yet."""
     needed: tuple[int, ...] = ()
@@ -145,7 +147,10 @@ def assemble(
     )
     decoding = all(entry.decoding and entry.n == entry.outputs == 1 for entry in entries)
     constrained = any(isinstance(sequence, Generation) and sequence.constraint is not None for sequence in chosen)
-    return Step(number, batch, entries, decoding, needed=_needed(entries), constrained=constrained, recurrent=recurrent)
+    drafted = any(entry.decoding and entry.outputs > 1 for entry in entries)
+    return Step(
+        number, batch, entries, decoding, drafted, needed=_needed(entries), constrained=constrained, recurrent=recurrent
+    )
 
 
 def _checkpoints(entries: tuple[StepEntry, ...], begins: list[int]) -> Int32Array | None:
@@ -252,7 +257,7 @@ def follow(number: int, step: Step) -> Step | None:
     positions = before.positions + np.int32(1)
     kept = rows_at_multiples(positions) if step.recurrent else None
     batch = Batch(before.tokens, positions, before.sequences, before.outputs, axes=axes, checkpoints=kept)
-    return Step(number, batch, step.entries, True, left - 1, step.needed, step.constrained, step.recurrent)
+    return Step(number, batch, step.entries, True, False, left - 1, step.needed, step.constrained, step.recurrent)
 
 
 def _n_followers(step: Step) -> int:

@@ -11,9 +11,7 @@ tokens to follow the one sampled: these need no verifying, and only the last of 
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -21,11 +19,12 @@ import numpy as np
 from ollama_engine.input import FloatArray, Int32Array, MediaItem
 from ollama_engine.runner.request.inputs import Inputs, Lookahead
 from ollama_engine.runner.request.results import Usage
+from ollama_engine.runner.schedule.drafts import ContextTokens, checked_guesses
 from ollama_engine.runner.schedule.logits_processors import ProcessorChain
 from ollama_engine.runner.schedule.queued import Kind, Progress, QueuedRequest, State
 from ollama_engine.runner.schedule.row_readers import PromptLogprobs, RowReader
 from ollama_engine.runner.schedule.scheduler import Candidate
-from ollama_engine.runner.schedule.steering import Constraint, Drafter
+from ollama_engine.runner.schedule.steering import Constraint, Draft, Drafter
 from ollama_engine.runner.schedule.text_emitter import TextEmitter
 from ollama_engine.sample import Sampler, SamplingParams, TokenLogprobs
 
@@ -195,6 +194,11 @@ class ScheduledRequest(QueuedRequest):
         self.slot = None
         self.drop_embeddings()
 
+    def cut_draft(self, n: int) -> None:
+        """The next step computes `n` inputs: the draft ends with them."""
+        if self.draft:
+            self.draft = self.draft[: max(0, n - max(1, self.known - self.submitted))]
+
     def drop_embeddings(self) -> None:
         """Hold no image any more."""
         self.encoded, self.reading = [], None
@@ -234,6 +238,8 @@ class Generation(ScheduledRequest):
     constraint: Constraint | None = None
     processors: ProcessorChain | None = None
     drafter: Drafter | None = None
+    drafted: int = 0  # draft tokens that steps have verified
+    accepted: int = 0  # those of them that were right
     prompt_token_ids: tuple[int, ...] | None = None  # before truncation, for the first chunk, where asked for
 
     @property
@@ -241,7 +247,7 @@ class Generation(ScheduledRequest):
         """Whether there is more to compute, as far as is known before the step in flight ends."""
         if self.submitted < self.n_inputs:
             return True
-        if self.drafter is not None and self.awaited:
+        if self.draft and self.awaited:
             return False  # unknown before the draft is verified
         coming = self.n_inputs + len(self.sampled) + self.awaited
         return self.submitted < coming and not self.at_limit(self.n_generated + self.awaited, coming)
@@ -272,12 +278,7 @@ class Generation(ScheduledRequest):
 
     @property
     def places(self) -> int:
-        """Number of tokens, after those in flight, until it reaches a limit or its context is full.
-
-        0 with a drafter, because a draft decides how many tokens come next.
-        """
-        if self.drafter is not None:
-            return 0
+        """Number of tokens, after those in flight, until it reaches a limit or its context is full."""
         places = self.num_ctx - self.known - self.awaited
         if self.params.max_tokens is None:
             return places
@@ -288,16 +289,21 @@ class Generation(ScheduledRequest):
         """Whether more tokens are known than the next step, as it was planned, computes."""
         return self.awaited > 0 and self.submitted < self.known
 
-    def propose(self) -> None:
-        """Let the drafter propose tokens for the next step. Raises what the drafter raises."""
-        if self.drafter is None or self.awaited or not self.decoding:
-            return
-        room = self.num_ctx - self.known
-        if self.params.max_tokens is not None:
-            room = min(room, self.params.max_tokens - self.n_generated - 1)
-        most = max(0, min(room, MAX_DRAFT))
-        guesses = self.drafter.propose(self.context.tokens.tolist(), most) if most else ()
-        self.draft = tuple(_token(guess, self.sampler.n_vocab) for guess in islice(guesses, most))
+    def propose(self) -> Draft:
+        """The drafter's guesses. Raises what it raises, and TypeError or ValueError for guesses that are no tokens."""
+        self.draft = ()
+        if self.drafter is None or not self.decoding:
+            return Draft()
+        left = MAX_DRAFT if self.params.max_tokens is None else self.params.max_tokens - self.n_generated - 1
+        most = max(0, min(self.num_ctx - self.known, left, MAX_DRAFT))
+        tokens, chances = self.drafter.propose(ContextTokens(self.inputs.tokens, self.sampled), most)
+        return Draft(checked_guesses(tokens, most, self.sampler.n_vocab), chances)
+
+    def mark_ended(self) -> None:
+        """See `ScheduledRequest`."""
+        ScheduledRequest.mark_ended(self)
+        if self.drafter is not None:
+            self.drafter.end()
 
     def take_prompt_logprobs(self) -> tuple[TokenLogprobs | None, ...] | None:
         """The log-probabilities of the prompt's tokens, where they were asked for; once, for the first chunk."""
@@ -319,12 +325,6 @@ class Generation(ScheduledRequest):
             dropped_prompt_tokens=self.dropped,
             shifted_tokens=self.shifted,
             preemptions=self.preemptions,
+            drafted_tokens=self.drafted,
+            accepted_tokens=self.accepted,
         )
-
-
-def _token(guess: object, n_vocab: int) -> int:
-    """A drafter's proposal as a token id. Raises TypeError or ValueError where it is not one."""
-    token = operator.index(guess)  # type: ignore[arg-type]  # anything may come; it raises
-    if not 0 <= token < n_vocab:
-        raise ValueError(f"a drafter guesses tokens 0 to {n_vocab - 1}, got {token}")
-    return token

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from ollama_engine.runner.request.results import ValueReader
 
-__all__ = ["Constraint", "Drafter", "MaskSource", "TokenMask"]
+__all__ = ["Constraint", "Draft", "Drafter", "MaskSource", "TokenMask"]
 
 TokenMask = npt.NDArray[np.uint32]
 """[ceil(n_vocab / 32)], a bitmap: token i may come where bit i % 32 of word i // 32 is set."""
@@ -51,15 +51,26 @@ class MaskSource(Protocol):
         """Make them; all of these constraints have this maker."""
 
 
+class Draft(NamedTuple):
+    """Guesses for the next tokens."""
+
+    tokens: Sequence[int] = ()
+    chances: Sequence[float] | None = None
+    """For each token the chance that it and all before it are right; None: all are verified, whatever that costs."""
+
+
 class Drafter(Protocol):
     """Guesses the next tokens, so that one step verifies several (speculative decoding, arXiv:2211.17192).
 
     The answer does not depend on it: each proposal is compared with the token that the sampler takes. The engine thread
-    calls it while no step in flight has this sequence; an exception ends only its request.
+    calls it whenever tokens have come and no step is in flight; an exception ends only its request.
     """
 
-    def propose(self, tokens: Sequence[int], most: int) -> Sequence[int]:
-        """Up to `most` tokens that may follow `tokens`, the current context; an empty sequence for no proposal.
+    def propose(self, tokens: Sequence[int], most: int) -> Draft:
+        """Up to `most` tokens that may follow `tokens`, the current context; an empty draft for no proposal.
 
         After truncation or a shift the context is not the whole text. Images appear as their placeholder tokens.
         """
+
+    def end(self) -> None:
+        """The request has ended. It raises nothing."""

@@ -148,6 +148,7 @@ def engine_options(body: dict[str, Any]) -> dict[str, Any]:
         "flash_attention": FLASH_ATTENTION.get(body.get("FlashAttention", -1), "auto"),
         "mmap": body.get("UseMmap", True),
         "measure_kernels": body.get("MeasureKernels", True),
+        "draft": body.get("Draft") or "auto",
         "projector": body.get("ProjectorPath") or None,
     }
     if body.get("BatchSize"):

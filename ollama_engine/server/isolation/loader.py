@@ -97,4 +97,5 @@ def load_request(stored: StoredModel, options: dict[str, Any]) -> dict[str, Any]
         "ProjectorPath": None if stored.projector_path is None else str(stored.projector_path),
         "UseMmap": options["mmap"],
         "MeasureKernels": options["measure_kernels"],
+        "Draft": options["draft"],
     }

@@ -76,6 +76,7 @@ class RunnerOptions:
             "devices": settings.devices or None,
             "kv_cache_type": settings.kv_cache_type,
             "flash_attention": settings.flash_attention,
+            "draft": settings.draft,
             "measure_kernels": settings.measure_kernels,
             "mmap": True if self.use_mmap is None else self.use_mmap,
         }

@@ -18,6 +18,8 @@ COUNTERS = {
     "prompt_tokens": "Prompt tokens that were computed",
     "cached_tokens": "Prompt tokens that were reused from the prefix cache",
     "completion_tokens": "Tokens that were sampled",
+    "drafted_tokens": "Tokens that were guessed and computed beside those of answers",
+    "accepted_tokens": "Guessed tokens that were right",
     "preemptions": "Requests that gave up their cells to an older one",
     "embedded_texts": "Texts that were embedded",
     "embedded_tokens": "Tokens of texts that were embedded",

@@ -15,8 +15,8 @@ STEPS = 240
 """Steps that the timeline has room for."""
 SHOWN = (
     "prompt_tokens", "cached_tokens", "completion_tokens", "prompt_tokens_per_second", "completion_tokens_per_second",
-    "queued", "running", "preemptions", "encoded_images", "image_hits", "image_cache_bytes", "steps", "graphs_built",
-    "graphs_reused", "evictions", "shifts",
+    "queued", "running", "preemptions", "drafted_tokens", "accepted_tokens", "encoded_images", "image_hits",
+    "image_cache_bytes", "steps", "graphs_built", "graphs_reused", "evictions", "shifts",
 )  # fmt: skip
 
 

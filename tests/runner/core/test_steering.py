@@ -18,7 +18,7 @@ from ollama_engine import Completion, Engine, SamplingParams
 from ollama_engine.errors import SamplingError
 from ollama_engine.runner.core import submission
 from ollama_engine.runner.core.new_requests import new_generation
-from ollama_engine.runner.schedule.steering import Constraint, Drafter, TokenMask
+from ollama_engine.runner.schedule.steering import Constraint, Draft, Drafter, TokenMask
 from tests.support.tiny import write_tiny_llama
 from tests.support.waiting import eventually
 
@@ -74,12 +74,15 @@ class Says:
         self.most = most
         self.proposed = 0
 
-    def propose(self, tokens: Sequence[int], most: int) -> Sequence[int]:
+    def propose(self, tokens: Sequence[int], most: int) -> Draft:
         assert most >= 0
         at = len(tokens)
         guesses = self.text[at : at + min(self.most, most)]
         self.proposed += len(guesses)
-        return [(token + 1) % 300 if self.wrong_at(at + i) else token for i, token in enumerate(guesses)]
+        return Draft([(token + 1) % 300 if self.wrong_at(at + i) else token for i, token in enumerate(guesses)])
+
+    def end(self) -> None:
+        """Nothing is kept."""
 
 
 class SaysOnceTold(Says):
@@ -95,7 +98,7 @@ class SaysOnceTold(Says):
         self.may = Event()
         self.enough = Event()
 
-    def propose(self, tokens: Sequence[int], most: int) -> Sequence[int]:
+    def propose(self, tokens: Sequence[int], most: int) -> Draft:
         self.holds.set()
         assert self.may.wait(PATIENCE)
         self.turns -= 1
@@ -290,7 +293,7 @@ def test_a_draft_under_a_constraint(engine: Engine) -> None:
 def test_guesses_that_are_no_tokens_end_their_request_alone(engine: Engine, guesses: list[Any]) -> None:
     others = [engine.submit(PROMPT, greedy()) for _ in range(2)]
     drafter = Says([])
-    with patch.object(drafter, "propose", lambda tokens, most: guesses), pytest.raises((TypeError, ValueError)):
+    with patch.object(drafter, "propose", lambda tokens, most: Draft(guesses)), pytest.raises((TypeError, ValueError)):
         ask(engine, greedy(), drafter=drafter)
     assert others[0].result(PATIENCE).tokens == others[1].result(PATIENCE).tokens
 
@@ -329,7 +332,7 @@ def test_wrong_guesses_of_others_do_not_hold_up_a_prompt(engine: Engine) -> None
 
 def _with_drafters(drafters: list[Says]) -> Callable[..., Any]:
     waiting = iter(drafters)
-    return lambda *args, **keywords: new_generation(*args, **keywords, drafter=next(waiting))
+    return lambda *args, **keywords: new_generation(*args, **{**keywords, "drafter": next(waiting)})
 
 
 # -- logits processors -------------------------------------------------------------------------------------------------

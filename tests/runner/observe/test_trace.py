@@ -44,7 +44,8 @@ def test_steps() -> None:
     spans = [e for e in events(trace) if e["ph"] == "X"]
     assert [(e["tid"], e["ts"], e["dur"]) for e in spans] == [(i, 1e6 * (i - 1), 5e5) for i in range(1, 9)]
     assert [e["name"] for e in spans] == [*["step 7"] * 5, "batch 7", "image 7", "cells 7"]
-    assert spans[0]["args"] == {"prompt_tokens": 5, "completion_tokens": 2, "sequences": 3, "graph_reused": True}
+    assert spans[0]["args"] == {"prompt_tokens": 5, "completion_tokens": 2, "sequences": 3, "graph_reused": True,
+                                "drafted_tokens": 0, "accepted_tokens": 0}  # fmt: skip
 
 
 def test_requests() -> None:

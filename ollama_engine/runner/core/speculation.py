@@ -1,0 +1,51 @@
+"""Speculation: which sequences the next step drafts for, and how far, by what drafts promise and rows cost here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ollama_engine.runner.core.request_queue import RequestQueue
+from ollama_engine.runner.schedule.batching import Step
+from ollama_engine.runner.schedule.draft_lengths import draft_lengths
+from ollama_engine.runner.schedule.sequence import Generation
+from ollama_engine.runner.schedule.step_costs import StepCosts
+
+__all__ = ["Speculation"]
+
+
+class Speculation:
+    """Chooses drafts between two steps, and learns from each step what its rows cost."""
+
+    def __init__(self, queue: RequestQueue, max_outputs: int) -> None:
+        self._queue = queue
+        self._max_outputs = max_outputs
+        self._costs = StepCosts()
+        self._collected: tuple[frozenset[int], float] = (frozenset(), 0.0)
+        """The sequences of the step before, and when its tokens were there."""
+
+    def note(self, step: Step, now: float) -> None:
+        """The tokens of a step are there. It counts where it followed another one of the same answers."""
+        keys = frozenset(entry.sequence.key for entry in step.entries)
+        before, then = self._collected
+        self._collected = (keys, now)
+        if keys <= before and all(entry.decoding for entry in step.entries):
+            self._costs.note(len(step.batch), now - then)
+
+    def draft(self) -> bool:
+        """Choose the drafts of the next step, while none is in flight; whether there are any."""
+        drafts = self._queue.propose()
+        if not any(draft.tokens for draft in drafts.values()):
+            return False
+        running = self._queue.running
+        lengths = {key: len(draft.tokens) for key, draft in drafts.items() if draft.chances is None}
+        if all(sequence.decoding for sequence in running.values()):
+            lengths |= self._that_pay({key: draft.chances for key, draft in drafts.items() if draft.chances}, lengths)
+        for key, length in lengths.items():
+            generation = running[key]
+            assert isinstance(generation, Generation), "the only kind that drafts"
+            generation.draft = tuple(drafts[key].tokens[:length])
+        return any(lengths.values())
+
+    def _that_pay(self, chances: dict[int, Sequence[float]], sure: dict[int, int]) -> dict[int, int]:
+        n_rows = len(self._queue.running) + sum(sure.values())
+        return draft_lengths(n_rows, chances, self._costs.seconds, self._max_outputs - n_rows)

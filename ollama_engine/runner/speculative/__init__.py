@@ -1,0 +1,1 @@
+"""Speculative decoding: drafts that a step verifies, and whether they pay on this machine."""

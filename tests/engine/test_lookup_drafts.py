@@ -1,0 +1,92 @@
+"""Speculative decoding by lookup: answers are those without it, and repeating texts take fewer steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ollama_engine import Choice, Engine, SamplingParams
+from ollama_engine.errors import ConfigError
+from ollama_engine.runner.schedule import draft_lengths
+from tests.support.suite import scaled
+from tests.support.tiny import write_tiny_llama
+
+N_VOCAB = 320
+PHRASE = [41, 42, 43, 44, 45, 46, 47]
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    path: Path = tmp_path_factory.mktemp("tiny") / "tiny.gguf"
+    write_tiny_llama(path, n_layer=2, seed=4)
+    with Engine(path, num_ctx=256, parallel=4, threads=1, verify=True, draft="lookup") as made:
+        yield made
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every guess is verified, whatever it costs: on a tiny model none pays."""
+    monkeypatch.setattr(draft_lengths, "WORTH", 0.0)
+    monkeypatch.setattr(draft_lengths, "LEAST_CHANCE", 0.0)
+
+
+def repeating(rng: np.random.Generator, n: int) -> list[int]:
+    """A prompt of phrases that come again, so that there is something to look up."""
+    phrases = [rng.integers(1, 300, rng.integers(2, 9)).tolist() for _ in range(3)]
+    return [int(token) for _ in range(n) for token in phrases[rng.integers(3)]]
+
+
+def params_of(rng: np.random.Generator) -> SamplingParams:
+    fields: list[dict[str, Any]] = [
+        {"temperature": 0}, {"temperature": 0, "repeat_penalty": 1.3}, {"seed": 3}, {"seed": 4, "logprobs": 2},
+        {"temperature": 0, "dry_multiplier": 0.8}, {"seed": 5, "mirostat": 2}, {"temperature": 0, "stop": ["a"]},
+    ]  # fmt: skip
+    return SamplingParams(**fields[rng.integers(len(fields))], max_tokens=int(rng.integers(1, 60)))
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize("seed", range(scaled(100, quick=6)))
+def test_answers_in_any_company_are_those_without_drafts(engine: Engine, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    asked = [(repeating(rng, int(rng.integers(2, 12))), params_of(rng)) for _ in range(scaled(10, quick=6))]
+    choice = Choice(["a b a b", "a b c"])
+    formats: list[dict[str, Any]] = [{"format": choice} if rng.random() < 0.2 else {} for _ in asked]
+    before = engine.metrics
+    plain = [engine.submit(*each, draft="off", **form) for each, form in zip(asked, formats, strict=True)]
+    expected = [request.result() for request in plain]
+    assert engine.metrics.drafted_tokens == before.drafted_tokens
+    drafted = [engine.submit(*each, **form) for each, form in zip(asked, formats, strict=True)]
+    for request, answer in zip(drafted, expected, strict=True):
+        found = request.result()
+        assert (found.tokens, found.text, found.finish_reason) == (answer.tokens, answer.text, answer.finish_reason)
+        assert found.logprobs == answer.logprobs
+        assert 0 <= found.usage.accepted_tokens <= found.usage.drafted_tokens
+    assert engine.metrics.drafted_tokens > before.drafted_tokens
+
+
+@pytest.mark.usefixtures("eager")
+def test_an_answer_that_came_before_takes_few_steps(engine: Engine) -> None:
+    params = SamplingParams(temperature=0, max_tokens=100, logit_bias={318: float("-inf"), 319: float("-inf")})
+    prompt = [5, 77, 200, 31, 8, 19, 4]
+    first = engine.generate(prompt, params, cache_salt="once")
+    steps = engine.metrics.steps
+    again = engine.generate(prompt, params, cache_salt="once")
+    assert again.tokens == first.tokens
+    assert engine.metrics.steps - steps < 30
+    assert again.usage.accepted_tokens > 70
+    assert engine.generate(prompt, params, cache_salt="other").usage.accepted_tokens < 70, "another namespace"
+
+
+def test_off_drafts_nothing(engine: Engine) -> None:
+    found = engine.generate([*PHRASE, *PHRASE, *PHRASE], SamplingParams(temperature=0, max_tokens=20), draft="off")
+    assert found.usage.drafted_tokens == 0
+
+
+@pytest.mark.parametrize("given", ["on", 3, True, "Lookup"])
+def test_other_ways_to_draft_are_refused(engine: Engine, given: Any) -> None:
+    with pytest.raises(ConfigError, match="draft is one of auto, lookup, off, or None, got"):
+        engine.generate([1, 2], draft=given)

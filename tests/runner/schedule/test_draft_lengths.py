@@ -1,0 +1,81 @@
+"""How far drafts are verified: what gives the most tokens a second, by every choice that there is."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ollama_engine.runner.schedule.draft_lengths import WORTH, draft_lengths
+from ollama_engine.runner.schedule.step_costs import ROW, StepCosts
+
+
+def falling(chances: list[float]) -> list[float]:
+    return list(itertools.accumulate(chances, lambda before, chance: before * chance))
+
+
+CHANCES = st.lists(st.floats(0.1, 1), max_size=4).map(falling)
+
+
+@given(st.lists(CHANCES, max_size=3), st.integers(1, 5), st.floats(0, 1), st.floats(0, 0.1))
+def test_no_other_choice_gives_more_tokens_a_second(
+    drafts: list[list[float]], n_rows: int, slope: float, curve: float
+) -> None:
+    def seconds(rows: int) -> float:
+        return 1 + slope * rows + curve * rows * rows
+
+    n_rows = max(n_rows, len(drafts))
+    chances = dict(enumerate(drafts))
+    found = draft_lengths(n_rows, chances, seconds, 64)
+
+    def speed(lengths: tuple[int, ...]) -> float:
+        tokens = n_rows + sum(sum(drafts[key][:length]) for key, length in enumerate(lengths))
+        return tokens / seconds(n_rows + sum(lengths))
+
+    # Chances below LEAST_CHANCE are not taken; four of 0.1 or more may come to that.
+    best = max(map(speed, itertools.product(*(range(len(draft) + 1) for draft in drafts))))
+    taken = speed(tuple(found.get(key, 0) for key in chances))
+    assert taken >= speed((0,) * len(drafts))
+    assert taken > 0.98 * best or best < WORTH * speed((0,) * len(drafts)) * 1.02
+
+
+def test_many_callers_whose_rows_cost_their_full_price_draft_nothing() -> None:
+    assert draft_lengths(8, {key: [0.9, 0.8] for key in range(8)}, float, 64) == {}
+    assert draft_lengths(1, {0: [0.9, 0.8]}, lambda rows: 1 + rows / 100, 64) == {0: 2}
+    assert draft_lengths(1, {0: [0.9, 0.8]}, lambda rows: 1 + rows / 100, 1) == {0: 1}
+    assert draft_lengths(1, {0: [0.9]}, lambda rows: None, 64) == {}, "nothing was measured"
+
+
+def costs_of(measured: Callable[[int], float], rows: list[int], times: int = 30) -> StepCosts:
+    costs = StepCosts()
+    for _ in range(times):
+        for n in rows:
+            costs.note(n, measured(n))
+    return costs
+
+
+def test_costs_are_what_was_measured_and_between_that_a_line() -> None:
+    costs = costs_of(lambda rows: 10 + rows, [1, 5, 9])
+    for rows in (1, 3, 5, 6, 9):
+        assert costs.seconds(rows) == pytest.approx(10 + rows)
+    assert costs.seconds(12) == pytest.approx(19 + 3 * ROW * 11)
+    assert StepCosts().seconds(1) is None
+
+
+def test_costs_follow_a_context_that_grows() -> None:
+    costs = costs_of(lambda rows: 10 + rows, [1, 5])
+    for step in range(200):
+        costs.note(1, 11 + step / 10)
+    assert costs.seconds(1) == pytest.approx(31, rel=0.05)
+    assert costs.seconds(5) > 20, "more rows cannot have stayed that cheap"
+
+
+def test_one_slow_step_does_not_count_for_much() -> None:
+    costs = costs_of(lambda rows: 10 + rows, [1, 5])
+    costs.note(1, 5000)
+    after = costs.seconds(1)
+    assert after is not None
+    assert after < 16

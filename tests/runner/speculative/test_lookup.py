@@ -1,0 +1,91 @@
+"""LookupDrafter: what it guesses, how sure it is, and whose answers it looks up."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ollama_engine.runner.speculative.acceptance import Acceptance
+from ollama_engine.runner.speculative.lookup import LookupDrafter
+from ollama_engine.runner.speculative.recent_answers import MOST_NAMESPACES, MOST_TOKENS, AnswerMemory, RecentAnswers
+
+TEXT = [7, 3, 9, 4, 1, 8, 2, 6]
+
+
+def test_what_followed_comes_again() -> None:
+    draft = LookupDrafter(Acceptance()).propose([*TEXT, 7, 3, 9], 4)
+    assert draft.tokens == (4, 1, 8, 2)
+    assert draft.chances is not None
+    assert list(draft.chances) == sorted(draft.chances, reverse=True)
+
+
+def test_nothing_is_guessed_where_nothing_came_before() -> None:
+    drafter = LookupDrafter(Acceptance())
+    assert drafter.propose(TEXT, 4).tokens == ()
+    assert drafter.propose([*TEXT, 5], 4).tokens == ()
+    assert drafter.propose([*TEXT, 5, 7, 3], 0).tokens == ()
+
+
+def test_a_right_guess_goes_on_where_it_was_and_a_wrong_one_is_given_up() -> None:
+    drafter = LookupDrafter(Acceptance())
+    context = [*TEXT, 7, 3]
+    assert drafter.propose(context, 2).tokens == (9, 4)
+    context += [9, 4]
+    assert drafter.propose(context, 2).tokens == (1, 8)
+    context += [5]
+    assert drafter.propose(context, 2).tokens == ()
+
+
+def test_the_longest_match_wins_and_of_equal_ones_the_latest() -> None:
+    drafter = LookupDrafter(Acceptance())
+    assert drafter.propose([1, 2, 3, 50, 9, 2, 3, 60, 1, 2, 3], 1).tokens == (50,)
+    assert LookupDrafter(Acceptance()).propose([2, 3, 50, 9, 2, 3, 60, 8, 2, 3], 1).tokens == (60,)
+
+
+def test_after_a_shift_it_begins_anew() -> None:
+    drafter = LookupDrafter(Acceptance())
+    drafter.propose([*TEXT, *TEXT], 4)
+    assert drafter.propose([*TEXT, 7, 3], 2).tokens == (9, 4)
+
+
+def test_chances_are_learned_from_guesses_that_no_step_verified() -> None:
+    shared = Acceptance()
+    rng = np.random.default_rng(0)
+    drafter, context = LookupDrafter(Acceptance(shared)), [1, 2]
+    before = shared.chance(2)
+    for _ in range(300):  # after 1, 2 comes anything
+        drafter.propose(context, 0)
+        context += [int(rng.integers(10, 10_000)), 1, 2]
+    assert shared.chance(2) < before / 3
+    assert LookupDrafter(Acceptance(shared)).propose([*TEXT, 7, 3], 1).chances == pytest.approx((shared.chance(2),))
+
+
+def test_answers_are_found_again_in_their_namespace_only() -> None:
+    memory = AnswerMemory()
+    first = LookupDrafter(Acceptance(), memory.of("a"))
+    first.propose([50, 51], 4)
+    first.propose([50, 51, *TEXT], 4)
+    first.end()
+    asked = [60, 7, 3]
+    assert LookupDrafter(Acceptance(), memory.of("a")).propose(asked, 9).tokens == tuple(TEXT[2:]), "not its prompt"
+    assert LookupDrafter(Acceptance(), memory.of("b")).propose(asked, 9).tokens == ()
+    assert LookupDrafter(Acceptance()).propose(asked, 9).tokens == ()
+
+
+def test_an_answer_is_not_followed_into_the_next_one() -> None:
+    recent = RecentAnswers()
+    recent.add([1, 2, 3])
+    recent.add([4, 5, 6])
+    assert LookupDrafter(Acceptance(), recent).propose([9, 1, 2], 5).tokens == (3,)
+    assert LookupDrafter(Acceptance(), recent).propose([9, 2, 3], 5).tokens == ()
+
+
+def test_what_is_kept_is_bounded() -> None:
+    memory = AnswerMemory()
+    recent = memory.of("long")
+    for _ in range(5):
+        recent.add(list(range(MOST_TOKENS)))
+    assert sum(map(len, recent.indexes())) <= MOST_TOKENS + 2
+    for number in range(MOST_NAMESPACES):
+        memory.of(str(number))
+    assert memory.of("long") is not recent
