@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ollama_engine import Choice, Engine, SamplingParams
+from ollama_engine import Choice, Engine, SamplingParams, demo
 from ollama_engine.errors import ConfigError
 from ollama_engine.runner.schedule import draft_lengths
 from tests.support.suite import scaled
@@ -90,3 +92,22 @@ def test_off_drafts_nothing(engine: Engine) -> None:
 def test_other_ways_to_draft_are_refused(engine: Engine, given: Any) -> None:
     with pytest.raises(ConfigError, match="draft is one of auto, lookup, off, or None, got"):
         engine.generate([1, 2], draft=given)
+
+
+DEFAULT = """
+import sys
+from ollama_engine import Engine, SamplingParams
+with Engine(sys.argv[1], threads=1, **eval(sys.argv[2])) as engine:
+    params = SamplingParams(temperature=0, max_tokens=100)
+    for _ in range(3):
+        answer = engine.generate("One day, a cat", params)
+    print(answer.usage.drafted_tokens > 0)
+"""
+
+
+@pytest.mark.parametrize(("options", "drafts"), [({}, True), ({"draft": "off"}, False)], ids=["default", "off"])
+def test_where_the_cpu_computes_all_drafts_are_the_default(options: dict[str, Any], drafts: bool) -> None:
+    """In a process of its own, which has the engine's default and not the tests'. An answer that came twice is known."""
+    command = [sys.executable, "-c", DEFAULT, str(demo.path()), repr(options)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    assert done.stdout.strip() == str(drafts)
