@@ -107,7 +107,7 @@ with Engine(sys.argv[1], threads=1, **eval(sys.argv[2])) as engine:
 
 @pytest.mark.parametrize(("options", "drafts"), [({}, True), ({"draft": "off"}, False)], ids=["default", "off"])
 def test_where_the_cpu_computes_all_drafts_are_the_default(options: dict[str, Any], drafts: bool) -> None:
-    """In a process of its own, which has the engine's default and not the tests'. An answer that came twice is known."""
+    """In a process of its own, which has the engine's default and not the tests'. An answer that came is known."""
     command = [sys.executable, "-c", DEFAULT, str(demo.path()), repr(options)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout.strip() == str(drafts)
