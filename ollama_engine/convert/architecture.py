@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ollama_engine.convert.source.folder import Config
+from ollama_engine.convert.source.folder import Config, ModelFolder
 from ollama_engine.convert.transforms import Transform
 
 __all__ = ["COMMON_RENAMES", "Architecture", "Key", "TensorMap", "Vision", "decoder_sizes", "layered", "linear"]
@@ -82,6 +82,10 @@ def _nothing(names: Collection[str]) -> MetadataValues:
     return {}
 
 
+def _nothing_told(folder: ModelFolder) -> MetadataValues:
+    return {}
+
+
 def _no_tensors(config: Config, sizes: Sizes) -> Mapping[str, NDArray[np.float32]]:
     return {}
 
@@ -120,6 +124,8 @@ class Architecture:
     """Values that published config.json files omit because they are transformers' defaults."""
     told_by_names: Callable[[Collection[str]], MetadataValues] = _nothing
     """Values that config.json has no names for, by the names of the checkpoint's tensors."""
+    told_by_folder: Callable[[ModelFolder], MetadataValues] = _nothing_told
+    """Values that config.json has no names for, by other files of the folder."""
     more_keys: Callable[[Config, Sizes], MetadataValues] = _no_values
     """Computed keys, below the architecture's name: int, float, bool, str, or a list of these."""
     made_tensors: Callable[[Config, Sizes], Mapping[str, NDArray[np.float32]]] = _no_tensors
@@ -135,6 +141,8 @@ class Architecture:
     pre_names: tuple[str, ...] = ()
     """Names of pre-tokenizers to prefer where several behave alike."""
     vision: Vision | None = None
+    chat_templates: Mapping[str, str] = field(default_factory=dict)
+    """Templates by name, besides those of the folder."""
     reads_text: bool = True
     """Whether it has a tokenizer."""
     image_keys: Callable[[Config], MetadataValues] = _no_image_keys

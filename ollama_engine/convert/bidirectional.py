@@ -20,7 +20,7 @@ __all__ = [
 ]
 
 RANK = 4
-"""llama.cpp's number of the pooling that a classification head does; see `pooling` for the others."""
+"""llama.cpp's number of the pooling that a classification head does; see `sentence_modules` for the others."""
 
 NAMES: Mapping[str, tuple[str, ...]] = {
     "n_layer": ("num_hidden_layers", "n_layer"),

@@ -1,4 +1,4 @@
-"""Gemma 2 and Gemma 3 -> `general.architecture` = gemma2, gemma3.
+"""Gemma 2, Gemma 3 and EmbeddingGemma -> `general.architecture` = gemma2, gemma3, gemma-embedding.
 
 Norms are published as differences from 1, and so is the one between images and text; those inside of the encoder are
 not. Dialect of the part that reads images: see `vision`.
@@ -25,6 +25,7 @@ from ollama_engine.convert.decoder import (
     local_rope_keys,
     norm,
     rope_and_size,
+    sizes,
 )
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.transforms import add
@@ -54,12 +55,29 @@ def _gemma2_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
 
 
 def _gemma3_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
+    if config.get("use_bidirectional_attention"):
+        raise UnsupportedModelError(f"{config.home}: use_bidirectional_attention is on; such a model cannot write")
+    return _keys(config, sizes)
+
+
+def _embedding_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
+    if config.get("use_bidirectional_attention") is not True:
+        raise UnsupportedModelError(
+            f"{config.home}: use_bidirectional_attention is off: this is a Gemma 3 without its output; supported: "
+            "Gemma3ForCausalLM, and EmbeddingGemma, where it is on"
+        )
+    return {"attention.causal": False, **_keys(config, sizes)}
+
+
+def _keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
     for cap in ("attn_logit_softcapping", "final_logit_softcapping"):
         if config.get(cap):
             raise UnsupportedModelError(f"{config.home}: {cap} is {config.get(cap)}; Gemma 3 has no soft caps")
-    if config.get("use_bidirectional_attention"):
-        raise UnsupportedModelError(f"{config.home}: use_bidirectional_attention is on: this is an embedding model")
     return {**rope_and_size(config, sizes), **local_rope_keys(config), **_windows(config, 6)}
+
+
+def _embedding_sizes(config: Config) -> dict[str, int]:
+    return sizes(config) | {"n_dense": config.whole("dense_2_feat_out", default=0)}
 
 
 def _shifted(made: Architecture) -> Architecture:
@@ -121,6 +139,17 @@ GEMMA3_VISION = image_part(
     ),
 )  # fmt: skip
 
+DENSE = (
+    TensorMap("dense_2.weight", "dense_2.linear.weight", ("n_dense", "n_embd"), optional=True),
+    TensorMap("dense_3.weight", "dense_3.linear.weight", ("n_embd", "n_dense"), optional=True),
+)
+"""EmbeddingGemma's layers behind the pooling."""
+DENSE_KEYS = tuple(
+    Key(f"dense_{n}_feat_{way}", "u32", (f"dense_{n}_feat_{way}",), required=False)
+    for n in (2, 3)
+    for way in ("in", "out")
+)
+
 GEMMA2 = decoder("gemma2", ("Gemma2ForCausalLM",), _block(()), more_keys=_gemma2_keys)
 GEMMA3 = replace(
     _shifted(decoder("gemma3", ("Gemma3ForCausalLM",), _block(QK_NORM), more_keys=_gemma3_keys)),
@@ -128,8 +157,18 @@ GEMMA3 = replace(
     renames=((r"^((?:model\.)?vision_tower\.)vision_model\.", r"\1"), *COMMON_RENAMES),
     ignored=(r"^(?:model\.)?vision_tower\.(?:vision_model\.)?head\.",),  # SigLIP's own classifier
 )
+EMBEDDING = replace(
+    GEMMA3,
+    name="gemma-embedding",
+    classes=("Gemma3TextModel",),
+    sizes=_embedding_sizes,
+    keys=(*GEMMA3.keys, *DENSE_KEYS),
+    more_keys=_embedding_keys,
+    tensors=(*(tensor for tensor in GEMMA3.tensors if tensor.target != "output.weight"), *DENSE),
+)
 ARCHITECTURES = (
     _shifted(GEMMA2),
+    EMBEDDING,
     replace(GEMMA3, classes=("Gemma3ForConditionalGeneration",), vision=GEMMA3_VISION),
     GEMMA3,
 )

@@ -14,8 +14,8 @@ from ollama_engine.convert.late_warnings import warn, warnings_last
 from ollama_engine.convert.metadata import add_model, encode, model_keys, new_writer
 from ollama_engine.convert.outtype import FILE_TYPES, element_type
 from ollama_engine.convert.plan import PlannedTensor, plan_tensors
-from ollama_engine.convert.pooling import pooling_keys
 from ollama_engine.convert.registry import find_architecture
+from ollama_engine.convert.sentence_modules import SentenceModules
 from ollama_engine.convert.source.checkpoint import open_checkpoint
 from ollama_engine.convert.source.folder import Config, ModelFolder, read_config
 from ollama_engine.convert.source.mxfp4 import MXFP4, with_packed
@@ -67,11 +67,13 @@ def convert_model(
         check_quantization(config)
         stored = with_scales(with_packed(open_checkpoint(folder)), config)
         images = architecture.image_keys(read_processor(folder))
-        config, sizes, keys, planned = _plan(architecture, config, stored)
-        keys = {**keys, **images, **pooling_keys(folder)}
+        modules = SentenceModules(folder)
+        config = config.completed({**architecture.told_by_folder(folder), **modules.values})
+        config, sizes, keys, planned = _plan(architecture, config, {**stored, **modules.tensors})
+        keys = {**keys, **images, **modules.keys}
         add_model(writer, folder.path, architecture, keys, outtype, planned)
         if architecture.reads_text:
-            add_tokenizer(writer, folder, config, sizes["n_vocab"], architecture.pre_names)
+            add_tokenizer(writer, folder, config, sizes["n_vocab"], architecture.pre_names, architecture.chat_templates)
         else:
             writer.add_tokenizer_model("no_vocab")
         metadata = encode(writer)

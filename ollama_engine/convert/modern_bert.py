@@ -9,8 +9,8 @@ from typing import Any
 from ollama_engine.convert.architecture import Sizes, TensorMap, linear
 from ollama_engine.convert.bidirectional import MLM_HEADS, bidirectional_keys, encoder, norm, rank_keys, scorer
 from ollama_engine.convert.decoder import BLOCK, layer_types
-from ollama_engine.convert.pooling import POOLING
 from ollama_engine.convert.rope import rope_parameters
+from ollama_engine.convert.sentence_modules import POOLING
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.errors import UnsupportedModelError
 

@@ -1,12 +1,14 @@
-"""Qwen2, Qwen2.5 and Qwen3 -> `general.architecture` = qwen2, qwen3, qwen2moe, qwen3moe."""
+"""Qwen2, Qwen2.5, Qwen3, and its rerankers -> `general.architecture` = qwen2, qwen3, qwen2moe, qwen3moe."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ollama_engine.convert.architecture import Architecture, Sizes, TensorMap, linear
+from ollama_engine.convert.bidirectional import RANK, labels
 from ollama_engine.convert.decoder import (
     ATTENTION,
     ATTN_NORM,
@@ -21,8 +23,9 @@ from ollama_engine.convert.decoder import (
     rope_and_size,
     sizes,
 )
-from ollama_engine.convert.source.folder import Config
-from ollama_engine.errors import UnsupportedModelError
+from ollama_engine.convert.source.folder import Config, ModelFolder
+from ollama_engine.convert.transforms import Transform
+from ollama_engine.errors import ModelFormatError, UnsupportedModelError
 
 __all__ = ["ARCHITECTURES", "QWEN2"]
 
@@ -69,10 +72,89 @@ def _qwen_moe(name: str, class_name: str, *block: TensorMap) -> Architecture:
     return replace(_qwen(name, class_name, *block), sizes=_expert_sizes, more_keys=_expert_keys)
 
 
+# -- Qwen3-Reranker ----------------------------------------------------------------------------------------------------
+
+RERANKER = "qwen3-reranker"
+ANSWERS = ("yes", "no")
+TEMPLATE = (
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
+    'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n'
+    "<|im_start|>user\n<Instruct>: Given a web search query, retrieve relevant passages that answer the query\n"
+    "<Query>: {query}\n<Document>: {document}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+)
+"""The prompt of its model card."""
+
+
+def _is_reranker(config: Config) -> bool:
+    """By name, as in llama.cpp: nothing in config.json tells it from a model that writes."""
+    folder = Path(config.home).parent
+    readme = folder / "README.md"
+    text = readme.read_text(encoding="utf-8", errors="replace") if readme.is_file() else ""
+    names = (folder.resolve().name, str(config.get("_name_or_path", default="")))
+    return f"# {RERANKER}" in text.lower() or any(RERANKER in name.lower() for name in names)
+
+
+def _answer_ids(folder: ModelFolder) -> Mapping[str, Any]:
+    vocab = ((folder.json("tokenizer.json") or {}).get("model") or {}).get("vocab")
+    if vocab is None:
+        vocab = folder.json("vocab.json") or {}
+    missing = [answer for answer in ANSWERS if answer not in vocab]
+    if missing:
+        raise ModelFormatError(f"{folder.path}: the vocabulary of a reranker has no token {missing[0]!r}")
+    return {f"{answer}_token_id": vocab[answer] for answer in ANSWERS}
+
+
+def _reranker_sizes(config: Config) -> dict[str, int]:
+    return sizes(config) | {f"{answer}_row": config.whole(f"{answer}_token_id") for answer in ANSWERS}
+
+
+def _reranker_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
+    return {**_more_keys(config, sizes), "pooling_type": RANK, "classifier.output_labels": list(ANSWERS)}
+
+
+def _scorer_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
+    return {**_more_keys(config, sizes), "pooling_type": RANK, "classifier.output_labels": labels(config)}
+
+
+ANSWER_ROWS = Transform(
+    lambda values, sizes: values[[sizes[f"{answer}_row"] for answer in ANSWERS]],
+    lambda old, sizes: (len(ANSWERS), *old[1:]),
+    entrywise=False,
+)
+"""The rows of both answers, of all tokens' rows."""
+
+QWEN3 = _qwen("qwen3", "Qwen3ForCausalLM", *QWEN3_ATTENTION, *MLP)
+RERANKERS = (
+    replace(
+        QWEN3,
+        fits=_is_reranker,
+        told_by_folder=_answer_ids,
+        sizes=_reranker_sizes,
+        more_keys=_reranker_keys,
+        tensors=(
+            *QWEN3.tensors,
+            *(
+                TensorMap("cls.output.weight", source, ("n_vocab", "n_embd"), ANSWER_ROWS)
+                for source in ("lm_head.weight", "model.embed_tokens.weight")
+            ),
+        ),
+        chat_templates={"rerank": TEMPLATE},
+    ),
+    replace(
+        QWEN3,
+        classes=("Qwen3ForSequenceClassification",),
+        sizes=lambda config: sizes(config) | {"n_scores": len(labels(config))},
+        more_keys=_scorer_keys,
+        tensors=(*QWEN3.tensors, TensorMap("cls.output.weight", "score.weight", ("n_scores", "n_embd"))),
+        chat_templates={"rerank": TEMPLATE},
+    ),
+)
+
 QWEN2 = _qwen("qwen2", "Qwen2ForCausalLM", *QWEN2_ATTENTION, *MLP)
 ARCHITECTURES = (
     QWEN2,
-    _qwen("qwen3", "Qwen3ForCausalLM", *QWEN3_ATTENTION, *MLP),
+    replace(QWEN3, classes=("Qwen3ForCausalLM", "Qwen3Model")),
+    *RERANKERS,
     _qwen_moe("qwen2moe", "Qwen2MoeForCausalLM", *QWEN2_ATTENTION, *experts(), *SHARED),
     _qwen_moe("qwen3moe", "Qwen3MoeForCausalLM", *QWEN3_ATTENTION, *experts()),
 )

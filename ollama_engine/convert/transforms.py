@@ -22,6 +22,7 @@ __all__ = [
     "multiplied",
     "pair_heads",
     "row_part",
+    "rows_from",
     "squeeze",
     "take",
     "transpose",
@@ -76,6 +77,15 @@ def row_part(which: int, of: int) -> Transform:
     return Transform(
         lambda values, sizes: np.split(values, of)[which],
         lambda old, sizes: (old[0] // of, *old[1:]),
+        entrywise=False,
+    )
+
+
+def rows_from(first: str) -> Transform:
+    """The entries of the first dimension from number `first`, a size, on."""
+    return Transform(
+        lambda values, sizes: values[sizes[first] :],
+        lambda old, sizes: (old[0] - sizes[first], *old[1:]),
         entrywise=False,
     )
 

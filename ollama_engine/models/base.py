@@ -88,12 +88,17 @@ class Embeds(Protocol):
 class TextEncoder(Embeds, Protocol):
     """A bidirectional model: each token attends to all others, and nothing is generated. `forward` is `hidden`."""
 
-    head_pooling: ClassVar[Literal["cls", "mean"]]
-    """Pooling for `scores` where the file does not say: the first token's hidden state, or the mean."""
-
     @property
     def n_token_types(self) -> int:
         """Number of token types; 0 for a model without them."""
+
+
+@runtime_checkable
+class Ranks(Embeds, Protocol):
+    """A model that may have a classification head, which scores texts or pairs of texts."""
+
+    head_pooling: ClassVar[Literal["cls", "mean", "last"]]
+    """Pooling for `scores` where the file does not say: the first token's hidden state, the mean, or the last's."""
 
     @property
     def n_scores(self) -> int:
@@ -101,6 +106,18 @@ class TextEncoder(Embeds, Protocol):
 
     def scores(self, pooled: Tensor) -> Tensor:
         """Build the graph: pooled hidden states f32 [n_embd, n] -> f32 [n_scores, n]."""
+
+
+@runtime_checkable
+class ProjectsVectors(Embeds, Protocol):
+    """A model with layers behind the pooling, from hidden states to the vectors of texts."""
+
+    @property
+    def n_vector(self) -> int:
+        """Length of a text's vector."""
+
+    def project(self, pooled: Tensor) -> Tensor:
+        """Build the graph: pooled hidden states f32 [n_embd, n] -> vectors f32 [n_vector, n]."""
 
 
 @runtime_checkable

@@ -1,22 +1,26 @@
-"""BERT and Nomic Embed Text: `general.architecture` = bert, nomic-bert.
+"""BERT and its relatives: `general.architecture` = bert (XLM-R too), nomic-bert, nomic-bert-moe, jina-bert-v3.
 
 Blocks with norms after attention and feed-forward. BERT (Devlin et al. 2018) adds a learnt vector for each position;
-Nomic BERT (Nussbaum et al. 2024) rotates queries and keys instead, gates its feed-forward, and has no biases.
+Nomic BERT (Nussbaum et al. 2024) rotates queries and keys instead, gates its feed-forward, and has no biases. Jina 3
+(Sturua et al. 2024) rotates and has neither gate nor learnt positions; in Nomic Embed 2 (Nussbaum and Duderstadt 2025)
+every other feed-forward block of such a model is a mixture of experts.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ollama_engine import nn
 from ollama_engine.errors import ConfigError, Option
+from ollama_engine.ml import ops
 from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.attention import LayerStep, SelfAttention
 from ollama_engine.models.base import ModelInputs
 from ollama_engine.models.bidirectional import BidirectionalOptions, BidirectionalTransformer, read_bidirectional
 from ollama_engine.models.fused import FusedAttention
+from ollama_engine.models.options import read_experts
 
 
 class BertAttention(SelfAttention):
@@ -46,6 +50,54 @@ class NomicLayer(PostNormLayer):
     mlp = nn.Part(nn.GatedMLP)
 
 
+class BiasedFusedAttention(FusedAttention):
+    qkv = nn.Linear("attn_qkv", "n_embd", "qkv_size", bias=True)
+    output = nn.Linear("attn_output", "q_size", "n_embd", bias=True)
+
+
+class JinaLayer(PostNormLayer):
+    attention = nn.Part(BiasedFusedAttention)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NomicMoeOptions(BidirectionalOptions):
+    moe_period: int
+    """The second of so many layers has experts."""
+
+
+class ErfExperts(nn.Module):
+    """The sum of some experts' down(gelu(up x)), by the router's probabilities as they are, and one bias for all.
+
+    llama.cpp leaves the bias out.
+    """
+
+    router = nn.Linear("ffn_gate_inp", "n_embd", "n_expert")
+    up = nn.ExpertLinear("ffn_up_exps", "n_embd", "n_ff", "n_expert")
+    down = nn.ExpertLinear("ffn_down_exps", "n_ff", "n_embd", "n_expert")
+
+    def __init__(self, scope: nn.Scope) -> None:
+        super().__init__(scope)
+        self.bias = scope.find("ffn_down_exps.bias", ("n_embd",))
+        self.n_used: int = scope.options.n_expert_used
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [n_embd, n] -> [n_embd, n]."""
+        ids, weights = nn.route(self.router(x), self.n_used, normalize=False)
+        hidden = nn.gelu_erf(self.up(ops.reshape(x, x.dim(0), 1, x.dim(1)), ids), self.up.tensor)
+        y = nn.sum_experts(self.down(hidden, ids), weights)
+        return y if self.bias is None else y + self.bias
+
+
+def make_nomic_mlp(scope: nn.Scope) -> nn.ErfMLP | ErfExperts:
+    """The feed-forward part of a block."""
+    period = scope.options.moe_period
+    return ErfExperts(scope) if period and scope.block % period == 1 else nn.ErfMLP(scope)
+
+
+class NomicMoeLayer(JinaLayer):
+    mlp = nn.Part(make_nomic_mlp)
+
+
 class NomicBert(BidirectionalTransformer):
     """Nomic Embed Text 1 and 1.5."""
 
@@ -58,6 +110,29 @@ class NomicBert(BidirectionalTransformer):
     def embed(self, inputs: ModelInputs) -> Tensor:
         x = self.token_embd(inputs.tokens)
         return x if inputs.types is None or not self.token_types else x + self.token_types(inputs.types)
+
+
+class NomicBertMoe(NomicBert):
+    """Nomic Embed Text 2."""
+
+    architecture = "nomic-bert-moe"
+
+    layers = nn.Blocks(NomicMoeLayer, "n_layer")
+
+    @staticmethod
+    def read_options(metadata: Metadata, n_vocab: int) -> NomicMoeOptions:
+        o = read_bidirectional(metadata, n_vocab)
+        period = metadata.u32("moe_every_n_layers", 0)
+        experts = read_experts(metadata, o.n_ff) if period else {}
+        return NomicMoeOptions(**vars(replace(o, **experts)), moe_period=period)
+
+
+class JinaBertV3(NomicBert):
+    """Jina Embeddings 3."""
+
+    architecture = "jina-bert-v3"
+
+    layers = nn.Blocks(JinaLayer, "n_layer")
 
 
 class Bert(NomicBert):

@@ -61,7 +61,7 @@ class BidirectionalTransformer(Transformer):
     """A text encoder: each token attends to all others, or to those in a window around it."""
 
     head_activation: ClassVar[str] = "tanh"
-    head_pooling: ClassVar[Literal["cls", "mean"]] = "cls"
+    head_pooling: ClassVar[Literal["cls", "mean", "last"]] = "cls"
     options: BidirectionalOptions
 
     token_embd_norm = nn.LayerNorm("token_embd_norm", "n_embd")

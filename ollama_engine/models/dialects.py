@@ -31,6 +31,8 @@ class Dialect:
 
     architecture: str
     """The name under which the model is registered."""
+    embeds: str = ""
+    """The name where a file says how hidden states are pooled; empty for the same one."""
     keys: Mapping[str, str] = field(default_factory=dict)
     """Foreign key -> known key, both without the architecture's prefix. A file with both keeps the known one."""
     tensors: tuple[tuple[str, str], ...] = ()
@@ -77,7 +79,9 @@ DIALECTS: Mapping[str, Dialect] = {
     "olmo3": Dialect(architecture="olmo2", keys={"rope.scaling.attn_factor": "rope.scaling.yarn_attn_factor"}),
     "gemma3": Dialect(
         architecture="gemma3",
+        embeds="gemma-embedding",
         keys={"rope.local.freq_base": "rope.freq_base_swa", "rope.global.freq_base": "rope.freq_base"},
+        tensors=((r"dense\.0\.weight", "dense_2.weight"), (r"dense\.1\.weight", "dense_3.weight")),
         missing=_gemma3,
     ),
     # Ollama's reader, which knows llama.cpp's names as well.
@@ -131,7 +135,7 @@ def known_values(values: Values, shapes: Mapping[str, tuple[int, ...]] | None = 
     # Models that read images look up the tokens that stand around them.
     kept_keys = (TOKEN_TYPES, TOKENS, BOS) if "vision.block_count" in own else (TOKEN_TYPES,)
     general = {key: values[key] for key in values if key.startswith("general.") or key in kept_keys}
-    known = dialect.architecture
+    known = dialect.embeds if dialect.embeds and own.get("pooling_type") else dialect.architecture
     return Metadata({**general, "general.architecture": known, **{f"{known}.{k}": v for k, v in whole.items()}})
 
 

@@ -52,6 +52,7 @@ class Tokenizer:
     def __init__(self, vocab: Vocabulary, model: TextModel) -> None:
         self._vocab = vocab
         self._model = model
+        self.doubles_end = vocab.doubles_end
         self._types = vocab.types.tobytes()
         self._steering = frozenset(map(int, np.flatnonzero(np.isin(vocab.types, HIDDEN)))) | vocab.guarded_ids
         self._always, self._with_special = self._tries()

@@ -66,6 +66,8 @@ class Vocabulary:
     lstrip_ids: frozenset[int]
     """Special tokens that strip the white space before them."""
     rstrip_ids: frozenset[int]
+    doubles_end: bool = False
+    """Whether EOS stands twice between the two texts of a pair, as in RoBERTa and XLM-R."""
 
     @property
     def ordinary(self) -> NDArray[np.bool_]:
@@ -119,6 +121,7 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
         guarded_ids=guarded_tokens(metadata, texts, types, file_types),
         lstrip_ids=lstrip_ids,
         rstrip_ids=rstrip_ids,
+        doubles_end=model == "t5" or pre == "roberta-bpe",
     )
 
 

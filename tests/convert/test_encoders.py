@@ -80,7 +80,7 @@ REFUSED: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ("bert", {"position_embedding_type": "relative_key"}, UnsupportedModelError, "position_embedding_type"),
     ("bert", {"hidden_size": None}, ModelFormatError, "no hidden_size or n_embd"),
     ("nomic-bert", {"prenorm": True}, UnsupportedModelError, "prenorm is True"),
-    ("nomic-bert", {"moe_every_n_layers": 2}, UnsupportedModelError, "moe_every_n_layers is 2"),
+    ("nomic-bert-moe", {"num_shared_experts": 1}, UnsupportedModelError, "num_shared_experts is 1"),
     ("nomic-bert", {"rotary_emb_interleaved": True}, UnsupportedModelError, "rotary_emb_interleaved"),
     ("modern-bert", {"hidden_activation": "relu"}, UnsupportedModelError, "hidden_activation is 'relu'"),
     ("modern-bert", {"layer_types": ["full_attention"]}, ModelFormatError, "layer_types is"),

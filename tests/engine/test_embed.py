@@ -238,7 +238,7 @@ def test_a_ranker_embeds_where_it_is_told_how(ranker: Engine) -> None:
 @pytest.mark.parametrize("name", ["bert", "llama"])
 def test_models_that_rank_nothing(name: str, request: pytest.FixtureRequest) -> None:
     with pytest.raises(
-        ConfigError, match="ranking takes an encoder with a classification head of one score; this model has none"
+        ConfigError, match="ranking takes a model with a classification head of one score; this model has none"
     ):
         request.getfixturevalue(name).rank("a", ["b"])
 

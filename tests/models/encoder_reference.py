@@ -22,6 +22,7 @@ class EncoderReference:
     def __init__(self, case: Case, folder: Path) -> None:
         import transformers as hf  # noqa: PLC0415 (the goldens are checked without torch)
 
+        self._case = case
         model_class = getattr(hf, case.class_name)
         with quiet():
             model_class(model_class.config_class(**{**SIZES, **case.settings})).save_pretrained(folder)

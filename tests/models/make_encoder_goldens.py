@@ -11,6 +11,7 @@ from tokenizers import Tokenizer as HFTokenizer
 
 from tests.models.encoder_reference import EncoderReference
 from tests.models.encoders import DOCUMENT, PROMPT_LENGTH, QUERY, Case, Golden, cases, save
+from tests.models.nomic_reference import NomicMoeReference
 from tests.models.published import checksum
 
 N_ROWS = 4
@@ -18,7 +19,7 @@ N_ROWS = 4
 
 def make(case: Case) -> Golden:
     with tempfile.TemporaryDirectory() as folder:
-        reference = EncoderReference(case, Path(folder))
+        reference = reference_of(case, Path(folder))
         rows = np.linspace(0, PROMPT_LENGTH - 1, N_ROWS).astype(np.int64)
         hidden = reference.hidden(case.prompt)
         score = np.empty(0, np.float32)
@@ -27,6 +28,11 @@ def make(case: Case) -> Golden:
             score = reference.score(*pair)
     sum_ = checksum(reference.weights)
     return Golden(reference.config, reference.shapes, sum_, rows, hidden[rows], hidden.mean(0), score)
+
+
+def reference_of(case: Case, folder: Path) -> EncoderReference:
+    """The case in transformers, or what was made of that."""
+    return (NomicMoeReference if case.n_expert else EncoderReference)(case, folder)
 
 
 def pair_of(folder: Path) -> tuple[list[int], list[int]]:

@@ -11,7 +11,7 @@ from ollama_engine.convert import convert_model
 from tests.models.cases import difference
 from tests.models.encoder_reference import EncoderReference
 from tests.models.encoders import DOCUMENT, QUERY, Case, cases
-from tests.models.make_encoder_goldens import pair_of
+from tests.models.make_encoder_goldens import pair_of, reference_of
 from tests.models.reference import import_reference
 
 import_reference()
@@ -25,7 +25,7 @@ def pair(
 ) -> tuple[Case, str, EncoderReference]:
     case: Case = request.param
     folder = Path(tmp_path_factory.mktemp("reference"))
-    reference = EncoderReference(case, folder / "source")
+    reference = reference_of(case, folder / "source")
     convert_model(reference.folder, folder / "made.gguf", "f32")
     return case, str(folder / "made.gguf"), reference
 

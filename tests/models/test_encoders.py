@@ -41,8 +41,9 @@ def test_embeddings(case: Case, flash: Literal["on", "off"], folder: Path) -> No
         assert difference(every.vector[expected.rows], expected.hidden) <= case.tolerance
         for pooling, vector in (("mean", expected.mean), ("cls", expected.hidden[0]), ("last", expected.hidden[-1])):
             found = engine.embed(case.prompt, pooling=pooling, normalize=False)
-            assert difference(found, vector) <= case.tolerance
-        unit = expected.mean / np.linalg.norm(expected.mean)
+            assert difference(found, case.projected(vector)) <= case.tolerance
+        mean = case.projected(expected.mean)
+        unit = mean / np.linalg.norm(mean)
         assert difference(engine.embed(case.prompt), unit) <= case.tolerance
 
 
@@ -71,7 +72,10 @@ def test_texts_in_one_batch_do_not_see_each_other(case: Case, folder: Path) -> N
             assert difference(row.vector, expected.vector) <= case.tolerance
 
 
-OPTIONAL = {"token_types.weight", "cls.weight", "cls.bias", "cls.norm.weight", "cls.output.weight", "cls.output.bias"}
+OPTIONAL = {
+    "dense_2.weight", "dense_3.weight", "token_types.weight", "cls.weight", "cls.bias", "cls.norm.weight",
+    "cls.output.weight", "cls.output.bias",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", cases(), ids=str)
@@ -89,7 +93,7 @@ def test_every_missing_or_misshapen_tensor_is_named(case: Case, folder: Path) ->
         assert not model(metadata, weights).unused_weights
         for name in weights:
             others = {n: w for n, w in weights.items() if n != name}
-            if name not in OPTIONAL:
+            if name not in OPTIONAL and not name.endswith("ffn_down_exps.bias"):
                 with pytest.raises(ModelFormatError, match=rf"no tensor.* {re.escape(name)}"):
                     model(metadata, others)
             if name != "token_embd.weight":  # what the vocabulary is measured by
@@ -100,6 +104,6 @@ def test_every_missing_or_misshapen_tensor_is_named(case: Case, folder: Path) ->
 @pytest.mark.parametrize("outtype", ["f16", "q8_0"])
 @pytest.mark.parametrize("case", [case for case in cases() if not case.ranks and case.dtype == "F32"], ids=str)
 def test_smaller_types_are_near(case: Case, outtype: str, folder: Path) -> None:
-    expected = encoders.load(case).mean
+    expected = case.projected(encoders.load(case).mean)
     with case.engine(encoders.converted(case, folder, outtype)) as engine:
         assert float(engine.embed(case.prompt) @ expected / np.linalg.norm(expected)) > 0.999

@@ -32,7 +32,7 @@ from tests.models.families import Family
 from tests.support.tiny import write_tiny_llama
 
 N_CTX = 256
-WRITERS = [name for name in architectures() if not {"n_scores", "n_image_embd"} & set(dir(model_class(name)))]
+WRITERS = [name for name in architectures() if not {"n_token_types", "n_image_embd"} & set(dir(model_class(name)))]
 """Encoders have tests of their own, in test_encoders and test_image_encoders."""
 CPU: dict[str, Any] = {"threads": 1, "gpu_layers": 0}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from ollama_engine.convert.source.folder import Config, ModelFolder
@@ -20,8 +21,11 @@ from ollama_engine.errors import ModelFormatError, UnsupportedModelError
 __all__ = ["add_tokenizer"]
 
 
-def add_tokenizer(writer: Any, folder: ModelFolder, config: Config, n_vocab: int, pre_names: Sequence[str]) -> None:
-    """Add the tokenizer and the chat template of a folder to a GGUFWriter.
+def add_tokenizer(
+    writer: Any, folder: ModelFolder, config: Config, n_vocab: int, pre_names: Sequence[str],
+    more_templates: Mapping[str, str] = MappingProxyType({}),
+) -> None:  # fmt: skip
+    """Add the tokenizer and the chat templates of a folder, and `more_templates`, to a GGUFWriter.
 
     `n_vocab` counts the rows of the token embedding: as many tokens are written. `pre_names` are the names of
     pre-tokenizers to prefer among those that behave alike. Raises ModelFormatError for broken files,
@@ -41,7 +45,7 @@ def add_tokenizer(writer: Any, folder: ModelFolder, config: Config, n_vocab: int
     flags = add_flags(folder, tokenizer, keys, table.texts)
     for name, value in {**keys, **flags, **table.flags}.items():
         _add(writer, f"tokenizer.ggml.{name}", value)
-    _add_chat(writer, chat_templates(folder))
+    _add_chat(writer, {**chat_templates(folder), **more_templates})
 
 
 def _table(

@@ -6,14 +6,16 @@ take no cells and see each other as little as those of an encoder do.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import get_args
 
 import numpy as np
 
-from ollama_engine.config import Pooling
+from ollama_engine.config import OneVector, Pooling
 from ollama_engine.errors import ComputeError
 from ollama_engine.ml.graph.context import Context
-from ollama_engine.models import TextEncoder
+from ollama_engine.ml.graph.tensor import Tensor
+from ollama_engine.models import ProjectsVectors, Ranks
 from ollama_engine.runner.embed.layout import batch_of, places
 from ollama_engine.runner.embed.pooling import FloatArray, pool_all
 from ollama_engine.runner.embed.tokenized_text import TokenizedText
@@ -30,27 +32,38 @@ class Embedder:
         self._loaded = loaded
         self._executor = executor
         self._head_pooling = head_pooling
+        # isinstance with a Protocol, once and here: an interrupt in that check would be lost.
+        model: object = loaded.model
+        self._behind: dict[str, Callable[[Tensor], Tensor]] = {}
+        """The layers behind each pooling."""
+        if isinstance(model, Ranks):
+            self._behind["rank"] = model.scores
+        if isinstance(model, ProjectsVectors):
+            self._behind |= dict.fromkeys(get_args(OneVector), model.project)
 
     def compute(self, texts: Sequence[TokenizedText]) -> list[FloatArray | ComputeError]:
-        """A vector float32 [n_embd] for each text; [n_tokens, n_embd] for "none", [n_scores] for "rank".
+        """A vector float32 [n_vector] for each text; [n_tokens, n_embd] for "none", [n_scores] for "rank".
 
         All are one batch. A text for which the model computes NaN gets an error; others are raised.
         """
         executor, shared = self._executor, self._loaded.executor
-        ranked = [i for i, text in enumerate(texts) if text.pooling == "rank"]
-        # Graphs of both, and of the classification head, are allocated in the same memory.
+        behind: dict[Callable[[Tensor], Tensor], list[int]] = {}
+        for i, text in enumerate(texts):
+            if text.pooling in self._behind:
+                behind.setdefault(self._behind[text.pooling], []).append(i)
+        # Graphs of both, and of the layers behind the pooling, are allocated in the same memory.
         if executor is not shared:
             executor.moved()
         try:
             vectors = self._vectors(executor, texts)
-            if ranked:
-                scores = self._scores(np.stack([vectors[i] for i in ranked]))
-                for i, row in zip(ranked, scores, strict=True):
+            for layers, numbers in behind.items():
+                rows = self._through(layers, np.stack([vectors[i] for i in numbers]))
+                for i, row in zip(numbers, rows, strict=True):
                     vectors[i] = row
         finally:
             # Where something failed a batch may be prepared, of which the next one knows nothing.
             executor.scrap()
-            if executor is not shared or ranked:
+            if executor is not shared or behind:
                 shared.moved()
         return [vector if np.isfinite(vector).all() else _unsound() for vector in vectors]
 
@@ -66,18 +79,18 @@ class Embedder:
             pooled = pool_all(rows, lengths, [poolings[number] for number in where.order])
         return [vector for _, vector in sorted(zip(where.order, pooled, strict=True), key=lambda found: found[0])]
 
-    def _scores(self, pooled: FloatArray) -> FloatArray:
-        """[n, n_embd] -> [n, n_scores], by the classification head."""
-        model = self._loaded.model
-        assert isinstance(model, TextEncoder)
+    def _through(self, layers: Callable[[Tensor], Tensor], pooled: FloatArray) -> FloatArray:
+        """[n, n_embd] -> [n, m], by layers behind the pooling."""
         with Context(self._loaded.backend) as ctx:
             x = ctx.input("f32", pooled.shape[::-1], name="pooled")
-            scores = model.scores(x)
-            ctx.forward(scores)
+            y = layers(x)
+            if y is x:
+                return pooled
+            ctx.forward(y)
             ctx.alloc()
             x.set(pooled)
             ctx.compute()
-            return scores.numpy().reshape(len(pooled), model.n_scores).copy()
+            return y.numpy().reshape(len(pooled), y.dim(0)).copy()
 
 
 def _unsound() -> ComputeError:

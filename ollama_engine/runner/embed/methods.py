@@ -50,7 +50,7 @@ class EmbedMethods:
     def embed(
         self, texts: Prompt | Prompts, *, normalize: bool = True, dimensions: int | None = None,
         pooling: OneVector | None = None, on_overflow: TooLong = "error",
-        priority: int = 0, timeout: float | None = None,
+        prompt_name: str | None = None, priority: int = 0, timeout: float | None = None,
     ) -> FloatArray:  # fmt: skip
         """Embeddings of texts: float32 [n, dim] for a list or tuple of them, [dim] for one.
 
@@ -58,7 +58,7 @@ class EmbedMethods:
         without media.
 
         Args:
-            texts: texts to embed. Some models want them to begin with their purpose ("query: "): see their description.
+            texts: texts to embed. Some models want them to begin with their purpose ("query: "): see `prompt_name`.
             normalize: whether vectors get length 1, so that their products are cosines.
             dimensions: how many numbers of each vector to keep, before it is normalized; for models that were trained
                 for shortened vectors (Matryoshka).
@@ -66,6 +66,8 @@ class EmbedMethods:
                 one "mean" for encoders and "last" for generative models.
             on_overflow: for a text of more than num_ctx tokens: "error" raises ContextOverflowError, "truncate" drops
                 its end; `embeddings` counts the dropped tokens.
+            prompt_name: the name of the text that comes before each, such as "query", in files with such prompts. None
+                takes the file's default, "" no prompt. Token ids get none.
             priority: higher is served first; no call starves.
             timeout: seconds after which the call ends with DeadlineError. None: never.
 
@@ -77,7 +79,7 @@ class EmbedMethods:
         many, listed = _listed(texts)
         pending = self._embedding().embed(
             many, pooling, on_overflow, dimensions, RequestOptions(priority=priority, timeout=timeout),
-            normalize=normalize,
+            normalize=normalize, prompt_name=prompt_name,
             listed=listed,
         )  # fmt: skip
         return pending.wait()
@@ -85,7 +87,7 @@ class EmbedMethods:
     def embeddings(
         self, texts: Prompts, *, normalize: bool = True, dimensions: int | None = None,
         pooling: Pooling | None = None, on_overflow: TooLong = "error",
-        priority: int = 0, timeout: float | None = None,
+        prompt_name: str | None = None, priority: int = 0, timeout: float | None = None,
     ) -> list[Embedding]:  # fmt: skip
         """`embed` for a list, with the number of tokens of each text, and of those that were dropped.
 
@@ -93,20 +95,20 @@ class EmbedMethods:
         """
         pending = self._embedding().embeddings(
             _listed(texts)[0], pooling, on_overflow, dimensions, RequestOptions(priority=priority, timeout=timeout),
-            normalize=normalize,
+            normalize=normalize, prompt_name=prompt_name,
         )  # fmt: skip
         return pending.wait()
 
     async def aembed(
         self, texts: Prompt | Prompts, *, normalize: bool = True, dimensions: int | None = None,
         pooling: OneVector | None = None, on_overflow: TooLong = "error",
-        priority: int = 0, timeout: float | None = None,
+        prompt_name: str | None = None, priority: int = 0, timeout: float | None = None,
     ) -> FloatArray:  # fmt: skip
         """`embed` for asyncio: the same arguments, result and errors. Cancelling the task cancels the request."""
         many, listed = _listed(texts)
         pending = self._embedding().embed(
             many, pooling, on_overflow, dimensions, RequestOptions(priority=priority, timeout=timeout),
-            normalize=normalize,
+            normalize=normalize, prompt_name=prompt_name,
             listed=listed,
         )  # fmt: skip
         return await pending.coming()
@@ -114,12 +116,12 @@ class EmbedMethods:
     async def aembeddings(
         self, texts: Prompts, *, normalize: bool = True, dimensions: int | None = None,
         pooling: Pooling | None = None, on_overflow: TooLong = "error",
-        priority: int = 0, timeout: float | None = None,
+        prompt_name: str | None = None, priority: int = 0, timeout: float | None = None,
     ) -> list[Embedding]:  # fmt: skip
         """`embeddings` for asyncio: the same arguments, result and errors. Cancelling the task cancels the request."""
         pending = self._embedding().embeddings(
             _listed(texts)[0], pooling, on_overflow, dimensions, RequestOptions(priority=priority, timeout=timeout),
-            normalize=normalize,
+            normalize=normalize, prompt_name=prompt_name,
         )  # fmt: skip
         return await pending.coming()
 

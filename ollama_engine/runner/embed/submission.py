@@ -9,13 +9,14 @@ from typing import get_args
 from ollama_engine.config import Pooling
 from ollama_engine.errors import ConfigError, Option, UnsupportedModelError
 from ollama_engine.ml.gguf.metadata import Metadata
-from ollama_engine.models import Embeds, TextEncoder, known_values
+from ollama_engine.models import Embeds, ProjectsVectors, Ranks, TextEncoder, known_values
 from ollama_engine.runner.core.engine_thread import EngineThread
 from ollama_engine.runner.embed.batcher import TextBatcher
 from ollama_engine.runner.embed.call import EmbeddingCall, Tokenize
 from ollama_engine.runner.embed.embedder import Embedder
 from ollama_engine.runner.embed.pooling import FloatArray, check_pooling
 from ollama_engine.runner.embed.results import Embedding, Embeddings, Results, Value_co, Vectors
+from ollama_engine.runner.embed.task_prompts import TaskPrompts
 from ollama_engine.runner.embed.texts import EmbedTexts, TooLong
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.load.pooling_type import model_pooling, read_pooling
@@ -41,14 +42,15 @@ class EmbedSubmission:
         self._loaded = loaded
         self._engine_thread = thread
         self._texts = EmbedTexts(loaded)
+        self._prompts = TaskPrompts(metadata)
         embedder = Embedder(loaded, loaded.text_executor, _head_pooling(loaded, metadata))
         self._batcher = TextBatcher(embedder, loaded.config.batch_size, thread.monitor)
         # -- configuration --
         self._n_embd = model.n_embd
+        self._n_vector = model.n_vector if isinstance(model, ProjectsVectors) else model.n_embd
         # isinstance with a Protocol, once and here: an interrupt in that check would be lost.
-        encoder = model if isinstance(model, TextEncoder) else None
-        self._n_scores = encoder.n_scores if encoder else 0
-        self._knows_pairs = encoder is not None and encoder.n_token_types > 1
+        self._n_scores = model.n_scores if isinstance(model, Ranks) else 0
+        self._knows_pairs = isinstance(model, TextEncoder) and model.n_token_types > 1
         self._default = model_pooling(metadata, encoder=loaded.is_encoder)
         self._pooling_key = metadata.key("pooling_type")
 
@@ -56,7 +58,7 @@ class EmbedSubmission:
 
     def embed(
         self, texts: Sequence[Prompt], pooling: Pooling | None, too_long: TooLong, dimensions: int | None, options:
-        RequestOptions, *, normalize: bool, listed: bool = True,
+        RequestOptions, *, normalize: bool, prompt_name: str | None, listed: bool = True,
     ) -> EmbeddingCall[FloatArray]:  # fmt: skip
         """A call for one vector of each text. `listed`: errors name the number of a text."""
         how, dim = self._checked(pooling, too_long, dimensions, normalize=normalize)
@@ -64,16 +66,18 @@ class EmbedSubmission:
             raise ConfigError("with pooling none each token has a vector; those come from Engine.embeddings")
         name = "texts" if listed else None
         results = Vectors(len(texts), dim, normalize=normalize, index=() if listed else (0,))
-        return self._call(partial(self._texts.alone, texts, how, too_long, name), texts, results, options, name)
+        tokenize = partial(self._texts.alone, texts, how, too_long, name, self._prompts.text(prompt_name))
+        return self._call(tokenize, texts, results, options, name)
 
     def embeddings(
         self, texts: Sequence[Prompt], pooling: Pooling | None, too_long: TooLong, dimensions: int | None, options:
-        RequestOptions, *, normalize: bool,
+        RequestOptions, *, normalize: bool, prompt_name: str | None,
     ) -> EmbeddingCall[list[Embedding]]:  # fmt: skip
         """A call for an Embedding of each text."""
         how, dim = self._checked(pooling, too_long, dimensions, normalize=normalize)
         results = Embeddings(len(texts), dim, normalize=normalize)
-        return self._call(partial(self._texts.alone, texts, how, too_long, "texts"), texts, results, options, "texts")
+        tokenize = partial(self._texts.alone, texts, how, too_long, "texts", self._prompts.text(prompt_name))
+        return self._call(tokenize, texts, results, options, "texts")
 
     def rank(
         self, query: str, documents: Sequence[str], too_long: TooLong, options: RequestOptions
@@ -82,7 +86,7 @@ class EmbedSubmission:
         self._engine_thread.check_open()
         if self._n_scores != 1:
             has = f"gives {self._n_scores} scores" if self._n_scores else "has none"
-            raise ConfigError(f"ranking takes an encoder with a classification head of one score; this model {has}")
+            raise ConfigError(f"ranking takes a model with a classification head of one score; this model {has}")
         _check_options(too_long, True)
         if isinstance(documents, (str, bytes)) or not isinstance(documents, Iterable):
             raise ConfigError(f"documents are a list of texts, got {type(documents).__name__}")
@@ -109,12 +113,13 @@ class EmbedSubmission:
         self._engine_thread.check_open()
         how = self._chosen(pooling)
         _check_options(too_long, normalize)
-        return how, self._n_embd if dimensions is None else whole("dimensions", dimensions, 1, self._n_embd)
+        most = self._n_embd if how == "none" else self._n_vector
+        return how, most if dimensions is None else whole("dimensions", dimensions, 1, most)
 
     def _chosen(self, pooling: Pooling | None) -> Pooling:
         encoder = self._loaded.is_encoder
         how = self._default if pooling is None else check_pooling(pooling)
-        if how is None and not encoder:
+        if how is None and not encoder and not self._n_scores:
             raise ConfigError(
                 f"{self._pooling_key} names no way in which this model embeds texts; say which pooling: last or mean"
             )
@@ -133,7 +138,7 @@ class EmbedSubmission:
 
 def _head_pooling(loaded: Loaded, metadata: Metadata) -> Pooling:
     """Pooling for the classification head: from the file, else the architecture's default."""
-    if not isinstance(loaded.model, TextEncoder):
+    if not isinstance(loaded.model, Ranks):
         return "last"
     said = read_pooling(metadata, "classifier.pooling_type")
     if said is None:

@@ -11,6 +11,8 @@ from ollama_engine.config import Pooling
 from ollama_engine.errors import ConfigError, ContextOverflowError, Option, TokenizerError, UnsupportedInputError
 from ollama_engine.runner.core.input_processor import prompt_inputs
 from ollama_engine.runner.core.text_room import TextRoom
+from ollama_engine.runner.embed.rank_template import RankTemplate, find_rank_template
+from ollama_engine.runner.embed.task_prompts import prefixed
 from ollama_engine.runner.embed.tokenized_text import TokenizedText
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.request.prompts import Prompt, about_one, has_media
@@ -32,26 +34,35 @@ class EmbedTexts:
     """Tokenizes texts lazily, one after the other. Knows no thread."""
 
     def __init__(self, loaded: Loaded) -> None:
+        """Raises ModelFormatError for a file whose template for ranking has no place for a document."""
         self._loaded = loaded
+        self._template = find_rank_template(loaded.gguf.metadata)
 
     def alone(
-        self, texts: Iterable[Prompt], pooling: Pooling, too_long: TooLong, name: str | None, checkpoint: Checkpoint
-    ) -> Iterator[TokenizedText]:
-        """Tokenize each text. Errors name a text by its number in the list `name`."""
+        self, texts: Iterable[Prompt], pooling: Pooling, too_long: TooLong, name: str | None, prompt: str,
+        checkpoint: Checkpoint,
+    ) -> Iterator[TokenizedText]:  # fmt: skip
+        """Tokenize each text, behind `prompt`. Errors name a text by its number in the list `name`."""
         for number, text in enumerate(texts):
             with about_one(name, number):
-                found = self._text(text, pooling, too_long, checkpoint)
+                found = self._text(prefixed(prompt, text), pooling, too_long, checkpoint)
             yield found
 
     def pairs(
         self, query: str, documents: Iterable[str], too_long: TooLong, types: bool, checkpoint: Checkpoint
     ) -> Iterator[TokenizedText]:
         """A query with each of the documents. `types`: the model has token types for the two."""
-        first = self._query(query, checkpoint)
+        self._check_query(query)
+        first = self._query(query, checkpoint) if self._template is None else []
         for number, document in enumerate(documents):
             with about_one("documents", number):
-                found = self._pair(first, document, too_long, checkpoint, types=types)
-            yield found
+                if not isinstance(document, str):
+                    raise ConfigError(f"query and documents are texts (str), got {type(document).__name__}")
+                if self._template is None:
+                    pair = self._pair(first, document, too_long, checkpoint, types=types)
+                else:
+                    pair = self._filled(self._template, query, document, too_long, checkpoint)
+            yield pair
 
     def _text(self, text: Prompt, pooling: Pooling, too_long: TooLong, checkpoint: Checkpoint) -> TokenizedText:
         if has_media(text):
@@ -64,11 +75,16 @@ class EmbedTexts:
         fitted = self._fitted(ids, self._loaded.num_ctx, too_long)
         return TokenizedText(np.array(fitted, dtype=np.int32), pooling, len(ids))
 
-    def _query(self, query: str, checkpoint: Checkpoint) -> list[int]:
+    def _check_query(self, query: str) -> None:
         if not isinstance(query, str):
             raise ConfigError(f"query and documents are texts (str), got {type(query).__name__}")
         self._room("error").check(self._loaded.tokenizer, len(query), "the query")
-        ids = self._loaded.tokenizer.encode(query, checkpoint=checkpoint)
+
+    def _query(self, query: str, checkpoint: Checkpoint) -> list[int]:
+        tokenizer = self._loaded.tokenizer
+        ids = tokenizer.encode(query, checkpoint=checkpoint)
+        if ids and tokenizer.doubles_end and tokenizer.add_eos and tokenizer.eos_id is not None:
+            ids.append(tokenizer.eos_id)
         if ids:
             self._check(ids)
         return ids
@@ -78,8 +94,6 @@ class EmbedTexts:
     ) -> TokenizedText:
         """Begin, query, end, document, end: as BERT joins two texts; `first` are the first three."""
         tokenizer = self._loaded.tokenizer
-        if not isinstance(document, str):
-            raise ConfigError(f"query and documents are texts (str), got {type(document).__name__}")
         fitted = self._room(too_long).fitted(tokenizer, [(document, True)], "a text")
         second = tokenizer.encode("".join(text for text, _ in fitted), checkpoint=checkpoint)
         # Both have the begin token; the second text keeps its end only.
@@ -88,6 +102,25 @@ class EmbedTexts:
         cut = self._fitted(second, self._loaded.num_ctx - len(first), too_long, f"after a query of {len(first)}, ")
         tokens = np.array(first + cut, dtype=np.int32)
         return TokenizedText(tokens, "rank", len(first) + len(second), len(first) if types else None)
+
+    def _filled(
+        self, template: RankTemplate, query: str, document: str, too_long: TooLong, checkpoint: Checkpoint
+    ) -> TokenizedText:
+        """The template with both texts in it. Where it is too long, the document loses its end."""
+        tokenizer, before = self._loaded.tokenizer, template.before(query)
+        fitted = self._room(too_long).fitted(tokenizer, [(document, False)], "a text")
+        head = tokenizer.encode_parts([*before, *fitted], add_special=False, checkpoint=checkpoint)
+        tail = tokenizer.encode_parts(template.behind(query), add_special=False)
+        self._check(head + tail)
+        cut, limit = head, self._loaded.num_ctx
+        if len(head) + len(tail) > limit and too_long == "error":
+            self._fitted(head + tail, limit, too_long)
+        elif len(head) + len(tail) > limit:
+            # The last token before the document may be another one with it.
+            least = len(tokenizer.encode_parts(before, add_special=False))
+            room = limit - len(tail) if least + len(tail) < limit else 0
+            cut = self._fitted(head, room, too_long, f"around a document stand {least + len(tail)} tokens, so ")
+        return TokenizedText(np.array(cut + tail, dtype=np.int32), "rank", len(head) + len(tail))
 
     def _room(self, too_long: TooLong) -> TextRoom:
         num_ctx = self._loaded.num_ctx

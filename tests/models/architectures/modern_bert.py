@@ -10,7 +10,7 @@ _SILU = {**_LOCAL, "hidden_activation": "silu", "num_hidden_layers": 5}
 _RANKER = {**_LOCAL, "num_labels": 1, "classifier_pooling": "mean"}
 
 CASES = (
-    Case("modern-bert", "ModernBert", _LOCAL, bpe=True),
-    Case("modern-bert-bf16", "ModernBert", _SILU, dtype="BF16", bpe=True),
-    Case("modern-bert-ranker", "ModernBert", _RANKER, ranks=True, bpe=True),
+    Case("modern-bert", "ModernBert", _LOCAL, vocabulary="bpe"),
+    Case("modern-bert-bf16", "ModernBert", _SILU, dtype="BF16", vocabulary="bpe"),
+    Case("modern-bert-ranker", "ModernBert", _RANKER, ranks=True, vocabulary="bpe"),
 )

@@ -1,4 +1,4 @@
-"""The pooling that sentence-transformers name -> `pooling_type`."""
+"""The modules of sentence-transformers -> keys and tensors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ollama_engine.convert.pooling import pooling_keys
+from ollama_engine.convert.sentence_modules import SentenceModules
 from ollama_engine.convert.source.folder import ModelFolder
 from ollama_engine.errors import ModelFormatError, UnsupportedModelError
 from tests.convert.folders import write_json
@@ -23,7 +23,7 @@ def keys(path: Path, pooling: Any, modules: Any = (TRANSFORMER, POOLING, NORMALI
     write_json(path / "modules.json", list(modules) if isinstance(modules, tuple) else modules)
     if pooling is not None:
         write_json(path / "1_Pooling" / "config.json", pooling)
-    return pooling_keys(ModelFolder(path))
+    return SentenceModules(ModelFolder(path)).keys
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_pooling(pooling: dict[str, Any], number: int, tmp_path: Path) -> None:
 
 
 def test_nothing_is_said(tmp_path: Path) -> None:
-    assert pooling_keys(ModelFolder(tmp_path)) == {}
+    assert SentenceModules(ModelFolder(tmp_path)).keys == {}
 
 
 def test_modules_without_pooling(tmp_path: Path) -> None:
@@ -55,7 +55,9 @@ WRONG: list[tuple[Any, Any, type[Exception], str]] = [
      "pooling is cls and mean"),
     ({}, (TRANSFORMER, POOLING), UnsupportedModelError, "pooling is None"),
     (None, (TRANSFORMER, POOLING), ModelFormatError, r"1_Pooling.config\.json is missing"),
-    ({"pooling_mode": "mean"}, (TRANSFORMER, POOLING, DENSE), UnsupportedModelError, "module 'Dense' is not supported"),
+    ({"pooling_mode": "mean"}, (TRANSFORMER, POOLING, DENSE), ModelFormatError, r"2_Dense.config\.json is missing"),
+    ({"pooling_mode": "mean"}, (TRANSFORMER, POOLING, {**DENSE, "type": "WordWeights"}), UnsupportedModelError,
+     "module 'WordWeights' is not supported"),
     ({"pooling_mode": "mean"}, {"type": 1}, ModelFormatError, "not a list of modules"),
     ({"pooling_mode": "mean"}, ({"type": "Pooling"},), ModelFormatError, "not a list of modules"),
 ]  # fmt: skip
