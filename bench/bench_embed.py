@@ -29,8 +29,8 @@ pytestmark = pytest.mark.timeout(600)
 THREADS = 2
 ROUNDS = 3
 LENGTHS = (16, 128, 512)
-MODELS = (("minilm", "f16"), ("minilm", "q8_0"), ("bert-base", "f16"), ("bert-base", "q8_0"))
-TOKENS = {"minilm": 4096, "bert-base": 1024}
+MODELS = (("minilm", "f16"), ("minilm", "q8_0"), ("bert-base", "f16"), ("bert-base", "q8_0"), ("gemma", "q8_0"))
+TOKENS = {"minilm": 4096, "bert-base": 1024, "gemma": 1024}
 """Tokens of all texts of a measurement."""
 
 Case = tuple[str, str, int]
@@ -99,11 +99,14 @@ def test_transformers(benchmark: BenchmarkFixture, case: Case, two_threads: Any,
     if not measuring:
         pytest.skip("nothing to try where nothing is measured")
     torch, shape, n = two_threads, SHAPES[case[0]], case[2]
-    config = transformers.BertConfig(
-        hidden_size=shape.n_embd, num_hidden_layers=shape.n_layer, num_attention_heads=shape.n_head,
-        intermediate_size=shape.n_ff, vocab_size=shape.n_vocab,
-    )  # fmt: skip
-    model = transformers.BertModel(config, add_pooling_layer=False).eval()
+    sizes = {"hidden_size": shape.n_embd, "num_hidden_layers": shape.n_layer, "num_attention_heads": shape.n_head,
+             "intermediate_size": shape.n_ff, "vocab_size": shape.n_vocab}  # fmt: skip
+    if shape.head_dim:
+        config = transformers.Gemma3TextConfig(**sizes, head_dim=shape.head_dim, num_key_value_heads=1,
+                                               use_bidirectional_attention=True)  # fmt: skip
+        model = transformers.Gemma3TextModel(config).eval()
+    else:
+        model = transformers.BertModel(transformers.BertConfig(**sizes), add_pooling_layer=False).eval()
     rows = 32 if n < 512 else 8
     ids = torch.randint(5, shape.n_vocab, (rows, n))
     with torch.inference_mode():

@@ -56,7 +56,9 @@ def _gemma2_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
 
 def _gemma3_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
     if config.get("use_bidirectional_attention"):
-        raise UnsupportedModelError(f"{config.home}: use_bidirectional_attention is on; such a model cannot write")
+        raise UnsupportedModelError(
+            f"{config.home}: use_bidirectional_attention is on: an embedding model is a Gemma3TextModel"
+        )
     return _keys(config, sizes)
 
 
