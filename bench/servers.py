@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,8 @@ class Setting:
     slots: int
     num_ctx: int
     threads: int
+    options: Sequence[str] = ()
+    """More arguments of its command."""
 
 
 def missing(name: str) -> str:
@@ -41,7 +43,7 @@ def serving(name: str, setting: Setting) -> Iterator[int]:
     """The port of a server of NAMES, from when it has loaded the model until the block ends."""
     port = free_port()
     command, ready = (_ours if name == "ollama_engine" else _theirs)(setting, port)
-    with running(command, port, ready):
+    with running([*command, *setting.options], port, ready):
         _ask(port, setting.model.stem)
         yield port
 

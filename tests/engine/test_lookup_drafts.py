@@ -14,6 +14,7 @@ import pytest
 from ollama_engine import Choice, Engine, SamplingParams, demo
 from ollama_engine.errors import ConfigError
 from ollama_engine.runner.schedule import draft_lengths
+from ollama_engine.runner.speculative import lookup
 from tests.support.suite import scaled
 from tests.support.tiny import write_tiny_llama
 
@@ -33,7 +34,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every guess is verified, whatever it costs: on a tiny model none pays."""
     monkeypatch.setattr(draft_lengths, "WORTH", 0.0)
-    monkeypatch.setattr(draft_lengths, "LEAST_CHANCE", 0.0)
+    monkeypatch.setattr(lookup, "LEAST_CHANCE", 0.0)
 
 
 def repeating(rng: np.random.Generator, n: int) -> list[int]:

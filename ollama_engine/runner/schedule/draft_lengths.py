@@ -9,11 +9,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["draft_lengths"]
+__all__ = ["LEAST_CHANCE", "draft_lengths"]
 
 WORTH = 1.05
 """A draft must promise so many times the tokens a second of a step without it."""
 LEAST_CHANCE = 0.02
+"""Less likely guesses are not verified, whatever a row costs."""
 
 
 def draft_lengths(
@@ -33,8 +34,6 @@ def draft_lengths(
     tokens, best, n_best = float(n_rows), WORTH * n_rows / plain, 0
     while line and len(taken) < most:
         chance, key, i = heapq.heappop(line)
-        if -chance < LEAST_CHANCE:
-            break
         taken.append(key)
         tokens -= chance
         cost = seconds(n_rows + len(taken))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ollama_engine.runner.schedule.draft_lengths import LEAST_CHANCE
 from ollama_engine.runner.schedule.steering import Draft
 from ollama_engine.runner.speculative.acceptance import Acceptance
 from ollama_engine.runner.speculative.ngram_index import LONGEST, NgramIndex
@@ -87,8 +88,10 @@ class LookupDrafter:
         chances, chance = [], 1.0
         for i in range(len(tokens)):
             chance *= self._acceptance.chance(min(trail.length + i, LONGEST))
+            if chance < LEAST_CHANCE:
+                break
             chances.append(chance)
-        return Draft(tuple(tokens), tuple(chances))
+        return Draft(tuple(tokens[: len(chances)]), tuple(chances))
 
     def end(self) -> None:
         """The answer has ended: others of its namespace may look it up."""

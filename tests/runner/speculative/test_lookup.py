@@ -53,7 +53,7 @@ def test_chances_are_learned_from_guesses_that_no_step_verified() -> None:
     rng = np.random.default_rng(0)
     drafter, context = LookupDrafter(Acceptance(shared)), [1, 2]
     before = shared.chance(2)
-    for _ in range(300):  # after 1, 2 comes anything
+    for _ in range(30):  # after 1, 2 comes anything
         drafter.propose(context, 0)
         context += [int(rng.integers(10, 10_000)), 1, 2]
     assert shared.chance(2) < before / 3
@@ -67,7 +67,8 @@ def test_answers_are_found_again_in_their_namespace_only() -> None:
     first.propose([50, 51, *TEXT], 4)
     first.end()
     asked = [60, 7, 3]
-    assert LookupDrafter(Acceptance(), memory.of("a")).propose(asked, 9).tokens == tuple(TEXT[2:]), "not its prompt"
+    found = LookupDrafter(Acceptance(), memory.of("a")).propose(asked, 2).tokens
+    assert found == tuple(TEXT[2:4]), "those of the answer, not of its prompt"
     assert LookupDrafter(Acceptance(), memory.of("b")).propose(asked, 9).tokens == ()
     assert LookupDrafter(Acceptance()).propose(asked, 9).tokens == ()
 
