@@ -19,7 +19,7 @@ __all__ = ["LookupDrafter"]
 
 
 class _Trail(NamedTuple):
-    """A match that is followed: `source.tokens[at]` is the guess for the next token."""
+    """A match that is followed: the token at `at` of `source` is the guess for the next token."""
 
     source: NgramIndex
     at: int
@@ -28,8 +28,8 @@ class _Trail(NamedTuple):
     @property
     def guess(self) -> int | None:
         """The token that may come next; None where the index has no more."""
-        token = self.source.tokens[self.at] if self.at < len(self.source) else END
-        return None if token == END else token
+        tokens = self.source.part(self.at, self.at + 1)
+        return tokens[0] if tokens and tokens[0] != END else None
 
     def following(self) -> _Trail:
         return _Trail(self.source, self.at + 1, min(self.length + 1, LONGEST))
@@ -69,12 +69,12 @@ class LookupDrafter:
         self._trail = trail.following() if right else None
 
     def _found(self) -> _Trail | None:
-        end = self._index.tokens[-LONGEST:]
+        end = self._index.part(len(self._index) - LONGEST, len(self._index))
         match, index = self._index.find(end, within=True), self._index
         if self._recent is not None:
             for other in self._recent.indexes():
                 found = other.find(end, within=False)
-                if found is not None and (match is None or found.length > match.length):
+                if found is not None and (match is None or found[1] > match[1]):
                     match, index = found, other
         return None if match is None else _Trail(index, *match)
 
@@ -82,7 +82,7 @@ class LookupDrafter:
         trail = self._trail
         if trail is None:
             return Draft()
-        tokens = trail.source.tokens[trail.at : trail.at + most]
+        tokens = trail.source.part(trail.at, trail.at + most)
         if END in tokens:
             tokens = tokens[: tokens.index(END)]
         chances, chance = [], 1.0
@@ -96,4 +96,4 @@ class LookupDrafter:
     def end(self) -> None:
         """The answer has ended: others of its namespace may look it up."""
         if self._recent is not None and self._n_prompt is not None:
-            self._recent.add(self._index.tokens[self._n_prompt :])
+            self._recent.add(self._index.part(self._n_prompt, len(self._index)))

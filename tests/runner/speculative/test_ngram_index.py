@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ollama_engine.runner.speculative import ngram_index
-from ollama_engine.runner.speculative.ngram_index import LONGEST, MANY, SHORTEST, TRIED, Match, NgramIndex
+from ollama_engine.runner.speculative.ngram_index import LONGEST, SHORTEST, NgramIndex
 from tests.support.suite import scaled
 
+TRIED = 16
 
-def compared(text: Sequence[int], end: Sequence[int], *, within: bool) -> Match | None:
+
+def compared(text: Sequence[int], end: Sequence[int], *, within: bool) -> tuple[int, int] | None:
     """The longest match, the latest of equal ones, of the last so many places of the last pair."""
 
     def common(place: int) -> int:
@@ -25,8 +26,8 @@ def compared(text: Sequence[int], end: Sequence[int], *, within: bool) -> Match 
     if not within and len(text) > 1 and common(len(text) - 1) >= SHORTEST:
         places.append(len(text) - 1)
     places = sorted(set(places), reverse=True)[:TRIED]
-    found = [Match(place + 1, common(place)) for place in places if place + 1 < len(text)]
-    return max(found, key=lambda match: match.length, default=None)
+    found = [(place + 1, common(place)) for place in places if place + 1 < len(text)]
+    return max(found, key=lambda match: match[1], default=None)
 
 
 @given(st.lists(st.integers(0, 3), max_size=90), st.lists(st.integers(1, 9), max_size=9))
@@ -35,7 +36,7 @@ def test_it_finds_what_comparing_finds(text: list[int], parts: list[int]) -> Non
     for n in [*parts, len(text)]:
         index.extend(text[at : at + n])
         at += n
-    assert index.tokens == text
+    assert index.part(0, len(index)) == text
     assert index.find(text[-LONGEST:], within=True) == compared(text, text, within=True)
 
 
@@ -47,11 +48,24 @@ def test_the_end_of_another_text(text: list[int], other: list[int]) -> None:
 
 
 @pytest.mark.parametrize("seed", range(scaled(20, quick=3)))
-def test_many_tokens_at_once_are_as_one_by_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = np.random.default_rng(seed).integers(0, 12, 4 * MANY).tolist()
-    at_once, singly = NgramIndex(), NgramIndex()
-    for begin, end in ((0, 5), (5, 3 * MANY), (3 * MANY, 4 * MANY)):
-        at_once.extend(text[begin:end])
-    monkeypatch.setattr(ngram_index, "MANY", 10 * MANY)
-    singly.extend(text)
-    assert (at_once.tokens, at_once._latest, at_once._before) == (singly.tokens, singly._latest, singly._before)
+def test_long_texts(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    text = rng.integers(-1, 40, 3000).tolist()
+    index = NgramIndex()
+    for begin in range(0, len(text), 100):
+        index.extend(text[begin : begin + 100])
+        known = text[: begin + 100]
+        assert index.find(known[-LONGEST:], within=True) == compared(known, known, within=True)
+        other = rng.integers(-1, 40, 5).tolist()
+        assert index.find(other, within=False) == compared(known, other, within=False)
+    assert index.part(-5, 10**6) == text
+    assert index.part(7, 5) == []
+
+
+def test_what_is_no_token_is_refused() -> None:
+    index = NgramIndex()
+    with pytest.raises(OverflowError):
+        index.extend([1, 2**31])
+    with pytest.raises(TypeError):
+        index.extend([2, None])  # type: ignore[list-item]
+    assert index.part(0, 9) == [1, 2]

@@ -1,0 +1,125 @@
+"""NgramIndex: where the end of a text came before, found as LZ77 finds matches: by a table of its last tokens.
+
+    place         0  1  2  3  4  5  6
+    tokens        7  3  9  7  3  5  ...
+    before       -1 -1 -1 -1  1 -1        the place before it where the same pair of tokens ended; -1: none
+    table        (7, 3) -> 4, (3, 9) -> 2 ...   where each pair ended last
+"""
+
+from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
+from libc.stdint cimport int32_t, uint32_t, uint64_t
+
+cdef enum:
+    C_SHORTEST = 2
+    C_LONGEST = 32
+    TRIED = 16  # most places that are compared, the latest first
+    FIRST = 64  # tokens that there is room for at first; the table has twice as many entries
+
+SHORTEST = C_SHORTEST
+LONGEST = C_LONGEST
+
+
+cdef class NgramIndex:
+    """Tokens, and where each pair of neighbours came last: 16 to 32 bytes a token. Not thread-safe."""
+
+    cdef int32_t *tokens
+    cdef int32_t *before
+    cdef int32_t *table
+    cdef Py_ssize_t size, room
+
+    def __cinit__(self):
+        self.tokens = self.before = self.table = NULL
+        self.size = self.room = 0
+
+    def __dealloc__(self):
+        PyMem_Free(self.tokens)
+        PyMem_Free(self.before)
+        PyMem_Free(self.table)
+
+    def __len__(self):
+        return self.size
+
+    def part(self, Py_ssize_t begin, Py_ssize_t end):
+        """The tokens of [begin, end), as a list; those outside of the text are left out."""
+        return [self.tokens[i] for i in range(max(0, begin), min(self.size, end))]
+
+    def extend(self, object tokens not None):
+        """Append tokens, each an int of 32 bits. Raises OverflowError for others, with those before it appended."""
+        cdef int32_t token
+        for token in tokens:
+            if self.size == self.room:
+                self.grow()
+            self.tokens[self.size] = token
+            self.before[self.size] = -1
+            self.size += 1
+            if self.size > 1:
+                self.enter(self.size - 1)
+
+    def find(self, list end not None, *, bint within):
+        """(place behind the match, its length) of the longest match of the last tokens of a text; of equal ones the
+        latest. None where fewer than SHORTEST are the same. At most LONGEST tokens are compared.
+
+        `within`: the text is this index's own, whose end is no match.
+        """
+        cdef int32_t wanted[C_LONGEST]
+        cdef Py_ssize_t n = min(len(end), <Py_ssize_t>C_LONGEST), i, place, length, best = 0, at = -1
+        if n < C_SHORTEST or self.size < C_SHORTEST:
+            return None
+        for i in range(n):
+            wanted[i] = end[len(end) - 1 - i]  # the last token first
+        place = self.table[self.slot(wanted[1], wanted[0])]
+        if within and place == self.size - 1:
+            place = self.before[place]
+        for i in range(TRIED):
+            if place < 0 or best == C_LONGEST:
+                break
+            length = C_SHORTEST
+            while length < n and length <= place and self.tokens[place - length] == wanted[length]:
+                length += 1
+            if length > best and place + 1 < self.size:
+                best, at = length, place + 1
+            place = self.before[place]
+        return None if at < 0 else (at, best)
+
+    cdef int enter(self, Py_ssize_t place) except -1:
+        """Note that a pair ended at this place."""
+        cdef Py_ssize_t slot = self.slot(self.tokens[place - 1], self.tokens[place])
+        self.before[place] = self.table[slot]
+        self.table[slot] = <int32_t>place
+        return 0
+
+    cdef Py_ssize_t slot(self, int32_t first, int32_t second) noexcept:
+        """The entry of a pair, or an empty one for it. The table is never more than half full."""
+        cdef uint64_t pair = (<uint64_t><uint32_t>first << 32) | <uint32_t>second
+        cdef Py_ssize_t mask = 2 * self.room - 1
+        cdef Py_ssize_t slot = <Py_ssize_t>((pair * <uint64_t>0x9E3779B97F4A7C15) >> 32) & mask
+        cdef int32_t place = self.table[slot]
+        while place >= 0 and (self.tokens[place] != second or self.tokens[place - 1] != first):
+            slot = (slot + 1) & mask
+            place = self.table[slot]
+        return slot
+
+    cdef int grow(self) except -1:
+        cdef Py_ssize_t room = 2 * self.room if self.room else FIRST, i, place
+        cdef int32_t *table
+        if room > 1 << 30:
+            raise OverflowError("an index of n-grams holds 2^30 tokens")
+        self.tokens = <int32_t *>grown(self.tokens, room)
+        self.before = <int32_t *>grown(self.before, room)
+        table = <int32_t *>PyMem_Malloc(2 * room * sizeof(int32_t))
+        if table == NULL:
+            raise MemoryError
+        PyMem_Free(self.table)
+        self.table, self.room = table, room
+        for i in range(2 * room):
+            table[i] = -1
+        for place in range(1, self.size):
+            table[self.slot(self.tokens[place - 1], self.tokens[place])] = <int32_t>place
+        return 0
+
+
+cdef void *grown(void *memory, Py_ssize_t room) except NULL:
+    cdef void *more = PyMem_Realloc(memory, room * sizeof(int32_t))
+    if more == NULL:
+        raise MemoryError
+    return more
