@@ -1,6 +1,7 @@
 """One engine of .venv-peers (`peer_packages.py`) reads a prompt and decodes behind it; its Python runs this.
 
     .venv-peers/bin/python bench/peer_child.py ik MODEL.gguf -p 512 -n 64 -t 2 --repack
+    .venv-peers/bin/python bench/peer_child.py ik MODEL.gguf -p 512 -n 8 -t 2 -d 8192
     .venv-peers/bin/python bench/peer_child.py xllamacpp MODEL.gguf -p 128 -n 32 -t 2 --streams 8
 
 Prints JSON: seconds to load, tokens/s of the prompt and of decoding, those of all streams together. Each engine has
@@ -51,7 +52,7 @@ class Ik:
         params.use_mmap = not asked.repack  # as its own programs do
         self.model = api.llama_model_load_from_file(asked.model.encode(), params)
         options = api.llama_context_default_params()
-        options.n_ctx = rounded_up(asked.prompt + asked.generate) * asked.streams
+        options.n_ctx = rounded_up(asked.depth + asked.prompt + asked.generate) * asked.streams
         options.n_batch, options.n_ubatch, options.n_seq_max = 2048, 512, asked.streams
         options.n_threads = options.n_threads_batch = asked.threads
         options.flash_attn = asked.flash
@@ -59,14 +60,19 @@ class Ik:
         if not self.context:
             sys.exit("ik_llama.cpp did not load the model")
 
-    def run(self, prompt: int, generate: int) -> Speeds:
+    def run(self, prompt: int, generate: int, depth: int = 0) -> Speeds:
+        """`depth`: tokens of context that are read before, of one stream."""
         self.api.llama_kv_cache_clear(self.context)
-        streams = range(self.streams)
-        tokens = [(token, at, s) for s in streams for at, token in enumerate(token_ids(prompt, s))]
-        read = sum(self._decode(tokens[i : i + 2048], prompt - 1) for i in range(0, len(tokens), 2048))
+        streams, end = range(self.streams), depth + prompt
+        tokens = [(token, at, s) for s in streams for at, token in enumerate(token_ids(end, s))]
+        self._read(tokens[:depth], end - 1)
+        read = self._read(tokens[depth:], end - 1)
         answers = [token_ids(generate, self.streams + s) for s in streams]
-        steps = [self._decode([(answers[s][i], prompt + i, s) for s in streams], prompt + i) for i in range(generate)]
-        return len(tokens) / read, self.streams * generate / sum(steps)
+        steps = [self._decode([(answers[s][i], end + i, s) for s in streams], end + i) for i in range(generate)]
+        return (len(tokens) - depth) / read, self.streams * generate / sum(steps)
+
+    def _read(self, tokens: list[tuple[int, int, int]], last: int) -> float:
+        return sum(self._decode(tokens[i : i + 2048], last) for i in range(0, len(tokens), 2048))
 
     def _decode(self, tokens: list[tuple[int, int, int]], last: int) -> float:
         """Seconds for (token, position, stream); logits are computed at position `last` of each stream."""
@@ -149,16 +155,20 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--streams", type=int, default=1)
     made.add_argument("--repack", action="store_true", help="ik_llama.cpp's run-time repacking")
     made.add_argument("--flash", action="store_true", help="ik_llama.cpp's flash attention")
+    made.add_argument("-d", dest="depth", type=int, default=0, help="tokens of context before (ik, one stream)")
     return made
 
 
 def main(arguments: Iterable[str] | None = None) -> None:
     asked = parser().parse_args(arguments if arguments is None else list(arguments))
+    if asked.depth and (asked.engine != "ik" or asked.streams > 1):
+        sys.exit("-d is for one stream of ik_llama.cpp")
     began = time.perf_counter()
     engine = ENGINES[asked.engine](asked)
     loaded = time.perf_counter() - began
     engine.run(min(asked.prompt, 64), 2)
-    read, decoded = engine.run(asked.prompt, asked.generate)
+    behind = (asked.depth,) if asked.depth else ()
+    read, decoded = engine.run(asked.prompt, asked.generate, *behind)
     print(json.dumps({"load_seconds": loaded, "prefill_tps": read, "decode_tps": decoded}))
 
 

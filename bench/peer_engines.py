@@ -2,8 +2,9 @@
 
 `ik-wheel` is ik_llama.cpp as `pip install` brings it, for any CPU with AVX2, `ik-native` the same release compiled for
 this CPU; `-rtr` repacks weights while loading. `openvino-genai` reads the GGUF file, `openvino-int4` is a graph of the
-same shape (`peer_openvino.py`). An engine that cannot take part is named with the reason. A turn is one fresh process
-for one stream, whose peak memory counts, and one for STREAMS; medians of the rounds are compared.
+same shape (`peer_openvino.py`). Behind a context (`-d`) there are no streams. An engine that cannot take part is named
+with the reason. A turn is one fresh process for one stream, whose peak memory counts, and one for STREAMS; medians of
+the rounds are compared.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ class Engine:
     measure: Callable[[peer_single.Ask], Figures]
     missing: Callable[[peer_single.Ask], str] = lambda _: ""
     """Why it cannot take part; "" where it can."""
+    behind: bool = False
+    """Whether it can be measured behind a context."""
 
 
 # -- engines -----------------------------------------------------------------------------------------------------------
@@ -58,18 +61,25 @@ def _figures(done: Finished, streams: float) -> Figures:
     """From the JSON of `ollama-engine bench` or of `peer_child.py`, the last line that a program prints."""
     text = done.stdout.strip()
     result = json.loads(text if text.startswith("{") else text.splitlines()[-1])
-    return Figures(result["prefill_tps"], result["decode_tps"], streams, result["load_seconds"], done.peak_rss_bytes)
+    speeds = (result.get("depth") or [result])[0]
+    return Figures(speeds["prefill_tps"], speeds["decode_tps"], streams, result["load_seconds"], done.peak_rss_bytes)
+
+
+def _behind(ask: peer_single.Ask, option: str) -> list[str]:
+    return [option, str(ask.depth)] if ask.depth else []
 
 
 def measure_ours(ask: peer_single.Ask) -> Figures:
     command = [our_program(), "bench", ask.model, "-t", str(ask.threads), "-r", "1", "--json"]
-    done = run([*command, "-p", str(ask.prompt), "-n", str(ask.generate)])
+    done = run([*command, "-p", str(ask.prompt), "-n", str(ask.generate), *_behind(ask, "--depth")])
     peer_single.name_lost_threads(json.loads(done.stdout), ask.threads)
-    return _figures(done, peer_streams.measure_ours(_streams(ask))[STREAMS].decode_tps)
+    return _figures(done, math.nan if ask.depth else peer_streams.measure_ours(_streams(ask))[STREAMS].decode_tps)
 
 
 def measure_llama_cpp(ask: peer_single.Ask) -> Figures:
     single = peer_single.measure_peer(ask)
+    if ask.depth:
+        return Figures(single.prefill_tps, single.decode_tps, math.nan, single.load_seconds, single.peak_rss_bytes)
     ways = (peer_streams.measure_peer(_streams(ask), way) for way in ("--kv-unified", "--no-kv-unified"))
     streams = max(way[STREAMS].decode_tps for way in ways)
     return Figures(single.prefill_tps, single.decode_tps, streams, single.load_seconds, single.peak_rss_bytes)
@@ -80,7 +90,9 @@ def measure_package(ask: peer_single.Ask, engine: str, *options: str, library: P
     program = [str(peer_packages.PYTHON), str(Path(__file__).with_name("peer_child.py")), engine, ask.model]
     program += ["-t", str(ask.threads), *options]
     added = {"IK_LLAMA_CPP_LIB_PATH": str(library)} if library else {}
-    one = run([*program, "-p", str(ask.prompt), "-n", str(ask.generate)], added)
+    one = run([*program, "-p", str(ask.prompt), "-n", str(ask.generate), *_behind(ask, "-d")], added)
+    if ask.depth:
+        return _figures(one, math.nan)
     several = [word for word in program if word != "--flash"]  # ik's ends the process where streams share a batch
     several += ["-p", str(STREAM_PROMPT), "-n", str(STREAM_ANSWER), "--streams", str(STREAMS)]
     return _figures(one, _figures(run(several, added), math.nan).decode_tps)
@@ -114,13 +126,17 @@ def missing_int4(ask: peer_single.Ask) -> str:
     return peer_packages.missing("openvino")
 
 
+def _missing_wheel(_: peer_single.Ask) -> str:
+    return peer_packages.missing("ik")
+
+
 ENGINES: Mapping[str, Engine] = {
-    "ollama_engine": Engine(measure_ours),
-    "llama.cpp": Engine(measure_llama_cpp, lambda _: "" if has_tool("llama-bench") else NOT_BUILT),
-    "ik-native": Engine(measure_native, missing_native),
-    "ik-native-rtr": Engine(lambda ask: measure_native(ask, "--repack"), missing_native),
-    "ik-wheel": Engine(lambda ask: measure_package(ask, "ik"), lambda _: peer_packages.missing("ik")),
-    "ik-wheel-rtr": Engine(lambda ask: measure_package(ask, "ik", "--repack"), lambda _: peer_packages.missing("ik")),
+    "ollama_engine": Engine(measure_ours, behind=True),
+    "llama.cpp": Engine(measure_llama_cpp, lambda _: "" if has_tool("llama-bench") else NOT_BUILT, behind=True),
+    "ik-native": Engine(measure_native, missing_native, behind=True),
+    "ik-native-rtr": Engine(lambda ask: measure_native(ask, "--repack"), missing_native, behind=True),
+    "ik-wheel": Engine(lambda ask: measure_package(ask, "ik"), _missing_wheel, behind=True),
+    "ik-wheel-rtr": Engine(lambda ask: measure_package(ask, "ik", "--repack"), _missing_wheel, behind=True),
     "xllamacpp": Engine(lambda ask: measure_package(ask, "xllamacpp"), lambda _: peer_packages.missing("xllamacpp")),
     "openvino-genai": Engine(lambda ask: measure_package(ask, "openvino"), lambda _: peer_packages.missing("openvino")),
     "openvino-int4": Engine(measure_int4, missing_int4),
@@ -132,7 +148,7 @@ ENGINES: Mapping[str, Engine] = {
 
 def compare(ask: peer_single.Ask, repetitions: int, names: Sequence[str]) -> dict[str, Any]:
     """Medians by engine in `engines`; reasons in `left_out`. An engine that fails in a round is left out from then."""
-    left_out = {name: reason for name in names if (reason := ENGINES[name].missing(ask))}
+    left_out = {name: reason for name in names if (reason := _missing(name, ask))}
     rounds: dict[str, list[Figures]] = {name: [] for name in names if name not in left_out}
     for i in range(repetitions):
         for name in list(rounds):
@@ -146,6 +162,12 @@ def compare(ask: peer_single.Ask, repetitions: int, names: Sequence[str]) -> dic
         **asdict(ask), "model": os.path.basename(ask.model), "repetitions": repetitions, "left_out": left_out,
         "engines": {name: asdict(medians(measured)) for name, measured in rounds.items()},
     }  # fmt: skip
+
+
+def _missing(name: str, ask: peer_single.Ask) -> str:
+    """Why an engine cannot take part; "" where it can."""
+    engine = ENGINES[name]
+    return engine.missing(ask) if engine.behind or not ask.depth else "it is not measured behind a context (-d)"
 
 
 def medians(measured: Sequence[Figures]) -> Figures:

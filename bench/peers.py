@@ -52,12 +52,12 @@ def parser() -> argparse.ArgumentParser:
     everyone.add_argument("--only", nargs="+", choices=peer_engines.ENGINES, default=list(peer_engines.ENGINES))
     against = commands.add_parser("compare", help="measure MODEL with both engines in turn")
     against.add_argument("model", metavar="MODEL")
-    against.add_argument(
-        "-d", type=int, default=0, metavar="TOKENS", help="of context that is there before (one stream)"
-    )
     against.add_argument("--parallel", type=widths, metavar="N,N", help="numbers of streams served at once")
     against.add_argument("--cache", choices=CACHES, default="f16", help="type of keys and values, on both sides")
     for one in (everyone, against):
+        one.add_argument(
+            "-d", type=int, default=0, metavar="TOKENS", help="of context that is there before (one stream)"
+        )
         one.add_argument("-p", type=int, default=512, metavar="TOKENS", help="prompt length")
         one.add_argument("-n", type=int, default=128, metavar="TOKENS", help="tokens to generate")
         one.add_argument("-t", type=int, default=os.cpu_count() or 1, metavar="THREADS")
@@ -67,7 +67,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def engines(chosen: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    ask = peer_single.Ask(chosen.model, chosen.p, chosen.n, chosen.t)
+    ask = peer_single.Ask(chosen.model, chosen.p, chosen.n, chosen.t, chosen.d)
     result = peer_engines.compare(ask, chosen.r, chosen.only)
     return result, peer_engines.report(result)
 

@@ -6,7 +6,7 @@ from ollama_engine.errors import ShapeError
 from ollama_engine.kvcache.base import KVIndices, LayerView
 from ollama_engine.ml import ops
 from ollama_engine.ml.graph.tensor import Tensor
-from ollama_engine.ml.ops.operands import read_softcap
+from ollama_engine.ml.ops.operands import on_cpu_alone, read_softcap
 
 
 def attention(
@@ -65,4 +65,6 @@ def soft_cap(x: Tensor, cap: float) -> Tensor:
     if not cap:
         raise ShapeError("soft_cap: the cap is 0, which stands for none; leave the call out")
     cap = read_softcap(cap, "soft_cap")
+    if on_cpu_alone(x):
+        return ops.soft_cap(x, cap)
     return ops.scale(ops.unary(ops.scale(x, 1 / cap), "tanh"), cap)

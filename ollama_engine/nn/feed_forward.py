@@ -6,7 +6,7 @@ import math
 
 from ollama_engine.ml import ops
 from ollama_engine.ml.graph.tensor import Tensor
-from ollama_engine.ml.ops.gelu import lies_on_cpu
+from ollama_engine.ml.ops.operands import lies_on_cpu
 from ollama_engine.nn.layers import Linear
 from ollama_engine.nn.module import Module
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ollama_engine.ml import ops
 from ollama_engine.ml.graph.tensor import Tensor
-from ollama_engine.ml.ops.experts import suits_weighted_sum
+from ollama_engine.ml.ops.operands import on_cpu_alone
 from ollama_engine.ml.weights.kernel_choice import expert_product
 from ollama_engine.nn.module import Weight
 
@@ -78,7 +78,7 @@ def scaled_rows(x: Tensor, factors: Tensor) -> Tensor:
 
 def sum_experts(outputs: Tensor, weights: Tensor) -> Tensor:
     """Each token's outputs [n_embd, used, n] of its experts, weighted by [1, used, n] -> [n_embd, n]."""
-    if suits_weighted_sum(outputs):
+    if on_cpu_alone(outputs):
         return ops.weighted_sum(outputs, weights)
     return sum_slots(outputs * weights)
 

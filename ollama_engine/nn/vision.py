@@ -17,8 +17,7 @@ from ollama_engine.ml import ops
 from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.ml.ops.amx import amx_allowed, amx_attention, amx_product, amx_takes
-from ollama_engine.ml.ops.experts import suits_weighted_sum
-from ollama_engine.ml.ops.gelu import lies_on_cpu
+from ollama_engine.ml.ops.operands import lies_on_cpu, on_cpu_alone
 from ollama_engine.nn.feed_forward import gelu, quick_gelu
 from ollama_engine.nn.layers import Biased, LayerNorm, Linear, Norm
 from ollama_engine.nn.module import Module, Part
@@ -162,7 +161,7 @@ def full_attention(
         return _attention_in_pictures(q, k, v, scale, parts)
     heads, value_dim = q.dim(1), v.dim(0)
     with_amx = mask is None and heads == k.dim(1) and max(q.dim(0), value_dim) <= LARGEST_HEAD and amx_allowed()
-    with_amx = with_amx and suits_weighted_sum(q)  # no device but the CPU: others attend by themselves
+    with_amx = with_amx and on_cpu_alone(q)  # other devices attend by themselves
     if not with_amx and value_dim % LANES:
         v = ops.pad(v, (0, LANES - value_dim % LANES))
     q, k, v = (ops.permute(t, 0, 2, 1, 3) for t in (q, k, v))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,13 @@ def test_engines_take_turns_and_reasons_are_given(turns: list[str]) -> None:
     table = report(result)
     assert "| peer | 100.0 (2.00) | 10.0 (2.00) | 100.0 (1.00) | 0.50 (1.00) | 100 (0.50) |" in table
     assert "- fails is left out: error: no such tensor" in table
+
+
+def test_behind_a_context_engines_that_cannot_are_left_out(turns: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(peer_engines.ENGINES, "ik", Engine(lambda _: figures(1), behind=True))  # type: ignore[misc]
+    result = peer_engines.compare(replace(ASK, depth=8192), 1, ["ik", "peer"])
+    assert list(result["engines"]) == ["ik"]
+    assert "-d" in result["left_out"]["peer"]
 
 
 def test_losses_are_below_one_and_what_is_not_measured_is_a_dash() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from ollama_engine.ml.ops.best import best_k
 from ollama_engine.ml.ops.experts import mul_mat_id_small_batch, weighted_sum
-from ollama_engine.ml.ops.gelu import gelu_exact
 from ollama_engine.ml.ops.image import conv_2d, im2col, interpolate, pad, pool_2d
 from ollama_engine.ml.ops.math import (
     argsort,
@@ -30,6 +29,7 @@ from ollama_engine.ml.ops.math import (
 )
 from ollama_engine.ml.ops.nn import flash_attention, mul_mat, mul_mat_id, softmax
 from ollama_engine.ml.ops.paged import paged_attention
+from ollama_engine.ml.ops.pointwise import gelu_exact, soft_cap
 from ollama_engine.ml.ops.recurrent import causal_conv, gated_delta_net, ssm_scan
 from ollama_engine.ml.ops.rotary import rope, rope_multi
 from ollama_engine.ml.ops.shape import (
@@ -85,6 +85,7 @@ __all__ = [
     "scale",
     "set_rows",
     "sin",
+    "soft_cap",
     "softmax",
     "sqr",
     "sqrt",

@@ -10,7 +10,6 @@ from libc.stdint cimport int64_t
 from ollama_engine.errors import ShapeError
 
 from ollama_engine.ml.ggml cimport libggml as lib
-from ollama_engine.ml.graph.computation cimport Computation
 from ollama_engine.ml.ggml.libsmallbatch cimport (
     oe_experts_acts_size, oe_experts_multiply_op, oe_experts_plan_op, oe_experts_plan_size, oe_experts_quantize_op,
     oe_sb_kernel, oe_sb_kernel_for, oe_weighted_sum_op,
@@ -18,7 +17,7 @@ from ollama_engine.ml.ggml.libsmallbatch cimport (
 from ollama_engine.ml.ops.operands cimport check_routed
 from ollama_engine.ml.ops.small_batch cimport custom, kernel_of, multiplying_by
 from ollama_engine.ml.graph.row_check cimport limit_index
-from ollama_engine.ml.graph.tensor cimport Graph, Tensor, alive, describe, graph_of, wrap
+from ollama_engine.ml.graph.tensor cimport Graph, Tensor, describe, graph_of, wrap
 
 from ollama_engine.ml.ops.small_batch import SMALL_BATCH_QUANTIZED
 
@@ -82,12 +81,6 @@ def mul_mat_id_small_batch(Tensor experts not None, Tensor b not None, Tensor id
                     multiplying_by("mul_mat_id_small_batch", graph, kernel, variant))
     limit_index(graph, ids, experts.ptr.ne[2], result)
     return wrap(graph, result)
-
-
-def suits_weighted_sum(Tensor x not None):
-    """Whether to use weighted_sum on `x`: it needs a backend with no device but the CPU."""
-    alive(x)
-    return x.owner.is_graph and (<Computation>x.owner).backend.n_handles == 1
 
 
 def weighted_sum(Tensor x not None, Tensor weights not None):

@@ -1,9 +1,10 @@
-"""Checks of operands that several operations share."""
+"""What several operations ask about their operands: checks, and where they lie."""
 
 from ollama_engine.errors import ShapeError
 
 from ollama_engine.ml.ggml cimport libggml as lib
-from ollama_engine.ml.graph.tensor cimport Graph, Tensor, describe
+from ollama_engine.ml.graph.computation cimport Computation
+from ollama_engine.ml.graph.tensor cimport Graph, Tensor, alive, describe
 
 cdef double LARGEST_FLOAT = 3.4028234663852886e38
 
@@ -89,3 +90,20 @@ cdef lib.ggml_tensor *dense(Graph graph, Tensor a, str op) except NULL:
 cdef lib.ggml_tensor *dense_f32(Graph graph, Tensor a, str op) except NULL:
     need_f32(a, op)
     return dense(graph, a, op)
+
+
+def lies_on_cpu(Tensor weight not None):
+    """Whether products of this weight are computed on the CPU: it lies in the host's memory, mapped or not."""
+    alive(weight)
+    cdef lib.ggml_tensor *w = weight.ptr
+    if w.buffer == NULL or not lib.ggml_backend_buffer_is_host(w.buffer):
+        return False
+    device = lib.ggml_backend_buft_get_device(lib.ggml_backend_buffer_get_type(w.buffer))
+    # A buffer type without a device is that of a mapped file.
+    return device == NULL or lib.get_dev_type(device) == lib.GGML_BACKEND_DEVICE_TYPE_CPU
+
+
+def on_cpu_alone(Tensor x not None):
+    """Whether the CPU computes `x`, because its backend has no other device: only that runs operations of our own."""
+    alive(x)
+    return x.owner.is_graph and (<Computation>x.owner).backend.n_handles == 1

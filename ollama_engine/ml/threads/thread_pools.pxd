@@ -37,6 +37,7 @@ cdef class ThreadPools:
     cdef ThreadPool current
     cdef object governor
     cdef bint whole_machine
+    cdef bint look_due  # there was a pause, and the machine was not looked at since
     # Threads that try whether CPUs are free for more threads, at times.
     cdef oe_cpu_probe *probe
 
@@ -44,7 +45,7 @@ cdef class ThreadPools:
     cdef int _use_pool(self, ThreadPool pool, bint gated) except -1
     cdef int adjust(self, int64_t work) except -1
     cdef int _forget_window(self) except -1
-    cdef int _begin(self) except -1
+    cdef int _begin(self, int spinning) except -1
     cdef int _measure(self) except -1
     cdef object _spare(self)
     cdef int _end_probe(self) except -1

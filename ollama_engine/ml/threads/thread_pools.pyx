@@ -190,16 +190,19 @@ cdef class ThreadPools:
         """
         if self.governor is None:
             return 0
-        if oe_nanoseconds() - self.time.end_ns > PAUSE:
+        cdef bint paused = oe_nanoseconds() - self.time.end_ns > PAUSE
+        if paused:
             self._forget_window()
-            if work < LONG_OPERATION:
-                self._begin()
+            self.look_due = True
         elif self.current.threads != self.governor.threads:
             self._forget_window()
         elif self.time.wall_ns >= WINDOW + WINDOW_PER_THREAD * max(0, self.current.threads - 4):
             self._measure()
         if self.governor is None:
             return 0
+        if self.look_due and work < LONG_OPERATION:
+            self.look_due = False
+            self._begin(0 if paused else self.current.threads - 1)
         return self._use(self.all.threads if work >= LONG_OPERATION else self.governor.threads)
 
     cdef int _forget_window(self) except -1:
@@ -207,8 +210,10 @@ cdef class ThreadPools:
         self.current.more_waiting()
         return 0
 
-    cdef int _begin(self) except -1:
-        self.governor.begin(time.monotonic(), waiting_threads() if self.whole_machine else None)
+    cdef int _begin(self, int spinning) except -1:
+        """Look at the machine. `spinning`: own threads that wait for the next graph, which the system counts, too."""
+        waiting = waiting_threads() if self.whole_machine else None
+        self.governor.begin(time.monotonic(), None if waiting is None else waiting - spinning)
         return 0
 
     cdef int _measure(self) except -1:

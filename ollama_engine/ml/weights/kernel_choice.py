@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ollama_engine.ml.graph.computation import Computation
 from ollama_engine.ml.graph.tensor import Tensor
-from ollama_engine.ml.ops.experts import mul_mat_id_small_batch, suits_weighted_sum
+from ollama_engine.ml.ops.experts import mul_mat_id_small_batch
 from ollama_engine.ml.ops.nn import mul_mat, mul_mat_id
+from ollama_engine.ml.ops.operands import on_cpu_alone
 from ollama_engine.ml.ops.shape import repeat, view
 from ollama_engine.ml.ops.small_batch import SMALL_BATCH_QUANTIZED, cpu_traits, mul_mat_small_batch, reads_in_place
 
@@ -212,7 +213,7 @@ def product(weight: Tensor, x: Tensor) -> Tensor:
     if rows in kernels.rows(weight.dtype, weight.dim(0)) and x.dim(2) == x.dim(3) == 1 and reads_in_place(weight):
         return mul_mat_small_batch(weight, x, None, kernels.variant(weight.dtype, rows))
     matrices = weight.dim(2) == weight.dim(3) == x.dim(2) == x.dim(3) == 1
-    if rows == 1 and weight.dtype == "f32" and matrices and suits_weighted_sum(x):  # which is: on the CPU alone
+    if rows == 1 and weight.dtype == "f32" and matrices and on_cpu_alone(x):
         # ggml's kernel for a single row rounds otherwise than the one for more, and is no faster.
         return view(mul_mat(weight, repeat(x, x.dim(0), 2)), (weight.dim(1), 1))
     return mul_mat(choose_copy(weight, rows), x)

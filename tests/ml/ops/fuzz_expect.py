@@ -84,6 +84,10 @@ def gelu_exact(a: Value) -> Expected:
     return unary(a, "gelu_erf")
 
 
+def soft_cap(a: Value, cap: float) -> Expected:
+    return _elementwise(cap * np.tanh(f64(a) / cap), 1.2 * a.tol, 1e-7 * cap)
+
+
 def glu(gate: Value, up: Value, name: str = "silu") -> Expected:
     active = unary(gate, name)
     error = float(np.max(active.tol))
@@ -344,7 +348,7 @@ def ssm_scan(x: Value, dt: Value, a: Value, b: Value, c: Value, rows: Value, bou
 
 
 EXPECT: dict[str, Callable[..., Expected]] = {
-    "+": add, "-": sub, "*": mul, "/": div, "unary": unary, "gelu_exact": gelu_exact,
+    "+": add, "-": sub, "*": mul, "/": div, "unary": unary, "gelu_exact": gelu_exact, "soft_cap": soft_cap,
     "glu": glu, "scale": scale, "clamp": clamp,
     **{name: _named(name) for name in ("sqr", "sqrt", "log", "sin", "cos")},
     "rms_norm": rms_norm, "layer_norm": layer_norm, "l2_norm": l2_norm, "sum_rows": sum_rows, "mean": mean,

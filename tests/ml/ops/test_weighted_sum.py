@@ -11,7 +11,7 @@ from ollama_engine.errors import ShapeError
 from ollama_engine.ml import ops
 from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.context import Context
-from ollama_engine.ml.ops.experts import suits_weighted_sum
+from ollama_engine.ml.ops.operands import on_cpu_alone
 from ollama_engine.nn.moe import sum_slots
 
 RNG = np.random.default_rng(20_261_121)
@@ -43,7 +43,7 @@ def test_windows(backend: Backend) -> None:
 
 
 def test_where_it_is_chosen(backend: Backend, ctx: Context) -> None:
-    assert suits_weighted_sum(ctx.input("f32", (4, 2, 1))) == (len(backend.devices) == 1)
+    assert on_cpu_alone(ctx.input("f32", (4, 2, 1))) == (len(backend.devices) == 1)
 
 
 REFUSALS: list[tuple[str, Any, str]] = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 
@@ -15,6 +17,10 @@ SHORT, LONG = (64, 64), (1024, 1024)
 """Of both operands: LONG makes 2^30 products of numbers."""
 
 
+looks: list[int] = []
+"""One number for each look at the machine."""
+
+
 class Busy:
     """A governor on a machine that is always busy."""
 
@@ -25,21 +31,40 @@ class Busy:
         pass
 
     def begin(self, now: float, waiting: int | None) -> int:
+        looks.append(self.threads)
         return self.threads
 
     def observe(self, now: float, computed: float, waited: float, spare: float | None) -> int:
         return self.threads
 
 
-@pytest.mark.skipif(usable_cpus() < 2, reason="one CPU: there is one thread")
-def test_long_operations_take_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def computed(backend: Backend, shape: tuple[int, int]) -> None:
+    with Context(backend) as ctx:
+        a = ctx.from_floats(np.ones(shape, np.float32))
+        y = ops.mul_mat(a, a)
+        ctx.forward(y)
+        ctx.compute()
+        assert y.numpy()[0, 0] == shape[0]
+
+
+@pytest.fixture
+def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Backend]:
     monkeypatch.setattr(thread_pools, "ThreadGovernor", Busy)
-    with Backend(BackendParams(threads=2), max_nodes=64) as backend:
-        for shape, threads in ((SHORT, 1), (LONG, 2), (SHORT, 1), (LONG, 2)):
-            with Context(backend) as ctx:
-                a = ctx.from_floats(np.ones(shape, np.float32))
-                y = ops.mul_mat(a, a)
-                ctx.forward(y)
-                ctx.compute()
-                assert backend.threads_in_use == threads, shape
-                assert y.numpy()[0, 0] == shape[0]
+    looks.clear()
+    with Backend(BackendParams(threads=2), max_nodes=64) as made:
+        yield made
+
+
+@pytest.mark.skipif(usable_cpus() < 2, reason="one CPU: there is one thread")
+def test_long_operations_take_all_threads(backend: Backend) -> None:
+    for shape, threads in ((SHORT, 1), (LONG, 2), (SHORT, 1), (LONG, 2)):
+        computed(backend, shape)
+        assert backend.threads_in_use == threads, shape
+
+
+@pytest.mark.skipif(usable_cpus() < 2, reason="one CPU: there is one thread")
+def test_the_machine_is_looked_at_behind_a_long_operation_that_came_first(backend: Backend) -> None:
+    computed(backend, LONG)
+    assert looks == []
+    computed(backend, SHORT)
+    assert looks == [1]

@@ -1,0 +1,6 @@
+from typing import SupportsFloat
+
+from ollama_engine.ml.graph.tensor import Tensor
+
+def gelu_exact(a: Tensor) -> Tensor: ...
+def soft_cap(a: Tensor, cap: SupportsFloat) -> Tensor: ...
