@@ -290,6 +290,8 @@ def flash_attention(q: Value, k: Value, v: Value, mask: Value | None = None, sca
 def paged_attention(q: Value, k: Value, v: Value, parts: Value, cells: Value, scale: float = 1.0, *,
                      softcap: float = 0.0, sinks: Value | None = None, **_: object) -> Expected:  # fmt: skip
     queries, keys = f64(q), f64(k)
+    if not 0 <= parts.array.min() <= parts.array.max() <= cells.array.size:
+        raise IndexError("a row reads cells behind the list")  # a slice would be empty
     out = ref.paged_attention(queries, keys, f64(v), parts.array.reshape(-1, 2), cells.array.reshape(-1), float(scale),
                                softcap=float(softcap), sinks=None if sinks is None else f64(sinks))  # fmt: skip
     largest = np.linalg.norm(queries, axis=-1).max() * np.linalg.norm(keys, axis=-1).max() * abs(float(scale))
