@@ -6,7 +6,7 @@ A stream is a sequence; streams are computed together. Every measurement starts 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from ollama_engine.input import Batch, Int32Array
 from ollama_engine.kvcache import Cache
 from ollama_engine.runner.execute.executor import Executor
 
-__all__ = ["decode_seconds", "prefill_seconds", "random_tokens"]
+__all__ = ["compute_in_turn", "decode_seconds", "prefill_seconds", "random_tokens"]
 
 
 def random_tokens(n_vocab: int, streams: int, n_tokens: int, seed: int = 0) -> Int32Array:
@@ -46,12 +46,36 @@ def decode_seconds(executor: Executor, cache: Cache, tokens: Int32Array) -> floa
 def _seconds(executor: Executor, cache: Cache, tokens: Int32Array, batches: Iterator[Batch]) -> float:
     started = time.perf_counter()
     try:
-        for batch in batches:
-            executor.run(batch)
+        compute_in_turn(executor, batches)
         return time.perf_counter() - started
     finally:
         for stream in range(len(tokens)):
             cache.remove(stream)
+
+
+def compute_in_turn(executor: Executor, batches: Iterable[Batch]) -> None:
+    """Compute batches as the engine computes its steps: the next one is prepared while the device computes.
+
+    Raises as `Executor.run` does; nothing is in flight then.
+    """
+    running = False
+    try:
+        for batch in batches:
+            executor.prepare(batch)
+            if running:
+                running = False
+                _wait(executor)
+            executor.launch(batch.tokens)
+            running = True
+    finally:
+        if running:
+            _wait(executor)
+        executor.scrap()
+
+
+def _wait(executor: Executor) -> None:
+    with executor.results():
+        pass
 
 
 def _prompt_batches(tokens: Int32Array, batch_size: int) -> Iterator[Batch]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import cast
 
 import numpy as np
@@ -17,19 +19,33 @@ Seen = list[tuple[list[int], list[int], list[int], list[int]]]
 
 
 class FakeExecutor:
-    """Remembers (tokens, positions, sequences, outputs) of every batch."""
+    """Remembers (tokens, positions, sequences, outputs) of every batch, and in what order a step's parts are called."""
 
     def __init__(self, batch_size: int, fails_at: int | None = None) -> None:
         self.batch_size = batch_size
         self.seen: Seen = []
+        self.parts: list[str] = []
         self._fails_at = fails_at
 
-    def run(self, batch: Batch) -> None:
+    def prepare(self, batch: Batch) -> None:
         if len(self.seen) == self._fails_at:
             raise ContextOverflowError("full")
         arrays = (batch.tokens, batch.positions, batch.sequences, batch.outputs)
         assert all(array.dtype == np.int32 and array.flags.c_contiguous for array in arrays)
         self.seen.append(tuple(array.tolist() for array in arrays))
+        self.parts.append("prepare")
+
+    def launch(self, tokens: np.ndarray) -> None:
+        assert tokens.tolist() == self.seen[-1][0]
+        self.parts.append("launch")
+
+    @contextmanager
+    def results(self) -> Iterator[None]:
+        self.parts.append("wait")
+        yield
+
+    def scrap(self) -> None:
+        self.parts.append("scrap")
 
 
 class FakeCache:
@@ -76,6 +92,13 @@ def test_the_cache_is_left_empty_after_a_failure() -> None:
     with pytest.raises(ContextOverflowError):
         prefill_seconds(cast("Executor", executor), cast("Cache", cache), TOKENS)
     assert cache.removed == [0, 1]
+    assert executor.parts == ["prepare", "launch", "wait", "scrap"]
+
+
+def test_the_next_batch_is_prepared_while_the_device_computes() -> None:
+    executor = FakeExecutor(8)
+    decode_seconds(cast("Executor", executor), cast("Cache", FakeCache()), TOKENS[:, :2])
+    assert executor.parts == ["prepare", "launch", "prepare", "wait", "launch", "wait", "scrap"]
 
 
 def test_random_tokens_are_the_same_each_time() -> None:

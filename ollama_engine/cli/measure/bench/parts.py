@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 
 from ollama_engine.cli.measure.bench.plan import BenchPlan
-from ollama_engine.evaluate.measure import decode_seconds, prefill_seconds, random_tokens
+from ollama_engine.evaluate.measure import compute_in_turn, decode_seconds, prefill_seconds, random_tokens
 from ollama_engine.input import Batch
 from ollama_engine.kvcache import Cache
 from ollama_engine.ml.graph.backend import Backend
@@ -123,5 +123,6 @@ class _Context:
         return time.perf_counter() - started
 
     def _compute(self, begin: int, end: int, batch_size: int) -> None:
-        for first in range(begin, end, batch_size):
-            self._executor.run(Batch.of(self._tokens[first : min(first + batch_size, end)], first, SEQUENCE))
+        firsts, tokens = range(begin, end, batch_size), self._tokens
+        batches = (Batch.of(tokens[first : min(first + batch_size, end)], first, SEQUENCE) for first in firsts)
+        compute_in_turn(self._executor, batches)
