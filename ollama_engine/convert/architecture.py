@@ -63,7 +63,8 @@ class TensorMap:
     layers: str = "n_layer"
     """The size that counts the layers which "{i}" stands for."""
     after: str | None = None
-    """The size that is added to the layer's number in `target`: for layers behind others."""
+    """The size that is added to the layer's number in `target`, and where "{behind}" stands in `source`: for layers
+    behind others."""
     factors: Callable[[Config, Sizes], NDArray[np.float32]] | None = None
     """What its numbers are multiplied by, before the transform."""
     left_out: bool = False

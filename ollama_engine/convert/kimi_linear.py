@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ollama_engine.convert.architecture import COMMON_RENAMES, Architecture, Key, Sizes, TensorMap, linear
 from ollama_engine.convert.decoder import ATTN_NORM, BLOCK, EMBEDDING, FFN_NORM, LAYER, MLP, OUTPUT, OUTPUT_NORM
 from ollama_engine.convert.decoder import sizes as decoder_sizes
+from ollama_engine.convert.latent_attention import LATENT, WIDE, latent_keys, latent_sizes, n_dense
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.state_space import require
 from ollama_engine.convert.transforms import Transform
@@ -34,17 +34,6 @@ def _attends(config: Config) -> list[bool]:
     return [i + 1 in full for i in range(n_layer)]
 
 
-def _n_dense(config: Config) -> int:
-    """Blocks without experts, which are the first ones."""
-    types = config.get("mlp_layer_types")
-    if types is None:
-        return config.whole("first_k_dense_replace", default=1)
-    n_dense = [*types, "sparse"].index("sparse")
-    if "dense" in types[n_dense:]:
-        raise UnsupportedModelError(f"{config.home}: blocks without experts follow others, which GGUF has no key for")
-    return n_dense
-
-
 def _linear(config: Config, published: str, name: str) -> int:
     """A size of delta attention, in the published form or in transformers'."""
     return int(config.mapping("linear_attn_config").get(published, 0)) or config.whole(name)
@@ -55,12 +44,8 @@ def _sizes(config: Config) -> dict[str, int]:
     n_head, key_dim = plain["n_head"], _linear(config, "head_dim", "linear_head_dim")
     if _linear(config, "num_heads", "linear_num_heads") != n_head:
         raise UnsupportedModelError(f"{config.home}: delta attention has as many heads as the other, {n_head}, in GGUF")
-    n_own, n_shared = config.whole("qk_nope_head_dim"), config.whole("qk_rope_head_dim")
-    n_latent, value_dim = config.whole("kv_lora_rank"), config.whole("v_head_dim")
-    return plain | {
-        "q_size": n_head * (n_own + n_shared), "n_own": n_own, "n_shared": n_shared, "n_latent": n_latent,
-        "latent_key": n_latent + n_shared, "value_dim": value_dim, "values_size": n_head * value_dim,
-        "expanded": n_head * (n_own + value_dim), "key_dim": key_dim, "delta_size": n_head * key_dim,
+    return plain | latent_sizes(config, n_head) | {
+        "key_dim": key_dim, "delta_size": n_head * key_dim,
         "n_taps": _linear(config, "short_conv_kernel_size", "linear_conv_kernel_dim"),
         "n_ff_shexp": plain["n_ff_exp"] * config.whole("num_shared_experts", "n_shared_experts"),
     }  # fmt: skip
@@ -72,36 +57,15 @@ def _keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
     require(config, {"mla_use_nope": True})
     return {
         "attention.head_count_kv": [int(attends) for attends in _attends(config)],
-        "attention.key_length": sizes["latent_key"],
-        "attention.key_length_mla": sizes["n_own"] + sizes["n_shared"],
-        "attention.value_length_mla": sizes["value_dim"],
-        "attention.kv_lora_rank": sizes["n_latent"],
-        "rope.dimension_count": sizes["n_shared"],
+        **latent_keys(sizes),
         "ssm.conv_kernel": sizes["n_taps"],
         "kda.head_dim": sizes["key_dim"],
         "expert_feed_forward_length": sizes["n_ff_exp"],
         "expert_shared_count": config.whole("num_shared_experts", "n_shared_experts"),
         "expert_weights_scale": float(config.number("routed_scaling_factor", default=1.0)),
         "expert_gating_func": 2,  # sigmoid
-        "leading_dense_block_count": _n_dense(config),
+        "leading_dense_block_count": n_dense(config, 1),
     }
-
-
-def _of_heads(first: bool) -> Transform:
-    """Maps from the latent vector to keys and values, [n_head * (n_own + value_dim), n_latent]: one of the two.
-
-    That to keys is stored as what maps queries to the latent vector.
-    """
-
-    def apply(values: NDArray[Any], sizes: Sizes) -> NDArray[Any]:
-        heads = values.reshape(sizes["n_head"], sizes["n_own"] + sizes["value_dim"], -1)
-        return heads[:, : sizes["n_own"]].swapaxes(1, 2) if first else heads[:, sizes["n_own"] :]
-
-    def shape(old: tuple[int, ...], sizes: Sizes) -> tuple[int, ...]:
-        n_head, n_latent = sizes["n_head"], sizes["n_latent"]
-        return (n_head, n_latent, sizes["n_own"]) if first else (n_head, sizes["value_dim"], n_latent)
-
-    return Transform(apply, shape, entrywise=False)
 
 
 DECAY = Transform(
@@ -132,14 +96,6 @@ DELTA = (
     *linear(BLOCK + "ssm_g_b", SELF + "g_b_proj", "delta_size", "key_dim"),
     TensorMap(BLOCK + "ssm_norm.weight", SELF + "o_norm.weight", ("key_dim",)),
     *linear(BLOCK + "attn_output", SELF + "o_proj", "n_embd", "delta_size"),
-)
-LATENT = (
-    *linear(BLOCK + "attn_q", SELF + "q_proj", "q_size", "n_embd"),
-    *linear(BLOCK + "attn_kv_a_mqa", SELF + "kv_a_proj_with_mqa", "latent_key", "n_embd"),
-    TensorMap(BLOCK + "attn_kv_a_norm.weight", SELF + "kv_a_layernorm.weight", ("n_latent",)),
-    TensorMap(BLOCK + "attn_k_b.weight", SELF + "kv_b_proj.weight", ("expanded", "n_latent"), _of_heads(True)),
-    TensorMap(BLOCK + "attn_v_b.weight", SELF + "kv_b_proj.weight", ("expanded", "n_latent"), _of_heads(False)),
-    *linear(BLOCK + "attn_output", SELF + "o_proj", "n_embd", "values_size"),
 )
 EXPERTS = (
     TensorMap(BLOCK + "ffn_gate_inp.weight", MIXTURE + "gate.weight", ("n_expert", "n_embd")),
@@ -180,10 +136,10 @@ ARCHITECTURES = (
             EMBEDDING,
             ATTN_NORM,
             *_only(lambda config, i: not _attends(config)[i], DELTA),
-            *_only(lambda config, i: _attends(config)[i], LATENT),
+            *_only(lambda config, i: _attends(config)[i], (*WIDE, *LATENT)),
             FFN_NORM,
-            *_only(lambda config, i: i < _n_dense(config), MLP),
-            *_only(lambda config, i: i >= _n_dense(config), EXPERTS),
+            *_only(lambda config, i: i < n_dense(config, 1), MLP),
+            *_only(lambda config, i: i >= n_dense(config, 1), EXPERTS),
             *OUTPUT_NORM,
             OUTPUT,
         ),

@@ -30,7 +30,7 @@ def counted(pattern: str) -> Callable[[Collection[str]], Mapping[str, Any]]:
     block = re.compile(pattern)
 
     def told(names: Collection[str]) -> Mapping[str, Any]:
-        return {N_NEXT: 1 + max((int(hit[1]) for name in names if (hit := block.search(name))), default=-1)}
+        return {N_NEXT: len({hit[1] for name in names if (hit := block.search(name))})}
 
     return told
 

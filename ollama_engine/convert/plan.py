@@ -55,7 +55,7 @@ def plan_tensors(
     for tensor, layer in _declared(architecture, config, sizes):
         behind = 0 if tensor.after is None else sizes[tensor.after]
         target = tensor.target.replace("{i}", str(layer + behind))
-        names = _source_names(tensor, layer, sizes)
+        names = _source_names(tensor, layer, behind, sizes)
         present = [name for name in names if name in tensors]
         if tensor.left_out:
             used.update(present)
@@ -108,8 +108,8 @@ def _declared(architecture: Architecture, config: Config, sizes: Sizes) -> Itera
                     yield tensor, layer
 
 
-def _source_names(tensor: TensorMap, layer: int, sizes: Sizes) -> list[str]:
-    name = tensor.source.replace("{i}", str(layer))
+def _source_names(tensor: TensorMap, layer: int, behind: int, sizes: Sizes) -> list[str]:
+    name = tensor.source.replace("{i}", str(layer)).replace("{behind}", str(layer + behind))
     if "{e}" not in name:
         return [name]
     return [name.replace("{e}", str(expert)) for expert in range(sizes["n_expert"])]

@@ -108,7 +108,8 @@ class CausalCache:
         assert self._targets is not None
         ctx = self._targets.ctx
         ctx.expand(self._store.write_keys(self._layer, key, self._targets))
-        ctx.expand(self._store.write_values(self._layer, value, self._targets))
+        if not self._store.layers[self._layer].latent:
+            ctx.expand(self._store.write_values(self._layer, value, self._targets))
 
     def get(self) -> tuple[Tensor, Tensor, Tensor | KVIndices]:
         """Keys [key_dim, history, kv_heads], values, and a mask or KV indices. See `LayerView.get`."""

@@ -35,6 +35,8 @@ class LayerShape:
     """Whether rows of one image see earlier rows only, where other layers let them see each other (Gemma 4)."""
     image_rows: int | None = None
     """Cross-attention: the layer stores this many rows for each image, and no tokens."""
+    latent: bool = False
+    """Latent attention: values are the first `value_dim` numbers of the keys, and not stored a second time."""
     state: tuple[tuple[int, ...], ...] = ()
     """Shapes of the parts of a recurrent state, all f32, such as a convolution's window and an SSM's matrix."""
 
@@ -55,8 +57,8 @@ class LayerShape:
 
     @property
     def n_values(self) -> int:
-        """Numbers in the values of one token."""
-        return self.value_dim * self.kv_heads
+        """Numbers that are stored for the values of one token."""
+        return 0 if self.latent else self.value_dim * self.kv_heads
 
 
 @dataclass(frozen=True, kw_only=True)

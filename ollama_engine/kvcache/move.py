@@ -108,5 +108,5 @@ class Mover:
             graph.turns = True
         if turned is not keys or graph.values:
             graph.ctx.expand(store.write_keys(layer, turned, graph.targets))
-        if graph.values:
+        if graph.values and not store.layers[layer].latent:
             graph.ctx.expand(store.write_values(layer, store.read_values(layer, graph.sources), graph.targets))

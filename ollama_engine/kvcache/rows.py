@@ -113,23 +113,24 @@ def _read(store: KeyValueStore, span: CellSpan) -> list[Bytes]:
         ctx.alloc()  # only then a view has an address
         if store.permuted:
             ctx.compute()
-        return [_bytes_of(store, i, tensor, span) for i, tensor in enumerate(tensors)]
+        turned = _permuted(store)
+        return [_bytes_of(tensor, span, permuted=i in turned) for i, tensor in enumerate(tensors)]
 
 
 def _reading(store: KeyValueStore, span: CellSpan, ctx: Context) -> list[Tensor]:
     """The tensors of the span: views, except that permuted values are gathered."""
-    tensors = [_rows_of(store, i, tensor, span, ctx) for i, tensor in enumerate(store.tensors())]
-    if store.permuted:
-        tensors[1::2] = [ops.cont(values) for values in tensors[1::2]]
-        ctx.forward(*tensors[1::2])
+    tensors = _rows_of(store, span, ctx)
+    for i in _permuted(store):
+        tensors[i] = ops.cont(tensors[i])
+        ctx.forward(tensors[i])
     ctx.expand(*tensors)
     return tensors
 
 
-def _bytes_of(store: KeyValueStore, i: int, tensor: Tensor, span: CellSpan) -> Bytes:
+def _bytes_of(tensor: Tensor, span: CellSpan, *, permuted: bool) -> Bytes:
     raw = np.empty(tensor.nbytes, dtype=np.uint8)
     tensor.read_into(raw)
-    if not _is_permuted(store, i):
+    if not permuted:
         return raw.reshape(span.n, -1)
     return np.ascontiguousarray(raw.reshape(tensor.dim(1), span.n, -1).swapaxes(0, 1)).reshape(span.n, -1)
 
@@ -137,11 +138,11 @@ def _bytes_of(store: KeyValueStore, i: int, tensor: Tensor, span: CellSpan) -> B
 def _write(store: KeyValueStore, span: CellSpan, blocks: Sequence[Bytes]) -> None:
     """Write what `_read` gave, changed."""
     with Context(store.backend) as ctx:
-        into = _writing(store, span, ctx)
+        into, turned = _writing(store, span, ctx), _permuted(store)
         ctx.alloc()
         for i, (tensor, block) in enumerate(zip(into, blocks, strict=True)):
             ordered = block
-            if _is_permuted(store, i):
+            if i in turned:
                 ordered = block.reshape(span.n, tensor.dim(1), -1).swapaxes(0, 1)
             tensor.set_bytes(np.ascontiguousarray(ordered).reshape(-1))
         if store.permuted:
@@ -150,25 +151,27 @@ def _write(store: KeyValueStore, span: CellSpan, blocks: Sequence[Bytes]) -> Non
 
 def _writing(store: KeyValueStore, span: CellSpan, ctx: Context) -> list[Tensor]:
     """The tensors to write a span through: views, except that permuted values are inputs that the graph scatters."""
-    into = [_rows_of(store, i, tensor, span, ctx) for i, tensor in enumerate(store.tensors())]
-    if store.permuted:
-        given = [ctx.input(values.dtype, values.shape) for values in into[1::2]]
-        copies = [ops.copy(new, values) for new, values in zip(given, into[1::2], strict=True)]
-        ctx.expand(*into[::2], *copies)
-        into[1::2] = given
-    else:
-        ctx.expand(*into)
+    into = _rows_of(store, span, ctx)
+    for i in _permuted(store):
+        given = ctx.input(into[i].dtype, into[i].shape)
+        ctx.expand(ops.copy(given, into[i]))
+        into[i] = given
+    ctx.expand(*into)
     return into
 
 
-def _is_permuted(store: KeyValueStore, i: int) -> bool:
-    """Whether the cells of the i-th tensor lie along its rows."""
-    return store.permuted and i % 2 == 1
+def _permuted(store: KeyValueStore) -> list[int]:
+    """The numbers of those of the store's tensors whose cells lie along their rows."""
+    return [i for i, tensor in enumerate(store.tensors()) if store.is_permuted(tensor)]
 
 
-def _rows_of(store: KeyValueStore, i: int, tensor: Tensor, span: CellSpan, ctx: Context) -> Tensor:
-    """The part of the i-th tensor for a span: [row, cells], or [cells, row] where it is permuted."""
-    step = tensor.stride(1)
-    if _is_permuted(store, i):
-        return ops.view(tensor, (span.n, tensor.dim(1)), (step,), span.begin * tensor.stride(0), ctx=ctx)
-    return ops.view(tensor, (tensor.dim(0), span.n), (step,), span.begin * step, ctx=ctx)
+def _rows_of(store: KeyValueStore, span: CellSpan, ctx: Context) -> list[Tensor]:
+    """The part of each tensor for a span: [row, cells], or [cells, row] where it is permuted."""
+
+    def part(tensor: Tensor) -> Tensor:
+        step = tensor.stride(1)
+        if store.is_permuted(tensor):
+            return ops.view(tensor, (span.n, tensor.dim(1)), (step,), span.begin * tensor.stride(0), ctx=ctx)
+        return ops.view(tensor, (tensor.dim(0), span.n), (step,), span.begin * step, ctx=ctx)
+
+    return [part(tensor) for tensor in store.tensors()]

@@ -1,7 +1,8 @@
 """The storage of keys and values: tensors for each layer, whose rows are addressed by cell number. No policy.
 
 Keys of a layer are [key_dim * kv_heads, cells]. Values have the same layout for paged and flash attention. Without they
-are permuted, [cells, value_dim * kv_heads], because the product with the attention weights runs along the cells.
+are permuted, [cells, value_dim * kv_heads], because the product with the attention weights runs along the cells. Layers
+with latent attention store keys only, of which their values are a part.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class KeyValueStore:
         # -- storage --
         self._storages: dict[int, Storage] = {}
         self._keys: list[Tensor] = []
-        self._values: list[Tensor] = []
+        self._values: dict[int, Tensor] = {}
         for number, (layer, device) in enumerate(zip(self.layers, devices, strict=True)):
             self._declare(number, layer, device)
         for device, storage in self._storages.items():
@@ -61,7 +62,8 @@ class KeyValueStore:
             storage = self._storages[device] = Storage(self.backend, 2 * len(self.layers))
         dtype, shape = self.config.dtype, (layer.n_values, self.n_cells)
         self._keys.append(storage.add(f"cache_k.{number}", dtype, (layer.n_keys, self.n_cells)))
-        self._values.append(storage.add(f"cache_v.{number}", dtype, shape[::-1] if self.permuted else shape))
+        if not layer.latent:
+            self._values[number] = storage.add(f"cache_v.{number}", dtype, shape[::-1] if self.permuted else shape)
 
     # -- in graphs -----------------------------------------------------------------------------------------------------
 
@@ -97,12 +99,16 @@ class KeyValueStore:
         return ops.view(values, (1, n), (values.stride(0),), ctx=ctx)
 
     def history(self, layer: int, begin: int, end: int, ctx: Context) -> tuple[Tensor, Tensor]:
-        """Views of the cells [begin, end) as attention reads them: keys [key_dim, n, kv_heads], and values.
+        """The cells [begin, end) as attention reads them: keys [key_dim, n, kv_heads], and values; views where it can.
 
         Values are [value_dim, n, kv_heads], or [n, value_dim, kv_heads] where they are permuted.
         """
-        shape, values = self.layers[layer], self._values[layer]
+        shape = self.layers[layer]
         keys = _run_of_cells(self._keys[layer], shape.key_dim, shape.kv_heads, begin, end, ctx)
+        if shape.latent:
+            values = _run_of_cells(self._keys[layer], shape.value_dim, shape.kv_heads, begin, end, ctx)
+            return keys, ops.cont(ops.transpose(values)) if self.permuted else values
+        values = self._values[layer]
         if not self.permuted:
             return keys, _run_of_cells(values, shape.value_dim, shape.kv_heads, begin, end, ctx)
         row = values.stride(1)
@@ -114,21 +120,26 @@ class KeyValueStore:
 
         Only for a store whose values are not permuted.
         """
-        shape = self.layers[layer]
-        keys, values = (ops.get_rows(tensors[layer], cells) for tensors in (self._keys, self._values))
-        n = cells.dim(0)
+        shape, n = self.layers[layer], cells.dim(0)
+        keys = ops.get_rows(self._keys[layer], cells)
+        values = keys if shape.latent else ops.get_rows(self._values[layer], cells)
         return (
-            ops.permute(ops.reshape(keys, shape.key_dim, shape.kv_heads, n), 0, 2, 1, 3),
-            ops.permute(ops.reshape(values, shape.value_dim, shape.kv_heads, n), 0, 2, 1, 3),
+            _run_of_cells(keys, shape.key_dim, shape.kv_heads, 0, n),
+            _run_of_cells(values, shape.value_dim, shape.kv_heads, 0, n),
         )
 
     # -- outside of graphs ---------------------------------------------------------------------------------------------
 
     def tensors(self) -> Iterator[Tensor]:
-        """The storage of keys and values, of each layer in turn."""
-        for keys, values in zip(self._keys, self._values, strict=True):
+        """The storage of keys and values, of each layer in turn; of keys only where values are a part of them."""
+        for number, keys in enumerate(self._keys):
             yield keys
-            yield values
+            if number in self._values:
+                yield self._values[number]
+
+    def is_permuted(self, tensor: Tensor) -> bool:
+        """Whether the cells lie along the rows of one of `tensors`."""
+        return self.permuted and all(tensor is not keys for keys in self._keys)
 
     @property
     def suits_gathering(self) -> bool:
@@ -143,7 +154,7 @@ class KeyValueStore:
         """Zero the keys and values of the chosen cells, bool [n_cells]."""
         for storage in self._keys:
             _zero(storage, cells, along_rows=False)
-        for storage in self._values:
+        for storage in self._values.values():
             _zero(storage, cells, along_rows=self.permuted)
 
     @property
@@ -170,7 +181,7 @@ class CellIndices:
         self._n_cells = store.n_cells
         self._type: npt.DTypeLike = np.int32 if dtype == "i32" else np.int64
         if store.permuted:
-            for count in {layer.n_values for layer in store.layers}:
+            for count in {layer.n_values for layer in store.layers if not layer.latent}:
                 self.elements[count] = ctx.input(dtype, (count * n,), name=f"{name}_values")
 
     def set(self, cells: Int32Array, *, values: bool = True) -> None:
@@ -182,8 +193,10 @@ class CellIndices:
             tensor.set((cells[:, None] + dims[None, :]).reshape(-1).astype(self._type))
 
 
-def _run_of_cells(storage: Tensor, dim: int, heads: int, begin: int, end: int, ctx: Context) -> Tensor:
-    """[dim * heads, cells] as [dim, end - begin, heads]."""
+def _run_of_cells(
+    storage: Tensor, dim: int, heads: int, begin: int, end: int, ctx: Context | None = None
+) -> Tensor:  # fmt: skip
+    """The first `dim` numbers of each head of [dim or more * heads, cells] as [dim, end - begin, heads]."""
     cell = storage.stride(1)
     return ops.view(storage, (dim, end - begin, heads), (cell, cell // heads), begin * cell, ctx=ctx)
 

@@ -63,6 +63,8 @@ def _gemma3(values: Values) -> Values:
 
 
 LATENT = {"moe_latent_size": r"blk\.\d+\.ffn_latent_(in|down)\.weight"}
+LATENT_OUTPUT = (r"(blk\.\d+)\.attn_out\.weight", r"\1.attn_output.weight")
+"""A name that Ollama's readers of latent attention know, too."""
 
 DIALECTS: Mapping[str, Dialect] = {
     # Ollama's name for gpt-oss.
@@ -94,6 +96,19 @@ DIALECTS: Mapping[str, Dialect] = {
             (r"(blk\.\d+)\.ffn_gate_inp\.per_expert_scale", r"\1.ffn_down_exps.scale"),
             (r"(blk\.\d+)\.layer_scalar(\.weight)?", r"\1.layer_output_scale.weight"),
         ),
+    ),
+    "deepseek2": Dialect(architecture="deepseek2", tensors=(LATENT_OUTPUT,)),
+    # Ollama's name for GLM-4.7-Flash, whose keys with and without `_mla` have each other's meaning.
+    "glm4moelite": Dialect(
+        architecture="deepseek2",
+        keys={
+            "attention.key_length": "attention.key_length_mla",
+            "attention.key_length_mla": "attention.key_length",
+            "attention.value_length": "attention.value_length_mla",
+            "attention.value_length_mla": "attention.value_length",
+        },
+        tensors=(LATENT_OUTPUT,),
+        missing=lambda values: {"expert_gating_func": 2, "expert_weights_norm": True},
     ),
     # Ollama's reader, for the size of a head.
     "llama4": Dialect(architecture="llama4", keys={"attention.head_dim": "attention.key_length"}),

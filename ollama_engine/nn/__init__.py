@@ -10,8 +10,8 @@ Rope, SectionedRope, read_rope   rotary positions on one axis or several, and th
 attention, soft_cap, temperature  attention over a cache's history
 CausalConv, delta_net, ssm_scan  recurrent layers, with a state for each sequence
 ExpertLinear, route, sum_experts mixture of experts
-                                 (also route_chosen, route_corrected, route_sigmoid, scaled_rows, weighted_inputs,
-                                 sum_slots)
+                                 (also route_chosen, route_corrected, route_scored, route_sigmoid, of_best_groups,
+                                 scaled_rows, weighted_inputs, sum_slots)
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ from ollama_engine.nn.layers import Embedding, Factors, HeadLinear, LayerNorm, L
 from ollama_engine.nn.module import Blocks, Module, Part, Scope, Weight
 from ollama_engine.nn.moe import (
     ExpertLinear,
+    of_best_groups,
     route,
     route_chosen,
     route_corrected,
+    route_scored,
     route_sigmoid,
     scaled_rows,
     sum_experts,
@@ -62,10 +64,12 @@ __all__ = [
     "delta_net",
     "gelu",
     "gelu_erf",
+    "of_best_groups",
     "read_rope",
     "route",
     "route_chosen",
     "route_corrected",
+    "route_scored",
     "route_sigmoid",
     "scaled_rows",
     "soft_cap",

@@ -80,7 +80,11 @@ class Vector(Weight):
     def bind(self, scope: Scope) -> Any:
         """A bound copy. Raises ModelFormatError where the file has no such tensor."""
         bound = copy.copy(self)
-        bound.weight = scope.require([name for name in (self.name, self.alt) if name], self.dims)
+        names = [name for name in (self.name, self.alt) if name]
+        if self.optional:
+            bound.weight = next((t for t in (scope.find(name, self.dims) for name in names) if t is not None), None)
+        else:
+            bound.weight = scope.require(names, self.dims)
         return bound
 
 

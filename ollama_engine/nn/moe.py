@@ -10,6 +10,8 @@ from ollama_engine.nn.module import Weight
 
 SMALL = 1e-20
 """Added to a sum of sigmoids, which may all be 0."""
+NEVER = -1e30
+"""Less than any number by which an expert is chosen."""
 
 
 class ExpertLinear(Weight):
@@ -38,13 +40,37 @@ def route_corrected(
     logits: Tensor, bias: Tensor, used: int, *, normalize: bool, scale: float = 1.0
 ) -> tuple[Tensor, Tensor]:
     """As `route`, with sigmoids: those plus `bias` [experts] choose, those alone are weights (DeepSeek-V3)."""
-    experts, n = logits.dim(0), logits.dim(1)
     scores = ops.unary(logits, "sigmoid")
-    ids = ops.cont(ops.top_k(scores + bias, used))
+    return route_scored(scores, scores + bias, used, normalize=normalize, scale=scale)
+
+
+def route_scored(
+    scores: Tensor, choosing: Tensor, used: int, *, normalize: bool, scale: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """As `route`, by probabilities: `choosing` [experts, n] choose, `scores` [experts, n] times `scale` are weights."""
+    experts, n = scores.dim(0), scores.dim(1)
+    ids = ops.cont(ops.top_k(choosing, used))
     flat = ops.reshape(ops.get_rows(ops.reshape(scores, 1, experts, n), ids), used, n)
     if normalize:
         flat = flat / ops.scale(ops.sum_rows(flat), 1.0, SMALL)
     return ids, ops.reshape(ops.scale(flat, scale), 1, used, n)
+
+
+def of_best_groups(choosing: Tensor, groups: int, used: int, best: int) -> Tensor:
+    """Numbers [experts, n] by which experts are chosen, far below 0 outside of each token's `used` best groups.
+
+    Of the `groups`, which are equally many experts in turn, those are best whose `best` largest numbers have the
+    largest sum (DeepSeek-V2, -V3).
+    """
+    experts, n = choosing.dim(0), choosing.dim(1)
+    each = experts // groups
+    best_ids = ops.cont(ops.top_k(ops.reshape(choosing, each, groups * n), best))
+    largest = ops.get_rows(ops.reshape(choosing, 1, each, groups * n), best_ids)
+    sums = ops.sum_rows(ops.reshape(largest, best, groups * n))
+    ids = ops.cont(ops.top_k(ops.reshape(sums, groups, n), used))
+    kept = ops.get_rows(ops.reshape(choosing, each, groups, n), ids)
+    nothing = ops.scale(ops.reshape(choosing, each, groups, n), 0.0, NEVER)
+    return ops.reshape(ops.set_rows(nothing, kept, ids), experts, n)
 
 
 def route_chosen(logits: Tensor, used: int) -> tuple[Tensor, Tensor]:

@@ -20,28 +20,40 @@ from tests.models.families import Family, random_weight
 from tests.support.suite import slow_except
 from tests.support.tiny import Weights
 
-CASES = slow_except(("qwen35", "qwen35moe", "qwen3next", "nemotron_h_moe"), "qwen35", "nemotron_h_moe")
+CASES = slow_except(
+    ("qwen35", "qwen35moe", "qwen3next", "nemotron_h_moe", "deepseek-v3-plain", "glm-4.7-flash"), "qwen35",
+    "nemotron_h_moe", "deepseek-v3-plain",
+)  # fmt: skip
 N_EMBD = families.SIZES["hidden_size"]
 QWEN = {"fc": "eh_proj", "pre_fc_norm_embedding": "enorm", "pre_fc_norm_hidden": "hnorm", "norm": "shared_head_norm"}
 NEMOTRON = {
     "layers.0.eh_proj": "eh_proj", "layers.0.enorm": "enorm", "layers.0.hnorm": "hnorm",
     "layers.1.final_layernorm": "shared_head_norm",
 }  # fmt: skip
+DEEPSEEK = {"eh_proj": "eh_proj", "enorm": "enorm", "hnorm": "hnorm", "shared_head.norm": "shared_head_norm"}
+
+
+def own_tensors(case: Family) -> tuple[str, dict[str, str]]:
+    """What the names of a head begin with in a checkpoint, and those of its own tensors, with their kinds."""
+    if case.stem in ("DeepseekV3", "Glm4MoeLite"):
+        return "model.layers.3.", DEEPSEEK  # behind the blocks that compute
+    return "mtp.", NEMOTRON if case.stem.startswith("Nemotron") else QWEN
 
 
 def head_of(case: Family, weights: Weights) -> Weights:
     """The tensors of such a head as they are published: copies of a block's, and four of its own."""
+    prefix, own = own_tensors(case)
     if case.stem.startswith("Nemotron"):
         copied = {"backbone.layers.2.": "mtp.layers.0.", "backbone.layers.1.": "mtp.layers.1."}
     else:
-        copied = {"model.layers.1.": "mtp.layers.0."}
+        copied = {"model.layers.1.": "mtp.layers.0." if prefix == "mtp." else prefix}
     head = {
         name.replace(old, new): values + np.float32(0.25)
         for old, new in copied.items() for name, values in weights.items() if name.startswith(old)
     }  # fmt: skip
-    for name, kind in (NEMOTRON if case.stem.startswith("Nemotron") else QWEN).items():
+    for name, kind in own.items():
         shape = (N_EMBD, 2 * N_EMBD) if kind == "eh_proj" else (N_EMBD,)
-        head[f"mtp.{name}.weight"] = random_weight(name, shape, seed=7, norms=case.norms, embeddings=1.0)
+        head[f"{prefix}{name}.weight"] = random_weight(name, shape, seed=7, norms=case.norms, embeddings=1.0)
     return head
 
 
@@ -59,8 +71,8 @@ def test_the_head_is_kept_and_changes_nothing(name: str, tmp_path: Path) -> None
     golden = families.load(case)
     head = head_of(case, golden.weights_of(case, "make_family_goldens"))
     plain, path = families.converted(case, tmp_path), converted(case, tmp_path, head)
-    nemotron = case.stem.startswith("Nemotron")
-    published = {kind: head[f"mtp.{name}.weight"] for name, kind in (NEMOTRON if nemotron else QWEN).items()}
+    prefix, own = own_tensors(case)
+    published = {kind: head[f"{prefix}{name}.weight"] for name, kind in own.items()}
     with GGUFFile(plain) as without, GGUFFile(path) as file:
         before, after = Metadata(without.metadata), Metadata(file.metadata)
         n_layer = before.u32("block_count")
@@ -74,7 +86,7 @@ def test_the_head_is_kept_and_changes_nothing(name: str, tmp_path: Path) -> None
         assert facts(without)["unused"] is None
     stored = {tensor.name: np.array(tensor.data) for tensor in gguf.GGUFReader(path).tensors}
     for kind, values in published.items():
-        expected = values if kind == "eh_proj" or nemotron else values + 1
+        expected = values if kind == "eh_proj" or own is not QWEN else values + 1
         assert np.array_equal(stored[f"blk.{n_layer}.nextn.{kind}.weight"], expected), kind
     with case.engine(plain) as without_head, case.engine(path) as engine:
         assert np.array_equal(engine.logits(case.prompt), without_head.logits(case.prompt))

@@ -115,6 +115,7 @@ KINDS = (
     Kind("chunk-memory", (shape(chunk=4),), memory=MEMORY),
     Kind("window-and-full", (shape(window=4), shape(), shape(window=4)), memory=MEMORY),
     Kind("chunk-full-window", (shape(chunk=4), shape(), shape(window=3))),
+    Kind("latent-and-full", (shape(latent=True), shape(), shape(latent=True))),
     Kind("recurrent-and-full", (shape(), STATE, replace(STATE, **HEADS_OF)), shifts=False),
     Kind("images-and-full", (shape(), shape(image_rows=IMAGE_ROWS), shape(), shape(image_rows=IMAGE_ROWS))),
 )
@@ -193,7 +194,7 @@ class Steps:
             out = convolved(ctx, layer, ops.reshape(query, HEADS * DIM, len(batch)), self.step_cache)
         if not where.attends:
             return out
-        key, value = (ctx.from_floats(np.stack([numbers(n, layer, int(t)) for t in batch.tokens])) for n in "kv")
+        key, value = (ctx.from_floats(np.stack([numbers(n, layer, int(t)) for t in batch.tokens])) for n in kv(where))
         self.step_cache.put(key, value)
         attention = nn.attention(query, self.step_cache, DIM**-0.5)
         return attention if out is None else attention + out
@@ -240,7 +241,7 @@ class Steps:
         else:
             first = Visibility(window=where.window, chunk=where.chunk).first_of(position)
             seen = [p for p in tokens if first <= p <= _last(row, rows, blocks)]
-        keys, values = (np.stack([numbers(n, layer, tokens[p]) for p in seen]) for n in "kv")
+        keys, values = (np.stack([numbers(n, layer, tokens[p]) for p in seen]) for n in kv(where))
         return attend(query, keys, values)
 
 
@@ -287,6 +288,11 @@ class Fed(Steps):
 
     def next_position(self, sequence: int) -> int:
         return max(self.tokens.get(sequence, {}), default=-1) + 1
+
+
+def kv(layer: LayerShape) -> str:
+    """Names of a layer's keys and values; with latent attention they are the same numbers."""
+    return "kk" if layer.latent else "kv"
 
 
 @remember

@@ -170,14 +170,17 @@ def test_an_image_that_does_not_fit_at_all_changes_nothing() -> None:
      if flash or not dtype.startswith("q")],
 )  # fmt: skip
 def test_bytes_are_those_of_the_cells_and_of_no_others(dtype: str, flash: bool) -> None:
-    layers = [LayerShape(kv_heads=2, key_dim=64, value_dim=32), LayerShape(kv_heads=1, key_dim=32, value_dim=96)]
+    layers = [
+        LayerShape(kv_heads=2, key_dim=64, value_dim=32), LayerShape(kv_heads=1, key_dim=96, value_dim=64, latent=True),
+        LayerShape(kv_heads=1, key_dim=32, value_dim=96),
+    ]  # fmt: skip
     config = CacheConfig(dtype=dtype, flash_attention=flash, history_padding=8)  # type: ignore[arg-type]
     rng = np.random.default_rng(0)
     with Backend(BackendParams(threads=1, gpu_layers=0)) as backend:
-        cache = CausalCache(backend, layers, [0, 0], 40, config)
+        cache = CausalCache(backend, layers, [0] * 3, 40, config)
         (sizes,) = cache.saveable.row_bytes
         elements, nbytes = block_of(dtype)
-        counts = [count for layer in layers for count in (layer.n_keys, layer.n_values)]
+        counts = [count for layer in layers for count in (layer.n_keys, layer.n_values) if count]
         assert list(sizes) == [count // elements * nbytes for count in counts]
         given = {}
         for sequence, n in ((0, 7), (1, 5), (2, 11)):

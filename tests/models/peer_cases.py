@@ -63,9 +63,16 @@ _SSM = {
     "num_hidden_layers": None, "mamba_num_heads": 4, "mamba_head_dim": 64, "ssm_state_size": 32, "use_conv_bias": True,
 }  # fmt: skip
 
+# One epsilon, as llama.cpp has; that of the latent vectors' norms is 1e-6 in transformers.
+_LATENT = {
+    "head_dim": None, "num_key_value_heads": 4, "kv_lora_rank": 256, "q_lora_rank": 256, "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 32, "v_head_dim": 64, "rms_norm_eps": 1e-6, "moe_intermediate_size": 256,
+    "n_routed_experts": 8, "num_experts_per_tok": 2,
+}  # fmt: skip
+
 # What llama.cpp lacks is left out: convolutions without a bias, tied forms of some, windows (phi3, starcoder2), scales
-# of attention other than those of the published sizes (gemma), a ramp of YaRN that is not rounded (gpt-oss), and a base
-# of local layers (olmo3).
+# of attention other than those of the published sizes (gemma), a ramp of YaRN that is not rounded (gpt-oss), a base of
+# local layers (olmo3), and groups of experts that are judged by one of them (deepseek-v2).
 CASES = (
     _wide("llama", "Llama"),
     _wide("mistral", "Mistral", sliding_window=None),
@@ -108,6 +115,10 @@ CASES = (
         linear_head_dim=64,
         rms_norm_eps=1e-6,
     ),
+    _like("deepseek-v2", 0.1, **_LATENT, topk_method="greedy"),
+    _like("deepseek-v3-bf16", 0.1, **_LATENT),
+    _like("glm-4.7-flash", 0.1, **_LATENT, mlp_layer_types=["dense", "sparse"]),
+    _like("mistral4", 0.02, **_LATENT),
     _like("lfm2", num_hidden_layers=4),
     _like("lfm2moe", **_EXPERTS, num_hidden_layers=4, num_dense_layers=1),
     _like("nemotron_h", **_SSM),

@@ -101,6 +101,19 @@ def grouped_projections(tensors: Tensors) -> Tensors:
     return made
 
 
+def join_maps(tensors: Tensors) -> Tensors:
+    """Maps of keys and values of latent attention as one matrix, a head's rows of both in turn."""
+    joined = {}
+    for name, data in tensors.items():
+        if "attn_k_b" in name:
+            both = np.concatenate((data.swapaxes(1, 2), tensors[name.replace("k_b", "v_b")]), axis=1)
+            joined[name.replace("k_b", "kv_b")] = np.ascontiguousarray(both.reshape(-1, both.shape[-1]))
+        elif "attn_v_b" not in name:
+            joined[name] = data
+    return joined
+
+
+MLA = {f"attention.{part}_length": f"attention.{part}_length_mla" for part in ("key", "value")}
 YARN = {f"rope.scaling.yarn_{name}": f"rope.scaling.{name}" for name in ("beta_fast", "beta_slow")}
 CASES = {
     "gptoss": Theirs("gpt-oss", "gptoss", {"rope.scaling.type": None, "expert_feed_forward_length": None,
@@ -115,6 +128,10 @@ CASES = {
                                                   "attention.head_count_kv": None}, rename=gemma4_name,
                      added={"attention.head_count_kv": 2, "attention.global_head_count_kv": 1}),
     "gemma4-of-llama.cpp": Theirs("gemma4-experts", "gemma4", change=fuse_experts),
+    "deepseek2": Theirs("deepseek-v3-bf16", "deepseek2", {**dict.fromkeys(MLA), **{v: k for k, v in MLA.items()}},
+                        change=join_maps, rename=lambda name: name.replace("exp_probs_b.bias", "exp_probs_b")),
+    "glm4moelite": Theirs("glm-4.7-flash", "glm4moelite", {**MLA, **{v: k for k, v in MLA.items()},
+                          "expert_gating_func": None}, rename=lambda name: name.replace("attn_output", "attn_out")),
     "mistral3": Theirs("mistral3-bf16", "mistral3", added={"rope.scaling.type": "", "rope.scaling.factor": 0.0,
                                                            "rope.scaling.beta_fast": 0.0}),
     # What llama/compat of Ollama's repository translates for llama.cpp, and what its own engine read until May 2026.

@@ -17,6 +17,7 @@ from ollama_engine.ml.gguf.next_tokens import unused_tensors
 from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.storage import ALIGNMENT, can_repack
 from ollama_engine.ml.weights.kernel_choice import kernels_of
+from ollama_engine.ml.weights.latent_maps import LatentMap, latent_maps
 
 __all__ = ["OF_ALL_LAYERS", "OUTPUT", "TIED", "WeightPlan", "block_of_tensor", "is_expert", "is_output", "plan_weights"]
 
@@ -64,6 +65,8 @@ class WeightPlan:
     """Device number of each layer: where its keys and values belong."""
     mapped: Mapping[str, TensorInfo]
     """Tensors that the CPU reads from the mapped file."""
+    made: Mapping[str, LatentMap]
+    """Tensors that are made of others while they are read."""
     repacked: tuple[TensorInfo, ...]
     """Tensors of which the CPU gets a repacked copy."""
 
@@ -103,6 +106,10 @@ def plan_weights(
     cpu = len(backend.devices) - 1 if cpu is None else cpu
     unused = unused_tensors(gguf.metadata, gguf.tensors)
     infos = {name: info for name, info in gguf.tensors.items() if name not in unused}
+    made = latent_maps(gguf.metadata, infos)
+    sources = {latent_map.source.name for latent_map in made.values()}
+    infos = {name: info for name, info in infos.items() if name not in sources}
+    infos |= {name: latent_map.info for name, latent_map in made.items()}
     n_layers = 1 + max((number for number in map(block_of_tensor, infos) if number is not None), default=-1)
     placement = placement or Placement((cpu,) * n_layers, (cpu,) * n_layers, cpu, cpu)
     embeds_there = False
@@ -113,9 +120,10 @@ def plan_weights(
     devices = {name: _device_of(name, placement, cpu) for name in infos}
     if embeds_there:
         devices[TIED] = placement.output
-    mapped = _mapped(infos, devices, cpu) if mmap else {}
-    repacked = tuple(_repacked(backend, infos, devices, cpu)) if repack else ()
-    return WeightPlan(infos, cpu, devices, placement.layers, mapped, repacked)
+    of_file = {name: info for name, info in infos.items() if name not in made}
+    mapped = _mapped(of_file, devices, cpu) if mmap else {}
+    repacked = tuple(_repacked(backend, of_file, devices, cpu)) if repack else ()
+    return WeightPlan(infos, cpu, devices, placement.layers, mapped, made, repacked)
 
 
 def _embeds_there(infos: Mapping[str, TensorInfo], placement: Placement) -> bool:

@@ -11,6 +11,9 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ollama_engine.closing import Closing
 from ollama_engine.errors import ClosedError
 from ollama_engine.ml.device.hostmem import available_bytes
@@ -137,8 +140,12 @@ class Weights(Mapping[str, Tensor], Closing):
             if not of_all:  # which, as weights, would have the graph cut at each operation that reads them elsewhere
                 storage.mark_weights()
             for info in mine:
-                self._tensors[info.name].set_bytes(files[info.file].read(info))
+                self._tensors[info.name].set_bytes(self._read(info, files[info.file]))
                 meter.advance(info.nbytes)
+
+    def _read(self, info: TensorInfo, file: ModelFile) -> NDArray[np.uint8]:
+        made = self.plan.made.get(info.name)
+        return file.read(info) if made is None else made.made(file.read(made.source))
 
     def _repack(self, files: list[ModelFile], meter: _Meter) -> None:
         if not self._repacked:
