@@ -31,7 +31,7 @@ except ImportError:
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for when this file is run as a program
 
-from bench.model_shapes import PRESETS, SHAPES, Shape, tensor_shapes
+from bench.model_shapes import PRESETS, SHAPES, Latent, Shape, tensor_shapes
 from ollama_engine.convert.quant.layout import LayoutFacts, in_file_order, target_types
 from ollama_engine.ml.gguf.gguf_file import TensorInfo
 
@@ -149,6 +149,20 @@ def vocabulary(n: int) -> tuple[list[str], list[str]]:
     return tokens, merges[: n - 256]
 
 
+def add_latent(writer: gguf.GGUFWriter, shape: Shape, latent: Latent) -> None:
+    """What models with latent attention have in place of the usual sizes of heads, and about their experts."""
+    writer.add_key_length(latent.n_latent + latent.n_rope)
+    writer.add_value_length(latent.n_latent)
+    writer.add_key_length_mla(shape.head_dim)
+    writer.add_value_length_mla(latent.value_dim)
+    writer.add_kv_lora_rank(latent.n_latent)
+    writer.add_q_lora_rank(latent.n_narrow)
+    writer.add_rope_dimension_count(latent.n_rope)
+    writer.add_leading_dense_block_count(latent.n_dense)
+    writer.add_expert_shared_count(latent.n_shared)
+    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SOFTMAX)
+
+
 def add_metadata(writer: gguf.GGUFWriter, shape: Shape, preset: str) -> None:
     writer.add_name(f"random weights, {shape.name}")
     writer.add_file_type(PRESETS[preset].file_type)
@@ -157,12 +171,15 @@ def add_metadata(writer: gguf.GGUFWriter, shape: Shape, preset: str) -> None:
     writer.add_context_length(shape.n_ctx)
     writer.add_embedding_length(shape.n_embd)
     writer.add_block_count(shape.n_layer)
-    writer.add_feed_forward_length(shape.n_ff)
+    writer.add_feed_forward_length(shape.n_ff if shape.latent is None else shape.latent.n_ff_dense)
     writer.add_head_count(shape.n_head)
     writer.add_head_count_kv(shape.n_head_kv)
-    writer.add_key_length(shape.head_dim)
-    writer.add_value_length(shape.head_dim)
-    writer.add_rope_dimension_count(shape.head_dim)
+    if shape.latent is None:
+        writer.add_key_length(shape.head_dim)
+        writer.add_value_length(shape.head_dim)
+        writer.add_rope_dimension_count(shape.head_dim)
+    else:
+        add_latent(writer, shape, shape.latent)
     writer.add_rope_freq_base(shape.rope_base)
     writer.add_layer_norm_rms_eps(shape.norm_eps)
     if shape.n_expert:

@@ -14,6 +14,19 @@ Dims = tuple[int, ...]
 
 
 @dataclass(frozen=True)
+class Latent:
+    """Latent attention and the feed-forward blocks of such models; `head_dim` counts `n_rope` numbers as well."""
+
+    n_latent: int
+    n_rope: int
+    value_dim: int
+    n_narrow: int
+    n_dense: int
+    n_ff_dense: int
+    n_shared: int
+
+
+@dataclass(frozen=True)
 class Shape:
     """A llama-like decoder; sizes have the meaning of the GGUF keys."""
 
@@ -38,6 +51,8 @@ class Shape:
     """0: one feed-forward block of size n_ff. Otherwise n_ff is the size of one expert."""
     n_expert_used: int = 0
     window: int = 0
+    latent: Latent | None = None
+    """Of models with latent attention; n_head_kv is 1 then."""
 
     @property
     def n_text_tokens(self) -> int:
@@ -77,6 +92,12 @@ SHAPES = {
         n_vocab=16384, n_ctx=131072, rope_base=150000.0, norm_eps=1e-5, bos=16000, eos=16001, n_special=384,
         arch="gpt-oss", qkv_bias=True, n_expert=32, n_expert_used=4, window=128,
     ),
+    "deepseek": Shape(
+        name="DeepSeek-V2-Lite shape with V2's queries, a dense layer and 2 of 64 experts", n_layer=3, n_embd=2048,
+        n_ff=1408, n_head=16, n_head_kv=1, head_dim=192, n_vocab=16384, n_ctx=32768, rope_base=10000.0, norm_eps=1e-6,
+        bos=16000, eos=16001, n_special=384, arch="deepseek2", n_expert=64, n_expert_used=6,
+        latent=Latent(512, 64, 128, 1536, 1, 10944, 2),
+    ),
 }  # fmt: skip
 
 
@@ -86,16 +107,19 @@ def tensor_shapes(shape: Shape) -> Iterator[tuple[str, Dims]]:
     if shape.rope_factor is not None:
         yield "rope_freqs.weight", (shape.head_dim // 2,)
     for i in range(shape.n_layer):
-        for name, dims in (*_attention(shape), *_feed_forward(shape)):
+        for name, dims in (*_attention(shape), *_feed_forward(shape, i)):
             yield f"blk.{i}.{name}", dims
     yield "output_norm.weight", (shape.n_embd,)
-    if shape.arch == "gpt-oss":
+    if shape.arch in ("gpt-oss", "deepseek2"):
         yield "output.weight", (shape.n_vocab, shape.n_embd)
 
 
 def _attention(shape: Shape) -> Iterator[tuple[str, Dims]]:
     q, kv = shape.n_head * shape.head_dim, shape.n_head_kv * shape.head_dim
     yield "attn_norm.weight", (shape.n_embd,)
+    if shape.latent is not None:
+        yield from _latent_attention(shape, shape.latent)
+        return
     for name, rows in (("attn_q", q), ("attn_k", kv), ("attn_v", kv)):
         yield f"{name}.weight", (rows, shape.n_embd)
         if shape.qkv_bias:
@@ -111,7 +135,37 @@ def _attention(shape: Shape) -> Iterator[tuple[str, Dims]]:
         yield "post_attention_norm.weight", (shape.n_embd,)
 
 
-def _feed_forward(shape: Shape) -> Iterator[tuple[str, Dims]]:
+def _latent_attention(shape: Shape, latent: Latent) -> Iterator[tuple[str, Dims]]:
+    n_own = shape.head_dim - latent.n_rope
+    yield "attn_q_a.weight", (latent.n_narrow, shape.n_embd)
+    yield "attn_q_a_norm.weight", (latent.n_narrow,)
+    yield "attn_q_b.weight", (shape.n_head * shape.head_dim, latent.n_narrow)
+    yield "attn_kv_a_mqa.weight", (latent.n_latent + latent.n_rope, shape.n_embd)
+    yield "attn_kv_a_norm.weight", (latent.n_latent,)
+    yield "attn_k_b.weight", (shape.n_head, latent.n_latent, n_own)
+    yield "attn_v_b.weight", (shape.n_head, latent.value_dim, latent.n_latent)
+    yield "attn_output.weight", (shape.n_embd, shape.n_head * latent.value_dim)
+
+
+def _latent_feed_forward(shape: Shape, latent: Latent, layer: int) -> Iterator[tuple[str, Dims]]:
+    def gated(suffix: str, hidden: int, *experts: int) -> Iterator[tuple[str, Dims]]:
+        yield f"ffn_gate{suffix}.weight", (*experts, hidden, shape.n_embd)
+        yield f"ffn_up{suffix}.weight", (*experts, hidden, shape.n_embd)
+        yield f"ffn_down{suffix}.weight", (*experts, shape.n_embd, hidden)
+
+    yield "ffn_norm.weight", (shape.n_embd,)
+    if layer < latent.n_dense:
+        yield from gated("", latent.n_ff_dense)
+        return
+    yield "ffn_gate_inp.weight", (shape.n_expert, shape.n_embd)
+    yield from gated("_exps", shape.n_ff, shape.n_expert)
+    yield from gated("_shexp", latent.n_shared * shape.n_ff)
+
+
+def _feed_forward(shape: Shape, layer: int) -> Iterator[tuple[str, Dims]]:
+    if shape.latent is not None:
+        yield from _latent_feed_forward(shape, shape.latent, layer)
+        return
     matrices = (("gate", (shape.n_ff, shape.n_embd)), ("up", (shape.n_ff, shape.n_embd)),
                 ("down", (shape.n_embd, shape.n_ff)))  # fmt: skip
     biased = shape.arch == "gpt-oss"
