@@ -1,0 +1,101 @@
+"""DeepSeek's metadata: what does not fit is said when a file is loaded; the cache holds one row for each token."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ollama_engine import nn
+from ollama_engine.convert import convert_model
+from ollama_engine.errors import ModelFormatError, UnsupportedModelError
+from ollama_engine.kvcache import LayerShape
+from ollama_engine.ml.device.placement import BackendParams
+from ollama_engine.ml.gguf.gguf_file import GGUFFile
+from ollama_engine.ml.gguf.metadata import Metadata
+from ollama_engine.ml.graph.backend import Backend
+from ollama_engine.ml.graph.context import Context
+from ollama_engine.ml.weights.weights import Weights
+from ollama_engine.models import model_class
+from tests.models import families
+from tests.models.variants import loaded, minimal
+
+HUGE = 2**32 - 1
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"attention.kv_lora_rank": 0}, "no size is 0"),
+    ({"attention.key_length_mla": 32}, "rope.dimension_count 32 is less than attention.key_length_mla 32"),
+    ({"attention.q_lora_rank": HUGE}, "attn_q_a"),
+    ({"expert_gating_func": 3}, "expert_gating_func 3 is 1 (softmax) or 2 (sigmoid)"),
+    ({"expert_group_count": 3}, "expert_group_count 3 divides expert_count 8"),
+    ({"expert_group_count": 4, "expert_group_used_count": 1}, "expert_used_count 3 experts"),
+    ({"expert_group_count": HUGE}, "expert_group_count"),
+    ({"expert_shared_count": 0}, "expert_shared_count 0 is at least 1"),
+    ({"leading_dense_block_count": HUGE}, "ffn_gate.weight"),
+    ({"attention.temperature_scale": 0.1}, "attention.temperature_length"),
+    ({"block_count": 0}, "block_count 0"),
+]
+
+
+def test_bad_metadata(tmp_path: Path) -> None:
+    model = model_class("deepseek2")
+    with (
+        GGUFFile(minimal("deepseek2").file(tmp_path)) as gguf,
+        Backend(BackendParams(threads=1, gpu_layers=0)) as backend,
+        Weights(backend, gguf) as weights,
+    ):
+        weights.load()
+        for changes, message in BAD:
+            changed = {**gguf.metadata, **{f"deepseek2.{key}": value for key, value in changes.items()}}
+            with pytest.raises(ModelFormatError, match=re.escape(message)):
+                model(Metadata(changed), weights)
+
+
+@pytest.mark.parametrize("flash_attention", ["on", "off"])
+def test_the_cache_holds_one_row_for_each_token(flash_attention: str, tmp_path: Path) -> None:
+    with loaded(minimal("deepseek2").file(tmp_path), kv_cache_type="f16", flash_attention=flash_attention) as parts:
+        shapes = parts.model.cache_layers
+        assert shapes == (LayerShape(kv_heads=1, key_dim=64, value_dim=32, latent=True),) * 3
+        (nbytes,) = parts.cache.nbytes.values()
+        assert nbytes == 3 * len(parts.cache.cells) * 64 * 2
+
+
+@pytest.mark.parametrize("best", [1, 2])
+def test_experts_are_of_the_best_groups(best: int) -> None:
+    scores = np.random.default_rng(0).standard_normal((9, 12)).astype(np.float32)
+    with Backend(BackendParams(threads=1, gpu_layers=0)) as backend, Context(backend) as ctx:
+        out = nn.of_best_groups(ctx.from_floats(scores), groups=4, used=2, best=best)
+        ctx.forward(out)
+        ctx.alloc()
+        ctx.compute()
+        kept = out.numpy()
+    sums = np.sort(scores.reshape(9, 4, 3))[:, :, -best:].sum(axis=2)
+    chosen = np.argsort(sums)[:, -2:]
+    mask = np.zeros((9, 4), dtype=bool)
+    np.put_along_axis(mask, chosen, values=True, axis=1)
+    mask = mask.repeat(3, axis=1)
+    assert np.array_equal(kept[mask], scores[mask])
+    assert (kept[~mask] < -1e29).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"scoring_func": "softmax"}, "scoring_func is 'softmax'"),
+        ({"topk_method": "greedy"}, "topk_method is 'greedy'"),
+        ({"rope_interleave": False}, "rope_interleave is False"),
+        ({"attention_bias": True}, "attention_bias is True"),
+        ({"mscale": 0.5}, "mscale 0.5 differs from mscale_all_dim 1.0"),
+    ],
+)
+def test_what_gguf_has_no_key_for_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    case = families.case("deepseek-v3-bf16")
+    golden = families.load(case)
+    config = {**golden.config, **{name: value for name, value in changes.items() if name != "mscale"}}
+    if "mscale" in changes:
+        config["rope_parameters"] = {**config["rope_parameters"], **changes}
+    source = families.write_folder(tmp_path / "source", config, case.weights(golden.shapes), case.dtype)
+    with pytest.raises(UnsupportedModelError, match=message):
+        convert_model(source, tmp_path / "made.gguf", "f32")
