@@ -115,8 +115,8 @@ class Submission:
         drafting = options.draft or self.loaded.config.draft
         if drafting == "off" or (drafting == "auto" and not self.loaded.drafts_exactly):
             return None
-        recent = self._answers.of(options.cache_salt or "") if options.cache else None
-        return LookupDrafter(Acceptance(self._acceptance), recent)
+        answers = partial(self._answers.of, options.cache_salt or "") if options.cache else None
+        return LookupDrafter(Acceptance(self._acceptance), answers)
 
     @staticmethod
     def reads_long(prompt: Prompt | Prompts) -> bool:

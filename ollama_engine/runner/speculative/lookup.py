@@ -6,7 +6,7 @@ longest match counts, and a lookup that was right goes on where it was.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ollama_engine.runner.schedule.draft_lengths import LEAST_CHANCE
@@ -36,11 +36,15 @@ class _Trail(NamedTuple):
 
 
 class LookupDrafter:
-    """Guesses for one answer. Each guess is compared with the token that came, also where no step verified it."""
+    """Guesses for one answer. Each guess is compared with the token that came, also where no step verified it.
 
-    def __init__(self, acceptance: Acceptance, recent: RecentAnswers | None = None) -> None:
+    `answers`: gives the recent answers of its namespace. The engine thread calls it, as it does all methods.
+    """
+
+    def __init__(self, acceptance: Acceptance, answers: Callable[[], RecentAnswers] | None = None) -> None:
         self._acceptance = acceptance
-        self._recent = recent
+        self._answers = answers
+        self._recent: RecentAnswers | None = None
         self._index = NgramIndex()
         self._trail: _Trail | None = None
         self._n_prompt: int | None = None
@@ -49,6 +53,7 @@ class LookupDrafter:
         """What followed the longest match, with the chance that all tokens up to each are right."""
         if self._n_prompt is None:
             self._n_prompt = len(tokens)
+            self._recent = None if self._answers is None else self._answers()
         if len(tokens) < len(self._index):  # a shift took tokens out of the middle
             self._index, self._trail = NgramIndex(), None
         latest = tokens[len(self._index) :]

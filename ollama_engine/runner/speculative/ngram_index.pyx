@@ -70,7 +70,7 @@ cdef class NgramIndex:
         place = self.table[self.slot(wanted[1], wanted[0])]
         if within and place == self.size - 1:
             place = self.before[place]
-        for i in range(TRIED):
+        for _ in range(TRIED):
             if place < 0 or best == C_LONGEST:
                 break
             length = C_SHORTEST

@@ -35,7 +35,7 @@ class RecentAnswers:
 
 
 class AnswerMemory:
-    """The namespaces of one engine; the one used longest ago goes first."""
+    """The namespaces of one engine; the one used longest ago goes first. The engine thread's."""
 
     def __init__(self) -> None:
         self._namespaces: OrderedDict[str, RecentAnswers] = OrderedDict()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -62,14 +64,14 @@ def test_chances_are_learned_from_guesses_that_no_step_verified() -> None:
 
 def test_answers_are_found_again_in_their_namespace_only() -> None:
     memory = AnswerMemory()
-    first = LookupDrafter(Acceptance(), memory.of("a"))
+    first = LookupDrafter(Acceptance(), partial(memory.of, "a"))
     first.propose([50, 51], 4)
     first.propose([50, 51, *TEXT], 4)
     first.end()
     asked = [60, 7, 3]
-    found = LookupDrafter(Acceptance(), memory.of("a")).propose(asked, 2).tokens
+    found = LookupDrafter(Acceptance(), partial(memory.of, "a")).propose(asked, 2).tokens
     assert found == tuple(TEXT[2:4]), "those of the answer, not of its prompt"
-    assert LookupDrafter(Acceptance(), memory.of("b")).propose(asked, 9).tokens == ()
+    assert LookupDrafter(Acceptance(), partial(memory.of, "b")).propose(asked, 9).tokens == ()
     assert LookupDrafter(Acceptance()).propose(asked, 9).tokens == ()
 
 
@@ -77,8 +79,8 @@ def test_an_answer_is_not_followed_into_the_next_one() -> None:
     recent = RecentAnswers()
     recent.add([1, 2, 3])
     recent.add([4, 5, 6])
-    assert LookupDrafter(Acceptance(), recent).propose([9, 1, 2], 5).tokens == (3,)
-    assert LookupDrafter(Acceptance(), recent).propose([9, 2, 3], 5).tokens == ()
+    assert LookupDrafter(Acceptance(), lambda: recent).propose([9, 1, 2], 5).tokens == (3,)
+    assert LookupDrafter(Acceptance(), lambda: recent).propose([9, 2, 3], 5).tokens == ()
 
 
 def test_what_is_kept_is_bounded() -> None:
