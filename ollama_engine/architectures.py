@@ -1,7 +1,7 @@
-"""Every architecture, a row each: where its model and its converter are.
+"""Every architecture, a row each: where its model and its converter are, and which dialect its models speak.
 
-`models.registry` and `convert.registry` read these rows, each its own column, and import nothing before it is asked
-for. tests/models/architectures has a file of cases for every row, found by the row's name.
+`models.registry`, `convert.registry` and `chat.dialects.detection` read these rows, each its own column, and import
+nothing before it is asked for. tests/models/architectures has a file of cases for every row, found by the row's name.
 """
 
 from __future__ import annotations
@@ -10,64 +10,85 @@ __all__ = ["ARCHITECTURES", "Registration"]
 
 
 class Registration:
-    """An architecture's row in the registry: its `general.architecture`, model class and converter.
+    """An architecture's row in the registry: its `general.architecture`, model class, converter and dialect.
 
     A plain class: every process imports this, and a NamedTuple or dataclass takes longer to make than all rows.
     """
 
-    __slots__ = ("converter", "model", "name", "not_run")
+    __slots__ = ("converter", "dialect", "model", "name", "not_run")
 
-    def __init__(self, name: str, model: str | None, converter: str | None, not_run: str = "") -> None:
+    def __init__(
+        self, name: str, model: str | None, converter: str | None, dialect: str = "", not_run: str = ""
+    ) -> None:
         self.name = name
         """`general.architecture` in GGUF files."""
         self.model = model
         """`module:Class` in `ollama_engine.models`; None where models can be converted, but not run yet."""
         self.converter = converter
         """Module of `ollama_engine.convert`; None where no folder is converted to such files."""
+        self.dialect = dialect
+        """Name of the dialect of `chat.dialects`, for files whose template says nothing; "" for any."""
         self.not_run = not_run
         """Why there is no model, for an error message."""
 
 
 ARCHITECTURES = (
+    Registration("apertus", "apertus:Apertus", "apertus", "apertus"),
+    Registration("arcee", "arcee:Arcee", "llama"),
     Registration("bert", "bert:Bert", "bert"),
     Registration("clip-vision", "clip.model:ClipVision", "clip"),
-    Registration("cohere2", "command_r:Cohere2", "command_r"),
-    Registration("command-r", "command_r:CommandR", "command_r"),
-    Registration("deepseek2", "deepseek2:DeepSeek2", "deepseek2"),
+    Registration("cohere2", "command_r:Cohere2", "command_r", "command-r7b"),
+    Registration("cohere2moe", "cohere2moe:Cohere2Moe", "command_r", "command-r7b"),
+    Registration("command-r", "command_r:CommandR", "command_r", "command-r-plus"),
+    Registration("deepseek2", "deepseek2:DeepSeek2", "deepseek2", "deepseek-v3"),
+    Registration("ernie4_5", "ernie4_5:Ernie45", "ernie4_5"),
+    Registration("ernie4_5-moe", "ernie4_5:Ernie45Moe", "ernie4_5"),
+    Registration("exaone4", "exaone4:Exaone4", "exaone4", "hermes"),
     Registration("falcon-h1", "falcon_h1:FalconH1", "falcon_h1"),
     Registration("gemma-embedding", "gemma_embedding:GemmaEmbedding", "gemma"),
-    Registration("gemma2", "gemma2:Gemma2", "gemma"),
-    Registration("gemma3", "gemma3.model:Gemma3", "gemma"),
-    Registration("gemma3n", "gemma3n:Gemma3n", "gemma3n"),
-    Registration("gemma4", "gemma4.model:Gemma4", "gemma4"),
-    Registration("gpt-oss", "gpt_oss:GptOss", "gpt_oss"),
-    Registration("granitehybrid", "granitehybrid:GraniteHybrid", "granite_hybrid"),
+    Registration("gemma2", "gemma2:Gemma2", "gemma", "gemma"),
+    Registration("gemma3", "gemma3.model:Gemma3", "gemma", "gemma"),
+    Registration("gemma3n", "gemma3n:Gemma3n", "gemma3n", "gemma"),
+    Registration("gemma4", "gemma4.model:Gemma4", "gemma4", "gemma4"),
+    Registration("glm4", "glm4:Glm4", "glm4", "glm"),
+    Registration("glm4moe", "glm4moe:Glm4Moe", "glm4", "glm"),
+    Registration("gpt-oss", "gpt_oss:GptOss", "gpt_oss", "harmony"),
+    Registration("granite", "granite:Granite", "granite", "granite"),
+    Registration("granitehybrid", "granitehybrid:GraniteHybrid", "granite", "granite"),
+    Registration("granitemoe", "granite:GraniteMoe", "granite", "granite"),
+    Registration("hunyuan-dense", "hunyuan:HunyuanDense", "hunyuan"),
+    Registration("hunyuan-moe", "hunyuan:HunyuanMoe", "hunyuan"),
     Registration("jina-bert-v3", "bert:JinaBertV3", "bert"),
     Registration("kimi-linear", "kimi_linear:KimiLinear", "kimi_linear"),
-    Registration("lfm2", "lfm2:Lfm2", "lfm2"),
-    Registration("lfm2moe", "lfm2:Lfm2Moe", "lfm2"),
+    Registration("lfm2", "lfm2:Lfm2", "lfm2", "lfm2"),
+    Registration("lfm2moe", "lfm2:Lfm2Moe", "lfm2", "lfm2"),
     Registration("llama", "llama:Llama", "llama"),
     Registration("llama4", "llama4.model:Llama4", "llama4"),
     Registration("llava", "llava.model:Llava", "llava"),
     Registration("mamba2", "mamba2:Mamba2", "mamba2"),
+    Registration("minimax-m2", "minimax_m2:MiniMaxM2", "minimax_m2", "minimax-m2"),
     Registration("mistral3", "mistral3.model:Mistral3", "mistral3"),
     Registration("mistral4", "deepseek2:Mistral4", "deepseek2"),
     Registration("mllama", "mllama.model:Mllama", "mllama"),
     Registration("modern-bert", "modern_bert:ModernBert", "modern_bert"),
+    Registration("muse-glimmer", "muse_glimmer:MuseGlimmer", "muse_glimmer", "muse"),
+    Registration("nemotron", "nemotron:Nemotron", "nemotron"),
     Registration("nemotron_h", "nemotron_h:NemotronH", "nemotron_h"),
     Registration("nemotron_h_moe", "nemotron_h:NemotronHMoe", "nemotron_h"),
     Registration("nomic-bert", "bert:NomicBert", "bert"),
     Registration("nomic-bert-moe", "bert:NomicBertMoe", "bert"),
     Registration("olmo2", "olmo2:Olmo2", "olmo"),
-    Registration("phi3", "phi3:Phi3", "phi3"),
-    Registration("qwen2", "qwen2:Qwen2", "qwen"),
-    Registration("qwen25vl", "qwen25vl:Qwen25VL", "qwen25vl"),
-    Registration("qwen2moe", "qwen_moe:Qwen2Moe", "qwen"),
-    Registration("qwen3", "qwen3:Qwen3", "qwen"),
-    Registration("qwen35", "qwen35:Qwen35", "qwen35"),
-    Registration("qwen35moe", "qwen35:Qwen35Moe", "qwen35"),
-    Registration("qwen3moe", "qwen_moe:Qwen3Moe", "qwen"),
-    Registration("qwen3next", "qwen35:Qwen3Next", "qwen35"),
+    Registration("phi3", "phi3:Phi3", "phi3", "phi4"),
+    Registration("qwen2", "qwen2:Qwen2", "qwen", "hermes"),
+    Registration("qwen25vl", "qwen25vl:Qwen25VL", "qwen25vl", "hermes"),
+    Registration("qwen2moe", "qwen_moe:Qwen2Moe", "qwen", "hermes"),
+    Registration("qwen3", "qwen3:Qwen3", "qwen", "hermes"),
+    Registration("qwen35", "qwen35:Qwen35", "qwen35", "hermes"),
+    Registration("qwen35moe", "qwen35:Qwen35Moe", "qwen35", "hermes"),
+    Registration("qwen3moe", "qwen_moe:Qwen3Moe", "qwen", "hermes"),
+    Registration("qwen3next", "qwen35:Qwen3Next", "qwen35", "hermes"),
+    Registration("seed_oss", "seed_oss:SeedOss", "seed_oss", "seed-oss"),
     Registration("siglip-vision", "clip.model:SiglipVision", "clip"),
+    Registration("smollm3", "smollm3:SmolLM3", "llama", "smollm3"),
     Registration("starcoder2", "starcoder2:StarCoder2", "starcoder"),
 )

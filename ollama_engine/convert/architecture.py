@@ -16,7 +16,17 @@ from numpy.typing import NDArray
 from ollama_engine.convert.source.folder import Config, ModelFolder
 from ollama_engine.convert.transforms import Transform
 
-__all__ = ["COMMON_RENAMES", "Architecture", "Key", "TensorMap", "Vision", "decoder_sizes", "layered", "linear"]
+__all__ = [
+    "COMMON_RENAMES",
+    "Architecture",
+    "Key",
+    "TensorMap",
+    "Vision",
+    "decoder_sizes",
+    "layered",
+    "linear",
+    "no_tensors",
+]
 
 Sizes = Mapping[str, int]
 MetadataValues = Mapping[str, Any]
@@ -87,7 +97,8 @@ def _nothing_told(folder: ModelFolder) -> MetadataValues:
     return {}
 
 
-def _no_tensors(config: Config, sizes: Sizes) -> Mapping[str, NDArray[np.float32]]:
+def no_tensors(config: Config, sizes: Sizes) -> Mapping[str, NDArray[np.float32]]:
+    """None are made."""
     return {}
 
 
@@ -129,7 +140,7 @@ class Architecture:
     """Values that config.json has no names for, by other files of the folder."""
     more_keys: Callable[[Config, Sizes], MetadataValues] = _no_values
     """Computed keys, below the architecture's name: int, float, bool, str, or a list of these."""
-    made_tensors: Callable[[Config, Sizes], Mapping[str, NDArray[np.float32]]] = _no_tensors
+    made_tensors: Callable[[Config, Sizes], Mapping[str, NDArray[np.float32]]] = no_tensors
     """Tensors that are computed from config.json."""
     renames: tuple[tuple[str, str], ...] = COMMON_RENAMES
     """(regular expression, replacement) for names of the checkpoint, before they are looked up."""
@@ -139,6 +150,8 @@ class Architecture:
     """Regular expressions of names that carry no weights, besides COMMON_IGNORED."""
     always_f32: tuple[str, ...] = field(default=())
     """Regular expressions of GGUF names that are never stored in fewer bits, besides those of `outtype`."""
+    numbers: Mapping[str, str] = field(default_factory=dict)
+    """Keys whose value is a list, a number for each layer -> the tensors of one number which they are in."""
     pre_names: tuple[str, ...] = ()
     """Names of pre-tokenizers to prefer where several behave alike."""
     vision: Vision | None = None

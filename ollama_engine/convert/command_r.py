@@ -1,4 +1,4 @@
-"""Command R, Aya and Command R7B -> `general.architecture` = command-r, cohere2.
+"""Command R, Aya, Command R7B and North -> `general.architecture` = command-r, cohere2, cohere2moe.
 
 Their checkpoints rotate neighbours already: no rows are moved.
 """
@@ -9,8 +9,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from ollama_engine.convert.architecture import Key, Sizes, TensorMap
-from ollama_engine.convert.decoder import ATTENTION, ATTN_NORM, BLOCK, LAYER, MLP, decoder, layer_types, rope_and_size
-from ollama_engine.convert.keys import DECODER_KEYS
+from ollama_engine.convert.decoder import (
+    ATTENTION,
+    ATTN_NORM,
+    BLOCK,
+    LAYER,
+    MLP,
+    decoder,
+    experts,
+    layer_types,
+    only,
+    rope_and_size,
+    shared_expert,
+    sizes,
+)
+from ollama_engine.convert.keys import DECODER_KEYS, require
 from ollama_engine.convert.source.folder import Config
 
 __all__ = ["ARCHITECTURES"]
@@ -44,7 +57,79 @@ def _cohere2_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
     }
 
 
+def _n_dense(config: Config) -> int:
+    """Blocks without experts, which are the first ones."""
+    types = config.get("mlp_layer_types")
+    if types is None:
+        return config.whole("first_k_dense_replace", default=0)
+    dense: list[bool] = [kind == "dense" for kind in types] if isinstance(types, list) else []
+    n = sum(dense)
+    if len(dense) != config.whole("num_hidden_layers") or not all(dense[:n]):
+        raise config.wrong(("mlp_layer_types",), "'dense' for the first blocks, then 'sparse'", types)
+    return n
+
+
+def _sparse(config: Config, layer: int) -> bool:
+    return layer >= _n_dense(config)
+
+
+def _has_shared(config: Config, layer: int) -> bool:
+    return _sparse(config, layer) and config.whole("num_shared_experts", default=0) > 0
+
+
+def _sparse_sizes(config: Config) -> dict[str, int]:
+    plain = sizes(config)
+    hidden = plain["n_ff"]
+    return {
+        **plain, "n_expert": config.whole("num_experts"), "n_ff_exp": hidden, "n_ff_exp_twice": 2 * hidden,
+        "n_ff_shexp": hidden * config.whole("num_shared_experts", default=0),
+        "n_ff": config.whole("prefix_dense_intermediate_size", default=hidden),
+    }  # fmt: skip
+
+
+def _sparse_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
+    require(config, {"hidden_act": "silu", "shared_expert_combination_strategy": "average"})
+    n_dense, local = _n_dense(config), layer_types(config, lambda i: True)
+    if config.get("layer_types") is None or config.whole("prefix_dense_sliding_window_pattern", default=1) != 1:
+        # Whether the first blocks rotate depends on it.
+        require(config, {"prefix_dense_sliding_window_pattern": 1})
+    gating = config.get("expert_selection_fn", default="softmax")
+    if gating not in ("sigmoid", "softmax"):
+        raise config.wrong(("expert_selection_fn",), "sigmoid or softmax", gating)
+    centered = config.get("rms_norm_eps") is None
+    return {
+        **_command_r_keys(config, sizes),
+        "feed_forward_length": sizes["n_ff"],
+        "attention.sliding_window": config.whole("sliding_window"),
+        "attention.sliding_window_pattern": local,
+        ("attention.layer_norm_epsilon" if centered else "attention.layer_norm_rms_epsilon"): float(
+            config.number("layer_norm_eps" if centered else "rms_norm_eps", default=1e-5)
+        ),
+        "leading_dense_block_count": n_dense,
+        "expert_gating_func": 2 if gating == "sigmoid" else 3,  # 3: a softmax over the chosen logits
+        "expert_weights_norm": bool(config.get("norm_topk_prob", default=True)),
+        "expert_feed_forward_length": sizes["n_ff_exp"],
+        "expert_shared_count": config.whole("num_shared_experts", default=0),
+        "expert_shared_feed_forward_length": sizes["n_ff_shexp"],
+    }
+
+
 ARCHITECTURES = (
+    decoder(
+        "cohere2moe",
+        ("Cohere2MoeForCausalLM",),
+        (
+            ATTN_NORM,
+            *ATTENTION,
+            *only(lambda config, i: not _sparse(config, i), *MLP),
+            *experts(_sparse),
+            *only(_has_shared, *shared_expert("mlp.shared_experts")),
+        ),
+        sizes=_sparse_sizes,
+        keys=tuple(key for key in KEYS if not key.name.endswith("epsilon") and key.name != "feed_forward_length"),
+        more_keys=_sparse_keys,
+        pre_names=("cohere2moe", "tiny_aya"),
+    ),
     decoder(
         "command-r",
         ("CohereForCausalLM",),

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ollama_engine.convert.architecture import (
     Architecture,
@@ -13,9 +17,10 @@ from ollama_engine.convert.architecture import (
     TensorMap,
     decoder_sizes,
     linear,
+    no_tensors,
 )
-from ollama_engine.convert.keys import DECODER_KEYS
-from ollama_engine.convert.rope import rope_keys
+from ollama_engine.convert.keys import DECODER_KEYS, require
+from ollama_engine.convert.rope import llama3_factors, rope_keys, rope_parameters
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.transforms import Transform, half
 
@@ -32,9 +37,14 @@ __all__ = [
     "decoder",
     "experts",
     "layer_types",
+    "llama3_tensors",
     "local_rope_keys",
     "norm",
+    "only",
+    "requiring",
     "rope_and_size",
+    "rotated_part",
+    "shared_expert",
     "sizes",
 ]
 
@@ -89,6 +99,20 @@ def experts(applies: Callable[[Config, int], bool] | None = None) -> tuple[Tenso
     )
 
 
+def shared_expert(source: str) -> tuple[TensorMap, ...]:
+    """The expert that all tokens share, or several as one; `source` is its place in a layer."""
+    return (
+        *linear(BLOCK + "ffn_gate_shexp", f"{LAYER}{source}.gate_proj", "n_ff_shexp", "n_embd"),
+        *linear(BLOCK + "ffn_up_shexp", f"{LAYER}{source}.up_proj", "n_ff_shexp", "n_embd"),
+        *linear(BLOCK + "ffn_down_shexp", f"{LAYER}{source}.down_proj", "n_embd", "n_ff_shexp"),
+    )
+
+
+def only(applies: Callable[[Config, int], bool], *tensors: TensorMap) -> tuple[TensorMap, ...]:
+    """Declarations that hold for some layers."""
+    return tuple(replace(tensor, applies=applies) for tensor in tensors)
+
+
 def sizes(config: Config) -> dict[str, int]:
     """`decoder_sizes`, with those of fused projections and experts."""
     plain = decoder_sizes(config)
@@ -101,9 +125,27 @@ def sizes(config: Config) -> dict[str, int]:
     }
 
 
+def rotated_part(config: Config, head_dim: int, default: float = 1.0) -> int:
+    """How many dimensions of a head rotate."""
+    part = rope_parameters(config).get("partial_rotary_factor")
+    return int(head_dim * float(config.number("partial_rotary_factor", default=default) if part is None else part))
+
+
 def rope_and_size(config: Config, sizes: Sizes) -> Mapping[str, Any]:
     """Keys of the rotation, and how many dimensions of a head rotate."""
     return {"rope.dimension_count": sizes["head_dim"], **rope_keys(config)}
+
+
+def requiring(
+    values: Mapping[str, Any], more_keys: Callable[[Config, Sizes], MetadataValues] = rope_and_size
+) -> Callable[[Config, Sizes], MetadataValues]:
+    """`more_keys` for configs that say these values or nothing; see `require`."""
+
+    def checked(config: Config, sizes: Sizes) -> MetadataValues:
+        require(config, values)
+        return more_keys(config, sizes)
+
+    return checked
 
 
 def decoder(
@@ -116,6 +158,7 @@ def decoder(
     more_keys: Callable[[Config, Sizes], MetadataValues] = rope_and_size,
     output_norm: tuple[TensorMap, ...] = OUTPUT_NORM,
     pre_names: tuple[str, ...] = (),
+    made_tensors: Callable[[Config, Sizes], Mapping[str, NDArray[np.float32]]] = no_tensors,
 ) -> Architecture:
     """A decoder: the token embedding, the tensors of each `block`, a norm and the output. See `Architecture`."""
     return Architecture(
@@ -126,7 +169,14 @@ def decoder(
         tensors=(EMBEDDING, *block, *output_norm, OUTPUT),
         more_keys=more_keys,
         pre_names=pre_names,
+        made_tensors=made_tensors,
     )
+
+
+def llama3_tensors(config: Config, sizes: Sizes) -> Mapping[str, NDArray[np.float32]]:
+    """The rotary factors of Llama 3.1, where the config has them."""
+    factors = llama3_factors(config, sizes["head_dim"])
+    return {} if factors is None else {"rope_freqs.weight": factors}
 
 
 def local_rope_keys(config: Config) -> Mapping[str, Any]:

@@ -20,7 +20,7 @@ from ollama_engine.convert.decoder import (
     norm,
 )
 from ollama_engine.convert.decoder import sizes as decoder_sizes
-from ollama_engine.convert.keys import DECODER_KEYS
+from ollama_engine.convert.keys import DECODER_KEYS, require
 from ollama_engine.convert.latent_attention import (
     LATENT,
     NARROW,
@@ -33,7 +33,6 @@ from ollama_engine.convert.latent_attention import (
 from ollama_engine.convert.next_tokens import N_NEXT, counted, next_token_keys, placed_behind
 from ollama_engine.convert.rope import rope_keys, rope_parameters
 from ollama_engine.convert.source.folder import Config
-from ollama_engine.convert.state_space import require
 from ollama_engine.errors import UnsupportedModelError
 
 __all__ = ["ARCHITECTURES"]

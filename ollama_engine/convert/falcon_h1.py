@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from ollama_engine.convert.architecture import Architecture, Sizes, TensorMap
 from ollama_engine.convert.decoder import ATTENTION, ATTN_NORM, BLOCK, EMBEDDING, LAYER, norm, rope_and_size
 from ollama_engine.convert.decoder import sizes as decoder_sizes
-from ollama_engine.convert.keys import DECODER_KEYS
+from ollama_engine.convert.keys import DECODER_KEYS, require
 from ollama_engine.convert.source.folder import Config
-from ollama_engine.convert.state_space import require, state_space, state_space_keys, state_space_sizes
+from ollama_engine.convert.state_space import state_space, state_space_keys, state_space_sizes
 from ollama_engine.errors import UnsupportedModelError
 
 __all__ = ["ARCHITECTURES"]

@@ -1,14 +1,15 @@
-"""Metadata keys that many architectures take from config.json alike, and how a key is taken from there."""
+"""Metadata keys that many architectures take from config.json alike, and how a value is taken from there or checked."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ollama_engine.convert.architecture import Key
 from ollama_engine.convert.source.folder import Config
+from ollama_engine.errors import UnsupportedModelError
 
-__all__ = ["DECODER_KEYS", "read_keys"]
+__all__ = ["DECODER_KEYS", "read_keys", "require"]
 
 DECODER_KEYS = (
     Key("block_count", "u32", ("num_hidden_layers", "n_layer", "num_layers")),
@@ -32,6 +33,14 @@ def read_keys(keys: Iterable[Key], config: Config) -> dict[str, Any]:
     Raises ModelFormatError for a config.json that lacks a required value or has one of another kind.
     """
     return {key.name: _value(key, config) for key in keys if key.required or config.get(*key.sources) is not None}
+
+
+def require(config: Config, values: Mapping[str, Any]) -> None:
+    """Raise UnsupportedModelError where config.json has another value than the one that GGUF files stand for."""
+    for name, value in values.items():
+        stored = config.get(name, default=value)
+        if stored != value:
+            raise UnsupportedModelError(f"{config.home}: {name} is {stored!r}, and GGUF files have {value!r} only")
 
 
 def _value(key: Key, config: Config) -> Any:

@@ -11,9 +11,9 @@ import numpy as np
 from ollama_engine.convert.architecture import COMMON_RENAMES, Architecture, Key, Sizes, TensorMap, linear
 from ollama_engine.convert.decoder import ATTN_NORM, BLOCK, EMBEDDING, FFN_NORM, LAYER, MLP, OUTPUT, OUTPUT_NORM
 from ollama_engine.convert.decoder import sizes as decoder_sizes
+from ollama_engine.convert.keys import require
 from ollama_engine.convert.latent_attention import LATENT, WIDE, latent_keys, latent_sizes, n_dense
 from ollama_engine.convert.source.folder import Config
-from ollama_engine.convert.state_space import require
 from ollama_engine.convert.transforms import Transform
 from ollama_engine.errors import UnsupportedModelError
 

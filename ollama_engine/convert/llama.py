@@ -1,16 +1,17 @@
-"""Llama 1 to 3.x, Mistral and Mixtral -> `general.architecture` = llama."""
+"""Llama 1 to 3.x, Mistral, Mixtral and InternLM 3 -> `general.architecture` = llama.
+
+SmolLM3 and Arcee, whose tensors are Llama's or fewer, have names of their own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ollama_engine.convert.architecture import Architecture, Key, Sizes, TensorMap, decoder_sizes, linear
-from ollama_engine.convert.keys import DECODER_KEYS
-from ollama_engine.convert.rope import llama3_factors, rope_keys
+from ollama_engine.convert.decoder import llama3_tensors, requiring, rope_and_size
+from ollama_engine.convert.keys import DECODER_KEYS, require
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.transforms import half, pair_heads
 
@@ -28,13 +29,16 @@ def _sparse(config: Config, layer: int) -> bool:
     return not _dense(config, layer)
 
 
-def _more_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
-    return {"rope.dimension_count": sizes["head_dim"], **rope_keys(config)}
-
-
-def _made_tensors(config: Config, sizes: Sizes) -> Mapping[str, NDArray[np.float32]]:
-    factors = llama3_factors(config, sizes["head_dim"])
-    return {} if factors is None else {"rope_freqs.weight": factors}
+def _smollm3_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
+    require(config, {"use_sliding_window": False})
+    n_layer, period = sizes["n_layer"], config.whole("no_rope_layer_interval", default=4)
+    rotates = config.get("no_rope_layers") or [int((i + 1) % period != 0) for i in range(n_layer)]
+    if not isinstance(rotates, list) or len(rotates) != n_layer or not all(turned in (0, 1) for turned in rotates):
+        raise config.wrong(("no_rope_layers",), f"{n_layer} of 0 and 1", rotates)
+    keys = rope_and_size(config, sizes)
+    if all(bool(turned) == ((i + 1) % 4 != 0) for i, turned in enumerate(rotates)):
+        return keys  # llama.cpp knows this pattern by heart
+    return {**keys, "attention.rope_pattern": [bool(turned) for turned in rotates]}
 
 
 def _feed_forward(target: str, name: str, shape: tuple[str, str]) -> tuple[TensorMap, ...]:
@@ -83,14 +87,30 @@ TENSORS = (
 
 LLAMA = Architecture(
     name="llama",
-    classes=("LlamaForCausalLM", "LLaMAForCausalLM", "LlamaModel", "MistralForCausalLM", "MixtralForCausalLM"),
+    classes=("LlamaForCausalLM", "LLaMAForCausalLM", "LlamaModel", "MistralForCausalLM", "MixtralForCausalLM",
+             "InternLM3ForCausalLM"),
     sizes=lambda config: (sizes := decoder_sizes(config)) | {"n_ff_twice": 2 * sizes["n_ff"]},
     keys=(*DECODER_KEYS, Key("vocab_size", "u32", ("vocab_size",)),
           Key("attention.sliding_window", "u32", ("sliding_window",), required=False)),
     tensors=TENSORS,
-    more_keys=_more_keys,
-    made_tensors=_made_tensors,
+    more_keys=rope_and_size,
+    made_tensors=llama3_tensors,
     pre_names=("llama-bpe",),
 )  # fmt: skip
 
-ARCHITECTURES = (LLAMA,)
+SMOLLM3 = replace(
+    LLAMA,
+    name="smollm3",
+    classes=("SmolLM3ForCausalLM",),
+    keys=(*DECODER_KEYS, Key("vocab_size", "u32", ("vocab_size",))),
+    more_keys=_smollm3_keys,
+)
+ARCEE = replace(
+    LLAMA,
+    name="arcee",
+    classes=("ArceeForCausalLM",),
+    tensors=tuple(tensor for tensor in TENSORS if "ffn_gate" not in tensor.target),
+    more_keys=requiring({"hidden_act": "relu2"}),
+)
+
+ARCHITECTURES = (LLAMA, SMOLLM3, ARCEE)

@@ -7,8 +7,9 @@ from typing import Any
 
 from ollama_engine.convert.architecture import Architecture, Sizes, TensorMap
 from ollama_engine.convert.decoder import BLOCK, LAYER, OUTPUT, norm
+from ollama_engine.convert.keys import require
 from ollama_engine.convert.source.folder import Config
-from ollama_engine.convert.state_space import require, state_space, state_space_keys, state_space_sizes
+from ollama_engine.convert.state_space import state_space, state_space_keys, state_space_sizes
 
 __all__ = ["ARCHITECTURES"]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,16 @@ from ollama_engine.convert.gguf_writing import EncodedMetadata
 from ollama_engine.convert.keys import read_keys
 from ollama_engine.convert.outtype import FILE_TYPES
 from ollama_engine.convert.plan import PlannedTensor
+from ollama_engine.convert.source.elements import to_float32
 from ollama_engine.convert.source.folder import Config
-from ollama_engine.errors import ConfigError
+from ollama_engine.convert.source.tensors import StoredTensor
+from ollama_engine.errors import ConfigError, ModelFormatError
 
-__all__ = ["add_model", "add_value", "encode", "model_keys", "new_writer"]
+__all__ = ["add_model", "add_value", "encode", "model_keys", "new_writer", "told_numbers"]
 
 QUANTIZATION_VERSION = 2
+WITHOUT_PREFIX = ("tokenizer.", "xielu.")
+"""Beginnings of keys before which the architecture's name does not stand."""
 
 
 def new_writer(architecture: str) -> Any:
@@ -55,7 +60,7 @@ def add_model(
 ) -> None:
     """Add everything but the tokenizer: what `general.` says, and `keys` below the architecture's name.
 
-    Those that begin with "tokenizer." stay as they are.
+    Those that begin as WITHOUT_PREFIX says stay as they are.
     """
     gguf = _gguf()
     for tensor in planned:  # for the number of parameters
@@ -68,7 +73,7 @@ def add_model(
     writer.add_type("model")
     general.set_gguf_meta_model(writer)
     for name, value in keys.items():
-        add_value(writer, name if name.startswith("tokenizer.") else f"{architecture.name}.{name}", value)
+        add_value(writer, name if name.startswith(WITHOUT_PREFIX) else f"{architecture.name}.{name}", value)
     writer.add_file_type(FILE_TYPES[outtype])
     writer.add_quantization_version(QUANTIZATION_VERSION)
 
@@ -87,6 +92,22 @@ def model_keys(architecture: Architecture, config: Config, sizes: Sizes) -> dict
     Raises ModelFormatError for a config.json that lacks a required value or has one of another kind.
     """
     return {**read_keys(architecture.keys, config), **architecture.more_keys(config, sizes)}
+
+
+def told_numbers(architecture: Architecture, sizes: Sizes, stored: Mapping[str, StoredTensor]) -> dict[str, Any]:
+    """The keys that are a list of numbers, one for each layer. Raises ModelFormatError where one is missing."""
+
+    def number(name: str) -> float:
+        tensor = stored.get(name)
+        if tensor is None or prod(tensor.shape) != 1:
+            found = "is missing" if tensor is None else f"has shape {list(tensor.shape)}"
+            raise ModelFormatError(f"tensor {name} {found}; {architecture.name} has one number there")
+        return float(to_float32(tensor.read(), tensor.dtype).reshape(()))
+
+    layers = range(sizes["n_layer"])
+    return {
+        key: [number(source.replace("{i}", str(i))) for i in layers] for key, source in architecture.numbers.items()
+    }
 
 
 def add_value(writer: Any, key: str, value: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, NamedTuple
 from ollama_engine.convert.architecture import Architecture, Sizes
 from ollama_engine.convert.gguf_writing import OutTensor, Progress, data_size, write_model
 from ollama_engine.convert.late_warnings import warn, warnings_last
-from ollama_engine.convert.metadata import add_model, encode, model_keys, new_writer
+from ollama_engine.convert.metadata import add_model, encode, model_keys, new_writer, told_numbers
 from ollama_engine.convert.outtype import FILE_TYPES, element_type
 from ollama_engine.convert.plan import PlannedTensor, plan_tensors
 from ollama_engine.convert.registry import find_architecture
@@ -70,7 +70,7 @@ def convert_model(
         modules = SentenceModules(folder)
         config = config.completed({**architecture.told_by_folder(folder), **modules.values})
         config, sizes, keys, planned = _plan(architecture, config, {**stored, **modules.tensors})
-        keys = {**keys, **images, **modules.keys}
+        keys = {**keys, **told_numbers(architecture, sizes, stored), **images, **modules.keys}
         add_model(writer, folder.path, architecture, keys, outtype, planned)
         if architecture.reads_text:
             add_tokenizer(writer, folder, config, sizes["n_vocab"], architecture.pre_names, architecture.chat_templates)

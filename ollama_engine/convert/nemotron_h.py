@@ -9,10 +9,10 @@ from typing import Any
 from ollama_engine.convert.architecture import Architecture, Sizes, TensorMap, linear
 from ollama_engine.convert.decoder import BLOCK, LAYER, OUTPUT, norm
 from ollama_engine.convert.decoder import sizes as decoder_sizes
-from ollama_engine.convert.keys import DECODER_KEYS
+from ollama_engine.convert.keys import DECODER_KEYS, require
 from ollama_engine.convert.next_tokens import N_NEXT, NEXT_TOKENS, counted, next_token_keys, placed_behind
 from ollama_engine.convert.source.folder import Config
-from ollama_engine.convert.state_space import require, state_space, state_space_keys, state_space_sizes
+from ollama_engine.convert.state_space import state_space, state_space_keys, state_space_sizes
 from ollama_engine.errors import UnsupportedModelError
 
 __all__ = ["ARCHITECTURES"]

@@ -9,11 +9,9 @@ import numpy as np
 
 from ollama_engine.convert.architecture import Sizes, TensorMap, linear
 from ollama_engine.convert.decoder import BLOCK
-from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.transforms import Transform, squeeze
-from ollama_engine.errors import UnsupportedModelError
 
-__all__ = ["require", "state_space", "state_space_keys", "state_space_sizes"]
+__all__ = ["state_space", "state_space_keys", "state_space_sizes"]
 
 COLUMN = Transform(lambda values, sizes: values[:, None], lambda shape, sizes: (*shape, 1))
 DECAY = Transform(lambda values, sizes: -np.exp(values[:, None]), lambda shape, sizes: (*shape, 1), arithmetic=True)
@@ -58,11 +56,3 @@ def state_space_keys(sizes: Sizes) -> Mapping[str, Any]:
         "ssm.time_step_rank": sizes["n_ssm_heads"],
         "ssm.group_count": sizes["n_groups"],
     }
-
-
-def require(config: Config, values: Mapping[str, Any]) -> None:
-    """Raise UnsupportedModelError where config.json has another value than the one that GGUF files stand for."""
-    for name, value in values.items():
-        stored = config.get(name, default=value)
-        if stored != value:
-            raise UnsupportedModelError(f"{config.home}: {name} is {stored!r}, and GGUF files have {value!r} only")

@@ -18,18 +18,14 @@ from ollama_engine.ml import ops
 from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.decoder import PreNormLayer, SparseLayer
+from ollama_engine.models.experts import SIGMOID, SOFTMAX, SparseMLP
 from ollama_engine.models.latent_attention import (
     LatentDecoder,
     LatentOptions,
-    SharedMLP,
     make_attention,
     read_latent,
 )
 from ollama_engine.models.options import Options
-from ollama_engine.models.qwen_moe import SparseMLP
-
-SOFTMAX, SIGMOID = 1, 2
-"""llama.cpp's numbers for what makes probabilities of a router's logits."""
 
 GLM_LAYERS, GLM_VOCABULARY = (47, 48), 154880
 """GLM-4.7-Flash, whose first files do not say that it has sigmoids."""
@@ -72,10 +68,6 @@ class DenseLayer(PreNormLayer):
 class GroupedLayer(SparseLayer):
     attention = nn.Part(make_attention)
     mlp = nn.Part(GroupedMLP)
-    shared = nn.Part(SharedMLP)
-
-    def feed_forward(self, x: Tensor, o: Options) -> Tensor:
-        return super().feed_forward(x, o) + self.shared.forward(x)
 
 
 def make_layer(scope: nn.Scope) -> PreNormLayer:

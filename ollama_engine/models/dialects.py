@@ -141,7 +141,7 @@ def known_values(values: Values, shapes: Mapping[str, tuple[int, ...]] | None = 
     """
     theirs = Metadata(values).architecture
     dialect = DIALECTS.get(theirs, Dialect(architecture=theirs))
-    own = {key.removeprefix(f"{theirs}."): values[key] for key in values if key.startswith(f"{theirs}.")}
+    own = {key.removeprefix(f"{theirs}."): values[key] for key in values if key.startswith((f"{theirs}.", "xielu."))}
     if own.get("rope.scaling.type") == "":  # Ollama writes "" where the config has no scaling
         del own["rope.scaling.type"]
     renamed = {dialect.keys[key]: value for key, value in own.items() if key in dialect.keys}

@@ -31,7 +31,7 @@ class Layer(nn.Module):
     attention: nn.Part[SelfAttention] = nn.Part(SelfAttention)
     post_attention_norm = nn.RMSNorm("post_attention_norm", "n_embd")
     ffn_norm = nn.RMSNorm("ffn_norm", "n_embd")
-    mlp = nn.Part(nn.GeluMLP)
+    mlp: nn.Part[Any] = nn.Part(nn.GeluMLP)
     post_ffw_norm = nn.RMSNorm("post_ffw_norm", "n_embd")
 
     def forward(self, x: Tensor, step: LayerStep, o: Options) -> Tensor:
@@ -42,7 +42,8 @@ class Layer(nn.Module):
 
     def feed_forward(self, x: Tensor, o: Options) -> Tensor:
         """x [n_embd, n] -> [n_embd, n], without the norm behind it and residual."""
-        return self.mlp.forward(self.ffn_norm(x, o.norm_eps))
+        out: Tensor = self.mlp.forward(self.ffn_norm(x, o.norm_eps))
+        return out
 
 
 def read_scale(metadata: Metadata, o: Options, widest: int) -> float:

@@ -17,8 +17,8 @@ from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.attention import LayerStep, heads
 from ollama_engine.models.decoder import PreNormLayer, SparseLayer
 from ollama_engine.models.delta_net import L2_EPS
-from ollama_engine.models.latent_attention import LatentAttention, LatentDecoder, LatentOptions, SharedMLP, read_latent
-from ollama_engine.models.lfm2 import SIGMOID, CorrectedMLP
+from ollama_engine.models.experts import SIGMOID, CorrectedMLP
+from ollama_engine.models.latent_attention import LatentAttention, LatentDecoder, LatentOptions, read_latent
 from ollama_engine.models.options import Options, read_sizes, read_taps
 
 
@@ -75,10 +75,6 @@ class DeltaAttention(nn.Module):
 class SparseAttentionLayer(SparseLayer):
     attention = nn.Part(LatentAttention)
     mlp = nn.Part(CorrectedMLP)
-    shared = nn.Part(SharedMLP)
-
-    def feed_forward(self, x: Tensor, o: Options) -> Tensor:
-        return super().feed_forward(x, o) + self.shared.forward(x)
 
 
 class SparseDeltaLayer(SparseAttentionLayer):

@@ -42,8 +42,6 @@ class LatentOptions(Options):
     """Numbers that a head makes of the latent value."""
     n_narrow: int = 0
     """Numbers of the vector that queries are made of; 0 where they are made of the hidden state."""
-    n_dense: int = 0
-    """Blocks without experts, which are the first ones."""
 
     @property
     def n_own(self) -> int:
@@ -104,14 +102,6 @@ class NarrowLatentAttention(LatentAttention):
 def make_attention(scope: nn.Scope) -> LatentAttention:
     """Attention of one block."""
     return (NarrowLatentAttention if scope.options.n_narrow else LatentAttention)(scope)
-
-
-class SharedMLP(nn.GatedMLP):
-    """The experts that all tokens share, as one."""
-
-    gate = nn.Linear("ffn_gate_shexp", "n_embd", "n_ff_shexp")
-    up = nn.Linear("ffn_up_shexp", "n_embd", "n_ff_shexp")
-    down = nn.Linear("ffn_down_shexp", "n_ff_shexp", "n_embd")
 
 
 class LatentDecoder(Decoder):

@@ -10,17 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ollama_engine import nn
-from ollama_engine.errors import ModelFormatError
 from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.attention import LayerStep
 from ollama_engine.models.decoder import Decoder, PreNormLayer, SparseLayer
-from ollama_engine.models.options import Options, extended, read_common, read_experts, read_taps
+from ollama_engine.models.experts import CorrectedMLP, read_mixture
+from ollama_engine.models.options import Options, extended, read_common, read_taps
 from ollama_engine.models.qwen3 import NormedAttention
-from ollama_engine.models.qwen_moe import SparseMLP
-
-SIGMOID = 2
-"""llama.cpp's number for routers whose weights are sigmoids."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +25,6 @@ class Lfm2Options(Options):
 
     n_taps: int
     """Taps of the short convolution."""
-    n_dense: int = 0
-    """Blocks without experts, which are the first ones."""
 
     @property
     def n_embd_thrice(self) -> int:
@@ -56,17 +50,6 @@ class ConvLayer(PreNormLayer):
 
 class AttentionLayer(PreNormLayer):
     attention = nn.Part(NormedAttention)
-
-
-class CorrectedMLP(SparseMLP):
-    """Experts that are chosen by sigmoids and a bias."""
-
-    correction = nn.Vector("exp_probs_b.bias", "n_expert")
-
-    def route(self, x: Tensor, o: Options) -> tuple[Tensor, Tensor]:
-        return nn.route_corrected(
-            self.router(x), self.correction.tensor, o.n_expert_used, normalize=o.normalize_experts, scale=o.expert_scale
-        )
 
 
 class SparseConvLayer(SparseLayer):
@@ -116,13 +99,5 @@ class Lfm2Moe(Lfm2):
 
     @staticmethod
     def read_options(metadata: Metadata, n_vocab: int) -> Lfm2Options:
-        o = replace(Lfm2.read_options(metadata, n_vocab), **read_experts(metadata))
-        if metadata.u32("expert_gating_func", SIGMOID) != SIGMOID:
-            raise ModelFormatError(
-                f"expert_gating_func is {SIGMOID} (sigmoid), got {metadata.u32('expert_gating_func')}"
-            )
-        return replace(
-            o, n_dense=metadata.u32("leading_dense_block_count", 0),
-            normalize_experts=metadata.bool("expert_weights_norm", metadata.bool("norm_top_k_prob", True)),
-            expert_scale=metadata.f32("expert_weights_scale", 1.0),
-        )  # fmt: skip
+        o = Lfm2.read_options(metadata, n_vocab)
+        return replace(o, **read_mixture(metadata, normalize=metadata.bool("norm_top_k_prob", True)))

@@ -44,7 +44,7 @@ class SquaredMLP(nn.Module):
 
     def forward(self, x: Tensor, o: NemotronOptions) -> Tensor:
         """x [n_embd, n] -> [n_embd, n]."""
-        return self.down(_relu2(self.up(x)))
+        return self.down(nn.relu_squared(self.up(x)))
 
 
 class SharedSquaredMLP(SquaredMLP):
@@ -73,7 +73,7 @@ class Experts(nn.Module):
     def mixture(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
         """The weighted sum over the experts `ids` of x [n_expert_in, n] -> [n_expert_in, n]."""
         y = self.up(ops.reshape(x, x.dim(0), 1, x.dim(1)), ids)
-        return nn.sum_experts(self.down(_relu2(y), ids), weights)
+        return nn.sum_experts(self.down(nn.relu_squared(y), ids), weights)
 
 
 class LatentExperts(Experts):
@@ -168,7 +168,3 @@ def read(metadata: Metadata, n_vocab: int) -> NemotronOptions:
     )  # fmt: skip
     attends = tuple(a and not mlp for a, mlp in zip(o.attends or (True,) * o.n_layer, has_mlp, strict=True))
     return replace(o, attends=attends, ropes=(None,) * o.n_layer)
-
-
-def _relu2(x: Tensor) -> Tensor:
-    return ops.sqr(ops.unary(x, "relu"))

@@ -29,7 +29,7 @@ class NormedAttention(SelfAttention):
 
 
 class Layer(nn.Module):
-    attention = nn.Part(NormedAttention)
+    attention: nn.Part[SelfAttention] = nn.Part(NormedAttention)
     post_attention_norm = nn.RMSNorm("post_attention_norm", "n_embd")
     mlp = nn.Part(nn.GatedMLP)
     post_ffw_norm = nn.RMSNorm("post_ffw_norm", "n_embd")

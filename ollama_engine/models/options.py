@@ -55,6 +55,11 @@ class Options:
     """Whether the weights of the chosen experts are normalized to a sum of 1."""
     expert_scale: float = 1.0
     """What those weights are multiplied by."""
+    n_dense: int = 0
+    """Blocks without experts, which are the first ones."""
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0
+    """Factor of what a part of a block adds."""
     attends: tuple[bool, ...] = ()
     """Whether each layer has attention; empty where all have."""
 

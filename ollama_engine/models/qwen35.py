@@ -17,7 +17,7 @@ from ollama_engine.models.decoder import Decoder, PreNormLayer
 from ollama_engine.models.delta_net import DeltaNet, DeltaNetOptions, Projections, read_delta_net, read_linear_layers
 from ollama_engine.models.options import Options, extended, read_common, read_experts
 from ollama_engine.models.qwen3 import NormedAttention
-from ollama_engine.models.qwen_moe import SharedMLP, SparseMLP
+from ollama_engine.models.qwen_moe import GatedSharedMLP
 
 
 class GatedAttention(NormedAttention):
@@ -94,19 +94,8 @@ class LinearLayer(AttentionLayer):
     attention = nn.Part(Qwen35DeltaNet)
 
 
-class Experts(nn.Module):
-    """A mixture of experts, and one that all tokens share."""
-
-    sparse = nn.Part(SparseMLP)
-    shared = nn.Part(SharedMLP)
-
-    def forward(self, x: Tensor, o: Options) -> Tensor:
-        """x [n_embd, n] -> [n_embd, n]."""
-        return self.sparse.forward(x, o) + self.shared.forward(x)
-
-
 class SparseAttentionLayer(AttentionLayer):
-    mlp = nn.Part(Experts)
+    mlp = nn.Part(GatedSharedMLP)
 
     def feed_forward(self, x: Tensor, o: Options) -> Tensor:
         out: Tensor = self.mlp.forward(x, o)

@@ -14,32 +14,13 @@ from ollama_engine.ml import ops
 from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.decoder import Decoder, SparseLayer
+from ollama_engine.models.experts import SparseMLP
 from ollama_engine.models.options import Options, read_common, read_experts
 from ollama_engine.models.qwen2 import BiasedAttention
 from ollama_engine.models.qwen3 import NormedAttention
 
 
-class SparseMLP(nn.Module):
-    """The weighted sum of the chosen experts' SwiGLU."""
-
-    router = nn.Linear("ffn_gate_inp", "n_embd", "n_expert")
-    gate = nn.ExpertLinear("ffn_gate_exps", "n_embd", "n_ff_exp", "n_expert")
-    up = nn.ExpertLinear("ffn_up_exps", "n_embd", "n_ff_exp", "n_expert")
-    down = nn.ExpertLinear("ffn_down_exps", "n_ff_exp", "n_embd", "n_expert")
-
-    def route(self, x: Tensor, o: Options) -> tuple[Tensor, Tensor]:
-        """The experts of x [n_embd, n] and their weights, see `nn.route`."""
-        return nn.route(self.router(x), o.n_expert_used, normalize=o.normalize_experts)
-
-    def forward(self, x: Tensor, o: Options) -> Tensor:
-        """x [n_embd, n] -> [n_embd, n]."""
-        ids, weights = self.route(x, o)
-        x = ops.reshape(x, o.n_embd, 1, x.dim(1))
-        out = self.down(ops.glu(self.gate(x, ids), self.up(x, ids)), ids)
-        return nn.sum_experts(out, weights)
-
-
-class SharedMLP(nn.Module):
+class GatedExpert(nn.Module):
     """The expert that all tokens share, times a sigmoid of each token."""
 
     share = nn.Linear("ffn_gate_inp_shexp", "n_embd")
@@ -54,17 +35,20 @@ class SharedMLP(nn.Module):
         return nn.scaled_rows(y, ops.reshape(share, 1, 1, y.dim(1)))
 
 
+class GatedSharedMLP(SparseMLP):
+    """The chosen experts, and the one that all tokens share."""
+
+    shared = nn.Part(GatedExpert)
+
+
 class Qwen3Layer(SparseLayer):
     attention = nn.Part(NormedAttention)
     mlp = nn.Part(SparseMLP)
 
 
-class Qwen2Layer(Qwen3Layer):
+class Qwen2Layer(SparseLayer):
     attention = nn.Part(BiasedAttention)
-    shared = nn.Part(SharedMLP)
-
-    def feed_forward(self, x: Tensor, o: Options) -> Tensor:
-        return super().feed_forward(x, o) + self.shared.forward(x)
+    mlp = nn.Part(GatedSharedMLP)
 
 
 class Qwen3Moe(Decoder):

@@ -5,7 +5,7 @@ Linear, Embedding, HeadLinear    linear map, token embedding, a linear map for e
 Vector, Scalar                   tensors without `.weight` behind their names; one number
 RMSNorm, LayerNorm               norms
 GatedMLP, GeluMLP                feed-forward blocks with a gate; gelu
-PlainMLP, ErfMLP                 feed-forward blocks without a gate
+PlainMLP, ErfMLP, SquaredMLP     feed-forward blocks without a gate
 Rope, SectionedRope, read_rope   rotary positions on one axis or several, and their scaling
 attention, soft_cap, temperature  attention over a cache's history
 CausalConv, delta_net, ssm_scan  recurrent layers, with a state for each sequence
@@ -17,7 +17,7 @@ ExpertLinear, route, sum_experts mixture of experts
 from __future__ import annotations
 
 from ollama_engine.nn.attention import attention, soft_cap, temperature
-from ollama_engine.nn.feed_forward import ErfMLP, GatedMLP, GeluMLP, PlainMLP, gelu, gelu_erf
+from ollama_engine.nn.feed_forward import ErfMLP, GatedMLP, GeluMLP, PlainMLP, SquaredMLP, gelu, gelu_erf, relu_squared
 from ollama_engine.nn.layers import Embedding, Factors, HeadLinear, LayerNorm, Linear, Norm, RMSNorm, Scalar, Vector
 from ollama_engine.nn.module import Blocks, Module, Part, Scope, Weight
 from ollama_engine.nn.moe import (
@@ -57,6 +57,7 @@ __all__ = [
     "Scalar",
     "Scope",
     "SectionedRope",
+    "SquaredMLP",
     "Vector",
     "Weight",
     "attention",
@@ -66,6 +67,7 @@ __all__ = [
     "gelu_erf",
     "of_best_groups",
     "read_rope",
+    "relu_squared",
     "route",
     "route_chosen",
     "route_corrected",

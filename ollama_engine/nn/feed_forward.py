@@ -42,6 +42,14 @@ class PlainMLP(Module):
         return self.down(gelu(self.up(x)))
 
 
+class SquaredMLP(PlainMLP):
+    """down(relu(up x)^2) (So et al. 2021)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [n_embd, n] -> [n_embd, n]."""
+        return self.down(relu_squared(self.up(x)))
+
+
 class ErfMLP(PlainMLP):
     """down(gelu(up x)) with the exact form of GELU and biases, as in BERT."""
 
@@ -51,6 +59,11 @@ class ErfMLP(PlainMLP):
     def forward(self, x: Tensor) -> Tensor:
         """x [n_embd, n] -> [n_embd, n]."""
         return self.down(gelu_erf(self.up(x), self.up.tensor))
+
+
+def relu_squared(x: Tensor) -> Tensor:
+    """relu(x)^2."""
+    return ops.sqr(ops.unary(x, "relu"))
 
 
 def gelu(x: Tensor) -> Tensor:

@@ -37,10 +37,13 @@ def route(logits: Tensor, used: int, *, normalize: bool) -> tuple[Tensor, Tensor
 
 
 def route_corrected(
-    logits: Tensor, bias: Tensor, used: int, *, normalize: bool, scale: float = 1.0
+    logits: Tensor, bias: Tensor, used: int, *, normalize: bool, scale: float = 1.0, softmax: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """As `route`, with sigmoids: those plus `bias` [experts] choose, those alone are weights (DeepSeek-V3)."""
-    scores = ops.unary(logits, "sigmoid")
+    """As `route`, with sigmoids: those plus `bias` [experts] choose, those alone are weights (DeepSeek-V3).
+
+    `softmax`: the same with probabilities (ERNIE 4.5).
+    """
+    scores = ops.softmax(logits) if softmax else ops.unary(logits, "sigmoid")
     return route_scored(scores, scores + bias, used, normalize=normalize, scale=scale)
 
 
@@ -81,11 +84,15 @@ def route_chosen(logits: Tensor, used: int) -> tuple[Tensor, Tensor]:
     return ids, ops.reshape(ops.softmax(ops.reshape(chosen, used, n)), 1, used, n)
 
 
-def route_sigmoid(logits: Tensor, used: int) -> tuple[Tensor, Tensor]:
+def route_sigmoid(logits: Tensor, used: int, *, normalize: bool = False) -> tuple[Tensor, Tensor]:
     """As `route`, by the logits themselves, and each weight is the sigmoid of its own logit (Llama 4)."""
     experts, n = logits.dim(0), logits.dim(1)
     ids = ops.cont(ops.top_k(logits, used))
-    return ids, ops.unary(ops.get_rows(ops.reshape(logits, 1, experts, n), ids), "sigmoid")
+    weights = ops.unary(ops.get_rows(ops.reshape(logits, 1, experts, n), ids), "sigmoid")
+    if normalize:
+        flat = ops.reshape(weights, used, n)
+        weights = ops.reshape(flat / ops.scale(ops.sum_rows(flat), 1.0, SMALL), 1, used, n)
+    return ids, weights
 
 
 def weighted_inputs(x: Tensor, weights: Tensor) -> Tensor:

@@ -32,6 +32,9 @@ SIZES = {
     "pad_token_id": None, "bos_token_id": 317, "eos_token_id": 318,
 }  # fmt: skip
 
+NULLABLE = ("pad_token_id", "sliding_window")
+"""Settings of which None is a value; other settings of None are left out, so that the class decides."""
+
 ROUTERS = ("mlp.gate.weight", "router.weight", "mixer.gate.weight", "router.proj.weight")
 NORMS = ("norm.weight", "norm_f.weight", "norm_1.weight", "norm_2.weight", "layer_scalar", ".scale", "expert_scale")
 """Vectors that are factors."""
@@ -85,7 +88,7 @@ class Family:
     @property
     def arguments(self) -> dict[str, Any]:
         """Arguments of the config class in transformers."""
-        text = {k: v for k, v in {**SIZES, **self.settings}.items() if v is not None or k == "pad_token_id"}
+        text = {k: v for k, v in {**SIZES, **self.settings}.items() if v is not None or k in NULLABLE}
         return text if self.vision is None else {**self.outer, "text_config": text, "vision_config": dict(self.vision)}
 
     @property
@@ -133,11 +136,11 @@ def random_weight(
     values = np.random.default_rng([seed, zlib.crc32(name.encode())]).standard_normal(shape)
     if "embed" in name:
         scale, shift = embeddings, 0.0
-    elif len(shape) == 1:
+    elif len(shape) <= 1:
         scale, shift = 0.2, norms if name.endswith(NORMS) else 0.0
     else:
         scale, shift = (4.0 if name.endswith(ROUTERS) else 1.0) / np.sqrt(shape[-1]), 0.0
-    return (scale * values + shift).astype(np.float32)
+    return np.asarray(scale * values + shift, np.float32)
 
 
 def write_folder(path: Path, config: Mapping[str, Any], weights: Weights, dtype: str) -> Path:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ollama_engine.architectures import ARCHITECTURES, Registration
+from ollama_engine.chat.dialects.detection import DIALECTS
 from ollama_engine.convert import registry as converters
 from ollama_engine.convert.source.folder import ModelFolder, read_config
 from ollama_engine.models import model_class
@@ -54,6 +55,11 @@ def test_its_converter_writes_files_of_its_name(row: Registration) -> None:
     if row.converter is not None:
         made = {a.name for a in import_module(f"ollama_engine.convert.{row.converter}").ARCHITECTURES}
         assert row.name in made, f"ollama_engine/convert/{row.converter}.py writes {sorted(made)}, not {row.name}"
+
+
+@each_row
+def test_its_dialect_is_known(row: Registration) -> None:
+    assert not row.dialect or row.dialect in DIALECTS, f"{TABLE}: {row.name} names no dialect of chat.dialects"
 
 
 def test_every_converter_has_a_row() -> None:

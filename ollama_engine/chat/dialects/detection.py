@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from ollama_engine.architectures import ARCHITECTURES
 from ollama_engine.chat.dialects.apertus import APERTUS
 from ollama_engine.chat.dialects.base import Dialect
 from ollama_engine.chat.dialects.command_r import COMMAND_R7B, COMMAND_R_PLUS
@@ -79,26 +80,6 @@ _SIGNS: tuple[tuple[Dialect, tuple[str, ...]], ...] = (
 )
 """Dialects and the texts that all stand in a template of theirs, or are control tokens; the first row decides."""
 
-_ARCHITECTURES = (
-    ("gpt-oss", HARMONY),
-    ("gemma4", GEMMA4),
-    ("gemma", GEMMA),
-    ("qwen3next", HERMES),
-    ("qwen", HERMES),
-    ("smollm3", SMOLLM3),
-    ("command-r", COMMAND_R_PLUS),
-    ("cohere2", COMMAND_R7B),
-    ("deepseek2", DEEPSEEK_V3),
-    ("phi", PHI4),
-    ("granite", GRANITE),
-    ("glm4", GLM),
-    ("lfm2", LFM2),
-    ("apertus", APERTUS),
-    ("seed_oss", SEED_OSS),
-    ("minimax-m2", MINIMAX_M2),
-)
-"""Dialects of architectures, by how these begin, for files whose template says nothing."""
-
 DIALECTS: Mapping[str, Dialect] = {
     dialect.name: dialect for dialect in (*(dialect for dialect, _ in _SIGNS), PLAIN_JSON, PLAIN_TEXT)
 }
@@ -155,5 +136,8 @@ def _control_tokens(metadata: Mapping[str, Any]) -> str:
 
 
 def _by_architecture(metadata: Mapping[str, Any]) -> Dialect | None:
+    """That of the row whose name is the longest beginning of it: converters differ in what they add to names."""
     architecture = str(metadata.get("general.architecture", ""))
-    return next((dialect for begin, dialect in _ARCHITECTURES if architecture.startswith(begin)), None)
+    alike = [row for row in ARCHITECTURES if architecture.startswith(row.name)]
+    dialect = max(alike, key=lambda row: len(row.name)).dialect if alike else ""
+    return DIALECTS[dialect] if dialect else None

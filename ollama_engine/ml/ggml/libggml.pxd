@@ -200,6 +200,7 @@ cdef extern from "ggml.h" nogil:
     ggml_tensor *ggml_mean(ggml_context *ctx, ggml_tensor *a)
     ggml_tensor *ggml_repeat_4d(ggml_context *ctx, ggml_tensor *a, int64_t ne0, int64_t ne1, int64_t ne2, int64_t ne3)
     ggml_tensor *ggml_concat(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, int dim)
+    ggml_tensor *ggml_xielu(ggml_context *ctx, ggml_tensor *a, float alpha_n, float alpha_p, float beta, float eps)
     ggml_tensor *ggml_glu_split(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, ggml_glu_op op)
     ggml_tensor *ggml_norm(ggml_context *ctx, ggml_tensor *a, float eps)
     ggml_tensor *ggml_rms_norm(ggml_context *ctx, ggml_tensor *a, float eps)

@@ -26,6 +26,7 @@ from ollama_engine.ml.ops.math import (
     sum_rows,
     top_k,
     unary,
+    xielu,
 )
 from ollama_engine.ml.ops.nn import flash_attention, mul_mat, mul_mat_id, softmax
 from ollama_engine.ml.ops.paged import paged_attention
@@ -96,4 +97,5 @@ __all__ = [
     "unary",
     "view",
     "weighted_sum",
+    "xielu",
 ]

@@ -62,6 +62,20 @@ def glu(Tensor gate not None, Tensor up not None, str name not None="silu"):
     return wrap(graph, lib.ggml_glu_split(graph.ctx, _gated(graph, gate), _gated(graph, up), kind))
 
 
+def xielu(Tensor a not None, alpha_n, alpha_p, beta, eps):
+    """xIELU (Huang and Schlag 2024), of four numbers as they are learned.
+
+    With p = softplus(alpha_p) and n = beta + softplus(alpha_n): beta x + p x^2 above 0, beta x + n (e^min(x, eps) - 1 -
+    x) elsewhere.
+    """
+    cdef float numbers[4]
+    for i, (name, value) in enumerate((("alpha_n", alpha_n), ("alpha_p", alpha_p), ("beta", beta), ("eps", eps))):
+        numbers[i] = finite(value, "xielu", name)
+    cdef Graph graph = graph_of(a)
+    cdef lib.ggml_tensor *rows = dense_f32(graph, a, "xielu")
+    return wrap(graph, lib.ggml_xielu(graph.ctx, rows, numbers[0], numbers[1], numbers[2], numbers[3]))
+
+
 def sqr(Tensor a not None):
     """`a * a` for each element, f32."""
     return _apply(a, lib.ggml_sqr, "sqr")

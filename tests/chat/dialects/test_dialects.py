@@ -145,6 +145,7 @@ def test_files_without_a_template() -> None:
     assert detect("{{ messages }}", tokens).name == "llama3"
     assert detect(None, {"general.architecture": "gpt-oss"}).name == "harmony"
     assert detect(None, {"general.architecture": "gemma3"}).name == "gemma"
+    assert detect(None, {"general.architecture": "qwen2vl"}).name == "hermes", "another converter's name of qwen25vl"
     assert detect(None, {}).name == "text"
     assert detect("{{ messages[0].content }}", {}).name == "json"
 

@@ -58,6 +58,11 @@ def clamp(env: Env) -> Call:
     return Call("clamp", [env.operand("f32", env.dims(), graph=True), low, high])
 
 
+def xielu(env: Env) -> Call:
+    numbers = [env.rng.choice((-2.0, 0.0, 0.4)), env.rng.choice((-1.0, 0.7)), env.rng.choice((0.5, 0, -1))]
+    return Call("xielu", [env.operand("f32", env.dims(), graph=True), *numbers, env.rng.choice((-1e-6, 0.0, -0.3))])
+
+
 def sort(env: Env) -> Call:
     a = env.operand("f32", (env.rng.choice((1, 2, 7, 16, 17, 60, 200)), *env.dims(2, 4)), graph=True, odd=0.1)
     name = env.rng.choice(("argsort", "top_k", "best_k"))
@@ -362,7 +367,7 @@ def ssm_scan(env: Env) -> Call:
 SOUND: tuple[Callable[[Env], Call], ...] = (
     arithmetic, arithmetic, arithmetic, glu, clamp, sort, view, reshape, permute, cont, cast, copy, concat, repeat,
     get_rows, set_rows, mul_mat, mul_mat, mul_mat_small_batch, mul_mat_id, mul_mat_id_small_batch, weighted_sum, rope,
-    softmax, flash_attention, paged_attention, causal_conv, gated_delta_net,
+    xielu, softmax, flash_attention, paged_attention, causal_conv, gated_delta_net,
     ssm_scan,
     one_row_operand("unary", _activation), one_row_operand("unary", _activation),
     one_row_operand("soft_cap", lambda e: e.rng.choice((0.5, 30.0))),

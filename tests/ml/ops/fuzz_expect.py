@@ -103,6 +103,14 @@ def clamp(a: Value, low: float, high: float) -> Expected:
     return _elementwise(np.clip(f64(a), float(low), float(high)), a.tol)
 
 
+def xielu(a: Value, alpha_n: float, alpha_p: float, beta: float, eps: float) -> Expected:
+    x, p, n = f64(a), np.log1p(np.exp(alpha_p)), beta + np.log1p(np.exp(alpha_n))
+    with np.errstate(over="ignore"):
+        out = np.where(x > 0, p * x * x, (np.expm1(np.minimum(x, eps)) - x) * n) + beta * x
+    steepness = 2 * p * top(a.array) + abs(n) + abs(beta)
+    return _elementwise(out, a.tol * steepness + 1e-5 * top(out))
+
+
 # -- rows --------------------------------------------------------------------------------------------------------------
 
 
@@ -351,7 +359,7 @@ def ssm_scan(x: Value, dt: Value, a: Value, b: Value, c: Value, rows: Value, bou
 
 EXPECT: dict[str, Callable[..., Expected]] = {
     "+": add, "-": sub, "*": mul, "/": div, "unary": unary, "gelu_exact": gelu_exact, "soft_cap": soft_cap,
-    "glu": glu, "scale": scale, "clamp": clamp,
+    "glu": glu, "scale": scale, "clamp": clamp, "xielu": xielu,
     **{name: _named(name) for name in ("sqr", "sqrt", "log", "sin", "cos")},
     "rms_norm": rms_norm, "layer_norm": layer_norm, "l2_norm": l2_norm, "sum_rows": sum_rows, "mean": mean,
     "argsort": argsort, "top_k": top_k, "best_k": top_k,

@@ -1,4 +1,7 @@
-"""Granite 4, hybrid -> `general.architecture` = granitehybrid."""
+"""Granite 2 to 4, dense, with experts and hybrid -> `general.architecture` = granite, granitemoe, granitehybrid.
+
+Models of the hybrid class all of whose layers have attention are granite or granitemoe, as in llama.cpp's converter.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,18 @@ from ollama_engine.convert.decoder import (
     EMBEDDING,
     FFN_NORM,
     LAYER,
+    MLP,
     OUTPUT,
     OUTPUT_NORM,
+    decoder,
+    llama3_tensors,
+    only,
     rope_and_size,
 )
 from ollama_engine.convert.decoder import sizes as decoder_sizes
-from ollama_engine.convert.keys import DECODER_KEYS
+from ollama_engine.convert.keys import DECODER_KEYS, require
 from ollama_engine.convert.source.folder import Config
-from ollama_engine.convert.state_space import require, state_space, state_space_keys, state_space_sizes
+from ollama_engine.convert.state_space import state_space, state_space_keys, state_space_sizes
 from ollama_engine.convert.transforms import half, pair_heads, row_part
 from ollama_engine.errors import UnsupportedModelError
 
@@ -75,6 +82,14 @@ def _shared(suffix: str) -> tuple[TensorMap, ...]:
 
 def _sizes(config: Config) -> dict[str, int]:
     plain, shared = decoder_sizes(config), config.whole("shared_intermediate_size", default=0)
+    hidden = config.whole("intermediate_size")
+    return {
+        **plain, "n_ff_exp": hidden, "n_ff_exp_twice": 2 * hidden, "n_ff_shexp": shared, "n_ff_shexp_twice": 2 * shared,
+    }  # fmt: skip
+
+
+def _hybrid_sizes(config: Config) -> dict[str, int]:
+    plain = _sizes(config)
     n_heads, d_inner = config.whole("mamba_n_heads"), config.whole("mamba_expand", default=2) * plain["n_embd"]
     if n_heads < 1 or d_inner % n_heads:
         raise config.wrong(("mamba_n_heads",), f"a divisor of {d_inner}", n_heads)
@@ -82,18 +97,45 @@ def _sizes(config: Config) -> dict[str, int]:
         n_heads, d_inner // n_heads, config.whole("mamba_n_groups", default=1), config.whole("mamba_d_state"),
         config.whole("mamba_d_conv", default=4),
     )  # fmt: skip
-    hidden = config.whole("intermediate_size")
+    return {**plain, **state}
+
+
+def _scales(config: Config) -> dict[str, float]:
     return {
-        **plain, **state, "n_ff_exp": hidden, "n_ff_exp_twice": 2 * hidden, "n_ff_shexp": shared,
-        "n_ff_shexp_twice": 2 * shared,
-    }  # fmt: skip
+        "attention.scale": float(config.number("attention_multiplier", default=1.0)),
+        "embedding_scale": float(config.number("embedding_multiplier", default=1.0)),
+        "residual_scale": float(config.number("residual_multiplier", default=1.0)),
+        "logit_scale": float(config.number("logits_scaling", default=1.0)),
+    }
+
+
+def _rotates(config: Config) -> bool:
+    """Whether a model of the hybrid class has positions."""
+    position = config.get("position_embedding_type")
+    if position not in (None, "nope", "rope"):
+        raise UnsupportedModelError(f"{config.home}: position_embedding_type is {position!r}, known are nope and rope")
+    return bool(position == "rope")
+
+
+def _plain_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
+    require(config, {"hidden_act": "silu"})
+    shared = {"expert_shared_feed_forward_length": sizes["n_ff_shexp"]} if _has_shared(config, 0) else {}
+    return {**rope_and_size(config, sizes), **_scales(config), **shared}
+
+
+def _attending_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
+    sparse = sizes["n_expert"] > 0
+    return {
+        **_plain_keys(config, sizes),
+        "feed_forward_length": sizes["n_ff_exp" if sparse else "n_ff_shexp"],
+        "rope.scaling.finetuned": _rotates(config),
+        **({} if sparse else {"expert_used_count": 0}),
+    }
 
 
 def _keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
     require(config, {"hidden_act": "silu"})
-    sparse, position = sizes["n_expert"] > 0, config.get("position_embedding_type")
-    if position not in (None, "nope", "rope"):
-        raise UnsupportedModelError(f"{config.home}: position_embedding_type is {position!r}, known are nope and rope")
+    sparse = sizes["n_expert"] > 0
     return {
         **rope_and_size(config, sizes),
         **state_space_keys(sizes),
@@ -102,35 +144,66 @@ def _keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
         "attention.key_length": sizes["head_dim"],
         "attention.value_length": sizes["head_dim"],
         # llama.cpp's switch for rotation in this architecture.
-        "rope.scaling.finetuned": position == "rope",
-        "attention.scale": float(config.number("attention_multiplier", default=1.0)),
-        "embedding_scale": float(config.number("embedding_multiplier", default=1.0)),
-        "residual_scale": float(config.number("residual_multiplier", default=1.0)),
-        "logit_scale": float(config.number("logits_scaling", default=1.0)),
+        "rope.scaling.finetuned": _rotates(config),
+        **_scales(config),
         **({"expert_shared_feed_forward_length": sizes["n_ff_shexp"]} if sparse else {"expert_used_count": 0}),
     }
 
 
+FEED_FORWARD = (
+    *only(_has_experts, *EXPERTS),
+    *only(_has_shared, *_shared("_shexp")),
+    *only(lambda config, i: not _has_experts(config, i), *_shared("")),
+)
+
+
+def _attending(name: str, *, sparse: bool) -> Architecture:
+    """Models of the hybrid class all of whose layers have attention."""
+    made = decoder(
+        name,
+        ("GraniteMoeHybridForCausalLM",),
+        (ATTN_NORM, *ATTENTION, FFN_NORM, *FEED_FORWARD),
+        sizes=_sizes,
+        more_keys=_attending_keys,
+        pre_names=("dbrx",),
+    )
+    return replace(made, fits=lambda config: all(_attends(config)) and _has_experts(config, 0) == sparse)
+
+
 ARCHITECTURES = (
+    decoder(
+        "granite",
+        ("GraniteForCausalLM",),
+        (ATTN_NORM, *ATTENTION, FFN_NORM, *MLP),
+        sizes=_sizes,
+        more_keys=_plain_keys,
+        made_tensors=llama3_tensors,
+        pre_names=("refact",),
+    ),
+    decoder(
+        "granitemoe",
+        ("GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM"),
+        (ATTN_NORM, *ATTENTION, FFN_NORM, *EXPERTS, *only(_has_shared, *_shared("_shexp"))),
+        sizes=_sizes,
+        more_keys=_plain_keys,
+        pre_names=("refact",),
+    ),
+    _attending("granite", sparse=False),
+    _attending("granitemoe", sparse=True),
     Architecture(
         name="granitehybrid",
         classes=("GraniteMoeHybridForCausalLM",),
         fits=lambda config: not all(_attends(config)),
-        sizes=_sizes,
+        sizes=_hybrid_sizes,
         keys=DECODER_KEYS,
         more_keys=_keys,
         tensors=(
             EMBEDDING,
             ATTN_NORM,
-            *(
-                replace(tensor, applies=lambda config, i: not _attends(config)[i])
-                for tensor in state_space(LAYER + "mamba.")
-            ),
-            *(replace(tensor, applies=lambda config, i: _attends(config)[i]) for tensor in ATTENTION),
+            *only(lambda config, i: not _attends(config)[i], *state_space(LAYER + "mamba.")),
+            *only(lambda config, i: _attends(config)[i], *ATTENTION),
             FFN_NORM,
-            *(replace(tensor, applies=_has_experts) for tensor in EXPERTS),
-            *(replace(tensor, applies=_has_shared) for tensor in _shared("_shexp")),
-            *(replace(tensor, applies=lambda config, i: not _has_experts(config, i)) for tensor in _shared("")),
+            *FEED_FORWARD,
             *OUTPUT_NORM,
             OUTPUT,
         ),

@@ -1,0 +1,10 @@
+"""Seed-OSS: heads larger than their share."""
+
+from __future__ import annotations
+
+from tests.models.families import Family
+
+CASES = (
+    Family("seed_oss", "SeedOss", {"head_dim": 48}, contract=True),
+    Family("seed_oss-bf16", "SeedOss", {"head_dim": 48}, dtype="BF16"),
+)
