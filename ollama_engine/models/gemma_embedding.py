@@ -17,19 +17,19 @@ from ollama_engine.models.gemma3.text import Gemma3Text
 @dataclass(frozen=True)
 class DenseSizes:
     n_embd: int
-    n_widened: int
+    n_dense: int
 
 
 class DenseLayers(nn.Module):
     """Two products without biases. llama.cpp's converter leaves them out unless it is told otherwise."""
 
-    up = nn.Linear("dense_2", "n_embd", "n_widened", optional=True)
-    down = nn.Linear("dense_3", "n_widened", "n_embd", optional=True)
+    up = nn.Linear("dense_2", "n_embd", "n_dense", optional=True)
+    down = nn.Linear("dense_3", "n_dense", "n_embd", optional=True)
 
     def __init__(self, scope: nn.Scope) -> None:
         super().__init__(scope)
         if self.up:
-            scope.require(["dense_3.weight"], ("n_widened", "n_embd"))
+            scope.require(["dense_3.weight"], ("n_dense", "n_embd"))
 
     def forward(self, x: Tensor) -> Tensor:
         """x [n_embd, n] -> [n_embd, n]."""
