@@ -8,7 +8,7 @@ export PIP_COMPILE := 0
 BUILD_REQUIRES := scikit-build-core>=0.11 cython>=3.1 cmake>=3.26 ninja>=1.11 pip>=23
 NATIVE := CMakeLists.txt pyproject.toml Makefile $(shell find csrc ollama_engine -name '*.pyx' -o -name '*.pxd' -o -name '*.[ch]' -o -name '*.cmake' -o -name 'ggml.lock' -o -name fetch.py -o -name transpile.py)
 
-.PHONY: run chat test test-all test-failed test-peers test-ray clients ray lint bench bench-smoke bench-check build reference portable-check gpu-check \
+.PHONY: run chat test test-all test-failed test-peers test-ray clients ray parity lint bench bench-smoke bench-check build reference portable-check gpu-check \
 	sanitize tsan fuzz soak clean
 
 run: $(VENV)/.built
@@ -73,6 +73,10 @@ $(VENV)/.ray-$(RAY): pyproject.toml | $(VENV)/.built
 # One table; the peer's columns are filled where `$(PY) bench/peers.py build` has built it.
 bench: $(VENV)/.built $(VENV)/.bench
 	$(PY) bench/board.py run
+
+# How far each architecture is from transformers: prints it, and writes the gallery of docs/models.md.
+parity: $(VENV)/.built $(VENV)/.test
+	$(PY) -m tests.models.parity
 
 bench-smoke: $(VENV)/.built $(VENV)/.bench
 	$(PY) -m pytest bench --benchmark-disable -q

@@ -1,4 +1,7 @@
-"""Phi-3, Phi-3.5 and Phi-4 -> `general.architecture` = phi3."""
+"""Phi-3, Phi-3.5, Phi-4 and the text part of Phi-4 Multimodal -> `general.architecture` = phi3.
+
+The multimodal model answers texts with its own weights; pictures and speech have towers and LoRA weights besides.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ollama_engine.convert.architecture import Key, Sizes, linear
+from ollama_engine.convert.architecture import COMMON_RENAMES, Key, Sizes, linear
 from ollama_engine.convert.decoder import ATTN_NORM, BLOCK, FFN_NORM, LAYER, decoder
 from ollama_engine.convert.keys import DECODER_KEYS
 from ollama_engine.convert.rope import rope_keys, rope_parameters
@@ -74,7 +77,7 @@ def _made_tensors(config: Config, sizes: Sizes) -> Mapping[str, NDArray[np.float
 
 PHI3 = decoder(
     "phi3",
-    ("Phi3ForCausalLM",),
+    ("Phi3ForCausalLM", "Phi4MultimodalForCausalLM", "Phi4MMForCausalLM"),
     (
         ATTN_NORM,
         *linear(BLOCK + "attn_qkv", LAYER + "self_attn.qkv_proj", "qkv_size", "n_embd"),
@@ -86,4 +89,11 @@ PHI3 = decoder(
     keys=(*DECODER_KEYS, Key("vocab_size", "u32", ("vocab_size",))),
     more_keys=_more_keys,
 )
-ARCHITECTURES = (replace(PHI3, made_tensors=_made_tensors),)
+ARCHITECTURES = (
+    replace(
+        PHI3,
+        made_tensors=_made_tensors,
+        renames=(*COMMON_RENAMES, (r"\.base_layer\.(?=weight$)", ".")),
+        ignored=(r"^model\.embed_tokens_extend\.", r"\.lora_[AB]\."),
+    ),
+)

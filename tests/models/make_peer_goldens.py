@@ -1,10 +1,11 @@
-"""Write peer_goldens.json: `python -m tests.models.make_peer_goldens`, with torch and llama.cpp's tools.
+"""Write peer_goldens.json: `python -m tests.models.make_peer_goldens [case ...]`, with torch and llama.cpp's tools.
 
 `python bench/peers.py build` builds the tools from the pinned sources.
 """
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from tests.convert.quant.golden import tensor_hash
 from tests.convert.quant.make_goldens import quantize
 from tests.models.families import Family
 from tests.models.family_reference import FamilyReference
-from tests.models.peer_cases import CASES, PRESETS, peer_perplexity, save, write_files
+from tests.models.peer_cases import CASES, PRESETS, load, peer_perplexity, save, write_files
 from tests.models.published import checksum
 
 
@@ -34,14 +35,17 @@ def make(case: Family, folder: Path) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    goldens = {}
+def main(names: list[str]) -> None:
+    kept = load() if names else {}
+    goldens = {case.name: kept[case.name] for case in CASES if case.name in kept and case.name not in names}
     for case in CASES:
+        if case.name in goldens:
+            continue
         with tempfile.TemporaryDirectory() as folder:
             goldens[case.name] = make(case, Path(folder))
         print(case.name, goldens[case.name]["perplexity"], flush=True)
-    save(goldens)
+    save({case.name: goldens[case.name] for case in CASES})
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
