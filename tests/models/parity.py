@@ -151,11 +151,12 @@ def main(names: list[str]) -> None:
             if chosen:
                 found = max(measured(name, Path(folder), live=live) for name in chosen)
                 done.append(replace(entry, difference=found))
-                print(f"{', '.join(chosen):32}{found:.1e}", flush=True)
+                print(f"{', '.join(chosen):50} {found:.1e}", flush=True)
     if not names:
         page = PAGE.read_text(encoding="utf-8")
         text = HEAD + "".join(f"{entry}\n" for entry in done)
-        PAGE.write_text(page.replace(table(page), text), encoding="utf-8")
+        before, after = page[: page.index(BEGIN)], page[page.index(END) :]
+        PAGE.write_text(f"{before}{BEGIN}{text}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":
