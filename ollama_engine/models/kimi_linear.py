@@ -19,7 +19,7 @@ from ollama_engine.models.decoder import PreNormLayer, SparseLayer
 from ollama_engine.models.delta_net import L2_EPS
 from ollama_engine.models.experts import SIGMOID, CorrectedMLP
 from ollama_engine.models.latent_attention import LatentAttention, LatentDecoder, LatentOptions, read_latent
-from ollama_engine.models.options import Options, read_sizes, read_taps
+from ollama_engine.models.options import read_sizes, read_taps
 
 
 @dataclass(frozen=True, kw_only=True)
