@@ -49,10 +49,10 @@ def serving(name: str, setting: Setting) -> Iterator[int]:
 
 
 def _ask(port: int, name: str) -> None:
-    """One token: the first request is what loads the model."""
-    body = {"model": name, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
+    """One token: the first request is what loads the model. Not every file has a template for chats."""
+    body = {"model": name, "prompt": "Hello", "max_tokens": 1}
     head = {"Content-Type": "application/json"}
-    url = f"http://127.0.0.1:{port}/v1/chat/completions"
+    url = f"http://127.0.0.1:{port}/v1/completions"
     with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), head), timeout=120) as answer:
         answer.read()
 

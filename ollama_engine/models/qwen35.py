@@ -110,18 +110,16 @@ class Qwen3NextLinearLayer(SparseAttentionLayer):
     attention = nn.Part(Qwen3NextDeltaNet)
 
 
-def _attends(scope: nn.Scope) -> bool:
-    """Whether a block has attention."""
-    return bool(scope.options.attends[scope.block])
+def _layers(attention: type[AttentionLayer], linear: type[AttentionLayer]) -> nn.Blocks[AttentionLayer]:
+    """All blocks: those with attention are of one class, the others of another."""
+    return nn.Blocks(lambda scope: (attention if scope.options.attends[scope.block] else linear)(scope), "n_layer")
 
 
 class Qwen35(Decoder):
     architecture = "qwen35"
     options: DeltaNetOptions
 
-    layers: nn.Blocks[AttentionLayer] = nn.Blocks(
-        lambda scope: (AttentionLayer if _attends(scope) else LinearLayer)(scope), "n_layer"
-    )
+    layers = _layers(AttentionLayer, LinearLayer)
 
     @staticmethod
     def read_options(metadata: Metadata, n_vocab: int) -> DeltaNetOptions:
@@ -134,9 +132,7 @@ class Qwen35(Decoder):
 class Qwen35Moe(Qwen35):
     architecture = "qwen35moe"
 
-    layers: nn.Blocks[AttentionLayer] = nn.Blocks(
-        lambda scope: (SparseAttentionLayer if _attends(scope) else SparseLinearLayer)(scope), "n_layer"
-    )
+    layers = _layers(SparseAttentionLayer, SparseLinearLayer)
 
     @staticmethod
     def read_options(metadata: Metadata, n_vocab: int) -> DeltaNetOptions:
@@ -146,9 +142,7 @@ class Qwen35Moe(Qwen35):
 class Qwen3Next(Qwen35):
     architecture = "qwen3next"
 
-    layers: nn.Blocks[AttentionLayer] = nn.Blocks(
-        lambda scope: (SparseAttentionLayer if _attends(scope) else Qwen3NextLinearLayer)(scope), "n_layer"
-    )
+    layers = _layers(SparseAttentionLayer, Qwen3NextLinearLayer)
 
     @staticmethod
     def read_options(metadata: Metadata, n_vocab: int) -> DeltaNetOptions:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import cast
 
-from ollama_engine.kvcache.base import LayerView, RecurrentView, StateView
+from ollama_engine.kvcache.base import LayerView, RecurrentView
 from ollama_engine.ml import ops
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.nn.layers import Biased
@@ -20,13 +21,9 @@ class CausalConv(Biased):
     def __call__(
         self, x: Tensor, cache: LayerView, part: int = 0, *, silu: bool = False, gated: bool = False
     ) -> Tensor:
-        states = _states(cache)
-        rows, bounds, slots = states.segments.tensors
-        y = ops.causal_conv(
-            x, self.tensor, rows, bounds, slots, states.part(part), bias=self.bias, silu=silu, gated=gated
+        return _stepped(
+            cache, part, lambda *s: ops.causal_conv(x, self.tensor, *s, bias=self.bias, silu=silu, gated=gated)
         )
-        states.written(y)
-        return y
 
 
 def delta_net(
@@ -36,11 +33,7 @@ def delta_net(
 
     -> [dv, heads, n]. `part` of the layer's state has shape (dv, dk, heads).
     """
-    states = _states(cache)
-    rows, bounds, slots = states.segments.tensors
-    y = ops.gated_delta_net(q, k, v, g, beta, rows, bounds, slots, states.part(part), grouped=grouped)
-    states.written(y)
-    return y
+    return _stepped(cache, part, lambda *s: ops.gated_delta_net(q, k, v, g, beta, *s, grouped=grouped))
 
 
 def ssm_scan(
@@ -50,13 +43,12 @@ def ssm_scan(
 
     -> [dim, heads, n]. `part` of the layer's state has shape (dim, d_state, heads).
     """
-    states = _states(cache)
-    rows, bounds, slots = states.segments.tensors
-    y = ops.ssm_scan(x, dt, a, b, c, rows, bounds, slots, states.part(part), d=d)
+    return _stepped(cache, part, lambda *s: ops.ssm_scan(x, dt, a, b, c, *s, d=d))
+
+
+def _stepped(cache: LayerView, part: int, operation: Callable[..., Tensor]) -> Tensor:
+    """`operation` of the batch's segments and a part of the current layer's states, which it writes."""
+    states = cast("RecurrentView", cache).states
+    y = operation(*states.segments.tensors, states.part(part))
     states.written(y)
     return y
-
-
-def _states(cache: LayerView) -> StateView:
-    """The states of the current layer."""
-    return cast("RecurrentView", cache).states

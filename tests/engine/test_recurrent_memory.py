@@ -16,9 +16,9 @@ STATUS = Path("/proc/self/status")
 PARALLEL = 32
 TOLERANCE = 0.03
 """Of the report. Beside it lie what Python keeps of requests and tables of the vocabulary."""
-SHAPE = replace(SHAPES["qwen35"], layers="MMM*", n_embd=256, n_ff=256, n_vocab=600, n_head=2, n_head_kv=1, n_heads=8,
-                n_groups=8, d_inner=1024)  # fmt: skip
-"""1.6 MiB for a state."""
+SHAPE = replace(SHAPES["qwen35"], layers="MMM*", n_embd=256, n_ff=256, n_vocab=600, n_head=2, n_head_kv=1, n_heads=4,
+                n_groups=4, d_inner=512)  # fmt: skip
+"""0.8 MiB for a state."""
 CHILD = """
 import json, sys
 from pathlib import Path
