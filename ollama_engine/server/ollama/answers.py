@@ -91,6 +91,8 @@ def sampling(call: OllamaCall, request: TextRequest, model: ServedModel) -> Samp
 def request_options(call: OllamaCall, request: TextRequest, model: ServedModel) -> dict[str, Any]:
     """The engine's options of a request: the form of the answer, and what happens where the context is full."""
     options: dict[str, Any] = {"format": request.format} if request.format else {}
+    if not call.options.drafts:
+        options["draft"] = "off"
     if request.shift is not False:
         options["on_overflow"] = "shift"
     elif request.truncate is not False:

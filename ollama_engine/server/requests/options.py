@@ -23,12 +23,12 @@ RUNNER = {
 SAMPLING = {
     "temperature": float, "top_k": int, "top_p": float, "min_p": float, "typical_p": float, "repeat_last_n": int,
     "repeat_penalty": float, "presence_penalty": float, "frequency_penalty": float, "seed": int, "num_predict": int,
-    "num_keep": int, "stop": list, "mirostat": int, "mirostat_tau": float, "mirostat_eta": float,
+    "num_keep": int, "draft_num_predict": int, "stop": list, "mirostat": int, "mirostat_tau": float,
+    "mirostat_eta": float,
 }  # fmt: skip
 
 WITHOUT_EFFECT = {"numa": bool, "penalize_newline": bool, "tfs_z": float, "low_vram": bool, "f16_kv": bool,
-                  "logits_all": bool, "vocab_only": bool, "use_mlock": bool, "embedding_only": bool,
-                  "draft_num_predict": int}  # fmt: skip
+                  "logits_all": bool, "vocab_only": bool, "use_mlock": bool, "embedding_only": bool}  # fmt: skip
 """Options that Ollama has, or had, and nothing here reads."""
 
 KNOWN: Mapping[str, type] = RUNNER | SAMPLING | WITHOUT_EFFECT
@@ -62,6 +62,11 @@ class ModelOptions:
     def num_keep(self) -> int:
         """Tokens at the beginning of the prompt that stay when the context is full."""
         return int(self.within("num_keep", 4))
+
+    @property
+    def drafts(self) -> bool:
+        """Whether tokens may be guessed. How many is the engine's choice, which measures what pays."""
+        return self.sampling.get("draft_num_predict") != 0
 
     @property
     def clamped(self) -> list[str]:

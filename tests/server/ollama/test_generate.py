@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from typing import Any
+from unittest.mock import patch
 
 import httpx
 import pytest
 from fastapi import FastAPI
 
+from ollama_engine.runner.core.submission import Submission
 from ollama_engine.server.ollama.answer_lines import PieceCounter
 from tests.server.ollama.asking import ask, error_of, idle, lines_of, post
 from tests.server.running import engine_of
@@ -166,3 +168,10 @@ def test_a_full_context_shifts_or_ends(demo_server: str) -> None:
     assert ended["eval_count"] < 1024
     gone_on = ask(demo_server, "generate", **body | {"shift": True, "options": {"num_predict": 1200}})
     assert gone_on["eval_count"] == 1200
+
+
+@pytest.mark.parametrize(("given", "draft"), [(None, None), (0, "off"), (4, None)])
+def test_no_tokens_are_guessed_where_that_is_asked_for(demo_server: str, given: int | None, draft: str | None) -> None:
+    with patch.object(Submission, "_drafter", return_value=None) as drafter:
+        ask(demo_server, "generate", prompt="One day", options={**GREEDY, "draft_num_predict": given})
+    assert [call.args[0].draft for call in drafter.call_args_list] == [draft]
