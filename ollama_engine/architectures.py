@@ -58,7 +58,7 @@ ARCHITECTURES = (
     Registration("granitemoe", "granite:GraniteMoe", "granite", "granite"),
     Registration("hunyuan-dense", "hunyuan:HunyuanDense", "hunyuan"),
     Registration("hunyuan-moe", "hunyuan:HunyuanMoe", "hunyuan"),
-    Registration("jina-bert-v3", "bert:JinaBertV3", "bert"),
+    Registration("jina-bert-v3", "jina_bert_v3:JinaBertV3", "jina_bert_v3"),
     Registration("kimi-linear", "kimi_linear:KimiLinear", "kimi_linear"),
     Registration("lfm2", "lfm2:Lfm2", "lfm2", "lfm2"),
     Registration("lfm2moe", "lfm2:Lfm2Moe", "lfm2", "lfm2"),

@@ -132,7 +132,8 @@ class Batch:
         blocks: int32 [n]; rows of one sequence with the same number of 0 or more attend to each other, whatever their
             order: one image. -1 for all other rows. None: there are no such rows.
         images: the rows with which an image for cross-attention comes along, int32, ascending.
-        types: which of a pair of texts a token is of, 0 or 1, for encoders; None where all are of the first.
+        types: which of a pair of texts a token is of, 0 or 1, for encoders; or its adapter, in models with adapters.
+            None where all are 0.
         media: items whose embeddings are rows of this batch or, with cross-attention, come along with one.
         axes: positions for rotation, int32 [axes, n], for models with several axes. None: `positions`.
         checkpoints: rows behind which a recurrent cache keeps the state of their sequence for later. None: no such row.

@@ -1,4 +1,4 @@
-"""BERT, RoBERTa, XLM-R, Nomic Embed Text and Jina 3 -> `general.architecture` = bert, nomic-bert(-moe), jina-bert-v3.
+"""BERT, RoBERTa, XLM-R, Nomic Embed Text -> `general.architecture` = bert, nomic-bert, nomic-bert-moe.
 
 A cross-encoder (a BERT that scores pairs of texts) keeps its pooler, which is what llama.cpp computes as `cls`. RoBERTa
 counts positions from behind the number of its padding token, so the rows before that go.
@@ -28,7 +28,7 @@ from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.transforms import Transform, rows_from
 from ollama_engine.errors import UnsupportedModelError
 
-__all__ = ["ARCHITECTURES"]
+__all__ = ["ARCHITECTURES", "PLAIN_MLP", "POOLER", "RENAMES", "ROTATED", "roberta_sizes"]
 
 RENAMES = (
     (r"^(?:bert|nomic_bert|roberta)\.", ""),
@@ -59,7 +59,7 @@ def _ranker_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
     return {**_bert_keys(config, sizes), **rank_keys(config, sizes)}
 
 
-def _roberta_sizes(config: Config) -> dict[str, int]:
+def roberta_sizes(config: Config) -> dict[str, int]:
     return sizes(config) | {"n_before": config.whole("pad_token_id") + 1}
 
 
@@ -113,11 +113,6 @@ def _has_experts(config: Config, layer: int) -> bool:
 
 def _is_dense(config: Config, layer: int) -> bool:
     return not _has_experts(config, layer)
-
-
-def _jina_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
-    base = float(config.number("rotary_emb_base", default=20000.0))
-    return {**_bert_keys(config, sizes), "rope.freq_base": base, **rope_keys(config)}
 
 
 def _expect(config: Config, name: str, default: Any, expected: Any) -> None:
@@ -190,7 +185,7 @@ ROBERTA = replace(
     classes=tuple(
         f"{stem}{kind}" for stem in ("Roberta", "XLMRoberta", "Camembert") for kind in ("Model", "ForMaskedLM")
     ),
-    sizes=_roberta_sizes,
+    sizes=roberta_sizes,
     more_keys=_roberta_keys,
     defaults={**DEFAULTS, "pad_token_id": 1},
     tensors=tuple(
@@ -246,14 +241,5 @@ ARCHITECTURES = (
         ),
         fits=lambda config: bool(config.get("moe_every_n_layers")),
         sizes=_nomic_moe_sizes,
-    ),
-    encoder(
-        "jina-bert-v3",
-        ("JinaEmbeddingsV3Model", "JinaEmbeddingsV3ForMaskedLM"),
-        (*ROTATED, *PLAIN_MLP),
-        defaults={"norm_eps": 1e-5, "type_vocab_size": 1},
-        more_keys=_jina_keys,
-        renames=(*RENAMES, (r"\.mixer\.", ".attn.")),
-        heads=(POOLER, r"^lm_head\."),
     ),
 )

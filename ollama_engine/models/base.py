@@ -28,7 +28,9 @@ class ModelInputs:
     outputs: Tensor | None
     """i32 [n_outputs], the rows to return; None for all, in order."""
     types: Tensor | None = None
-    """i32 [n], the type of each token: 0 or 1, its text in a pair of texts. None for models without token types."""
+    """i32 [n], the type of each token: 0 or 1, its text in a pair of texts; or its adapter, 0 for none. None for models
+    without token types.
+    """
     embeddings: Tensor | None = None
     """f32 [n_embd, m]: embeddings of media, which replace those of m tokens. None in batches without media."""
     embedding_rows: Tensor | None = None
@@ -90,7 +92,7 @@ class TextEncoder(Embeds, Protocol):
 
     @property
     def n_token_types(self) -> int:
-        """Number of token types; 0 for a model without them."""
+        """Number of token types, or of adapters and one; 0 for a model without them."""
 
 
 @runtime_checkable

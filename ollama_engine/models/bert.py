@@ -127,14 +127,6 @@ class NomicBertMoe(NomicBert):
         return NomicMoeOptions(**vars(replace(o, **experts)), moe_period=period)
 
 
-class JinaBertV3(NomicBert):
-    """Jina Embeddings 3."""
-
-    architecture = "jina-bert-v3"
-
-    layers = nn.Blocks(JinaLayer, "n_layer")
-
-
 class Bert(NomicBert):
     """BERT and its descendants: MiniLM, BGE, E5, GTE, Arctic Embed 1, MS MARCO cross-encoders."""
 

@@ -48,11 +48,14 @@ class LocalModel(ModelBase):
         return stream
 
     async def embed(
-        self, texts: Sequence[Prompt], *, normalize: bool, dimensions: int | None, truncate: bool
-    ) -> list[Embedding]:
+        self, texts: Sequence[Prompt], *, normalize: bool, dimensions: int | None, truncate: bool,
+        prompt_name: str | None = None, task: str | None = None,
+    ) -> list[Embedding]:  # fmt: skip
         overflow: Any = "truncate" if truncate else "error"
         listed: Any = list(texts)
-        return await self.engine.aembeddings(listed, normalize=normalize, dimensions=dimensions, on_overflow=overflow)
+        return await self.engine.aembeddings(
+            listed, normalize=normalize, dimensions=dimensions, on_overflow=overflow, prompt_name=prompt_name, task=task
+        )
 
     async def rank(self, query: str, documents: Sequence[str]) -> list[float]:
         return [float(score) for score in await self.engine.arank(query, documents)]

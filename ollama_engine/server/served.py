@@ -91,8 +91,9 @@ class ServedModel(Protocol):
         """`Engine.achat_stream`, with the stored model's template where it has one of its own."""
 
     async def embed(
-        self, texts: Sequence[Prompt], *, normalize: bool, dimensions: int | None, truncate: bool
-    ) -> list[Embedding]:
+        self, texts: Sequence[Prompt], *, normalize: bool, dimensions: int | None, truncate: bool,
+        prompt_name: str | None = None, task: str | None = None,
+    ) -> list[Embedding]:  # fmt: skip
         """`Engine.aembeddings`."""
 
     async def rank(self, query: str, documents: Sequence[str]) -> list[float]:

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer as Theirs
 from ollama_engine import Engine
 from ollama_engine.convert import convert_model
 from ollama_engine.errors import ConfigError, ContextOverflowError, UnsupportedModelError
+from ollama_engine.runner.embed.tokenized_text import TokenizedText
 from tests.convert.folders import bpe_tokenizer, write_json
 from tests.models import encoders, families, test_dialects
 from tests.models.cases import difference
@@ -109,6 +110,68 @@ def test_a_file_without_prompts(tmp_path: Path) -> None:
         pytest.raises(ConfigError, match=told),
     ):
         engine.embed("a", prompt_name="query")
+
+
+# -- Jina 3 ------------------------------------------------------------------------------------------------------------
+
+TASKS = ("find", "keep", "sort")
+RANK, ALPHA = 4, 2.0
+
+
+def published_adapters(path: Path) -> tuple[Path, dict[str, Path]]:
+    """Jina 3 with its adapters as it is published, and for each task a folder whose weights have them added."""
+    case = encoders.case("jina-bert-v3")
+    golden = encoders.load(case)
+    base = {name: values for name, values in case.weights(golden.shapes).items() if not name.startswith("pooler.")}
+    published: dict[str, Any] = {}
+    merged: dict[str, dict[str, Any]] = {task: dict(base) for task in TASKS}
+    rng = np.random.default_rng(3)
+    for name, values in base.items():
+        if values.ndim != 2:
+            published[f"roberta.{name}"] = values
+            continue
+        stem = f"roberta.{name.removesuffix('weight')}parametrizations.weight."
+        published[stem + "original"] = values
+        out, into = values.shape
+        shapes = [(RANK, into), (out, RANK)] if "embeddings" not in name else [(out, RANK), (RANK, into)]
+        a, b = (rng.standard_normal((len(TASKS), *shape)).astype(np.float32) * np.float32(0.2) for shape in shapes)
+        published |= {stem + "0.lora_A": a, stem + "0.lora_B": b}
+        for i, task in enumerate(TASKS):
+            product = a[i] @ b[i] if "embeddings" in name else b[i] @ a[i]
+            merged[task][name] = values + np.float32(ALPHA / RANK) * product
+    config = {key: value for key, value in golden.config.items() if key != "rope_parameters"} | {
+        "architectures": ["XLMRobertaModel"], "lora_adaptations": list(TASKS), "lora_rank": RANK, "lora_alpha": ALPHA,
+        "rotary_emb_base": golden.config["rope_parameters"]["rope_theta"], "position_embedding_type": "rotary",
+        "task_instructions": {"find": "find: "},
+    }  # fmt: skip
+    folders = {task: case.write(path / task, golden.config, weights) for task, weights in merged.items()}
+    return case.write(path / "published", config, published), folders
+
+
+def test_adapters_by_task_compute_what_merged_weights_do(tmp_path: Path) -> None:
+    """Those without adapters are compared with transformers; texts of several tasks share batches."""
+    case = encoders.case("jina-bert-v3")
+    folder, merged = published_adapters(tmp_path)
+    convert_model(folder, tmp_path / "made.gguf", "f32")
+    expected = {}
+    for task, source in merged.items():
+        convert_model(source, tmp_path / f"{task}.gguf", "f32")
+        with case.engine(tmp_path / f"{task}.gguf") as engine:
+            expected[task] = engine.embed(case.prompt, normalize=False)
+            if task == "find":
+                prompted = engine.embed("find: a thing")
+    with case.engine(tmp_path / "made.gguf") as engine:
+        assert difference(engine.embed(case.prompt, normalize=False), encoders.load(case).mean) <= case.tolerance
+        for task, vector in expected.items():
+            assert difference(engine.embed(case.prompt, task=task, normalize=False), vector) <= case.tolerance
+        assert difference(engine.embed("a thing", task="find"), prompted) <= case.tolerance
+        assert difference(engine.embed("find: a thing", task="find", prompt_name=""), prompted) <= case.tolerance
+        texts = [TokenizedText(np.array(case.prompt, np.int32), "mean", 0, adapter=i) for i in range(len(TASKS) + 1)]
+        together = engine._embedding()._batcher._embedder.compute(texts)
+        for found, vector in zip(together[1:], expected.values(), strict=True):
+            assert difference(np.asarray(found), vector) <= case.tolerance
+        with pytest.raises(ConfigError, match="task is 'seek', but this model has find, keep, sort"):
+            engine.embed("a", task="seek")
 
 
 # -- Qwen3 -------------------------------------------------------------------------------------------------------------

@@ -42,6 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pooling", choices=get_args(OneVector), help="how a vector is made of a text's tokens "
                         "(default: as the model's file says)")  # fmt: skip
     parser.add_argument("--dimensions", type=int, metavar="N", help="keep the first N numbers of each vector")
+    parser.add_argument("--prompt-name", metavar="NAME", help="put this prompt of the model before each text (query, "
+                        "document, ...; see docs/embeddings.md)")  # fmt: skip
+    parser.add_argument("--task", metavar="NAME", help="the adapter that computes the texts (Jina 3)")
     parser.add_argument("--no-normalize", action="store_true", help="leave the lengths of vectors as they are "
                         "(default: 1)")  # fmt: skip
     parser.add_argument("--truncate", dest="on_overflow", action="store_const", const="truncate", default="error",
@@ -112,7 +115,7 @@ def _embed(engine: Engine, texts: list[str], kind: str, first: int, args: argpar
     with _naming(kind, first):
         return engine.embeddings(
             texts, normalize=not args.no_normalize, dimensions=args.dimensions, pooling=args.pooling,
-            on_overflow=args.on_overflow,
+            on_overflow=args.on_overflow, prompt_name=args.prompt_name, task=args.task,
         )  # fmt: skip
 
 

@@ -76,9 +76,10 @@ def batch_of(texts: Sequence[TokenizedText], poolings: Sequence[Pooling], where:
         tokens[begin:end] = text.tokens
         positions[begin:end] = np.arange(end - begin)
         sequences[begin:end] = number
+        types[begin:end] = text.adapter
         if text.second is not None:
             types[begin + text.second : end] = 1
         first, last = rows_of(end - begin, poolings[number])
         outputs.append(np.arange(begin + first, begin + last, dtype=np.int32))
-    pairs = any(text.second is not None for text in texts)
-    return Batch(tokens, positions, sequences, np.concatenate(outputs), types=types if pairs else None)
+    typed = any(text.second is not None or text.adapter for text in texts)
+    return Batch(tokens, positions, sequences, np.concatenate(outputs), types=types if typed else None)

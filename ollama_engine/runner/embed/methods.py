@@ -50,7 +50,7 @@ class EmbedMethods:
     def embed(
         self, texts: Prompt | Prompts, *, normalize: bool = True, dimensions: int | None = None,
         pooling: OneVector | None = None, on_overflow: TooLong = "error",
-        prompt_name: str | None = None, priority: int = 0, timeout: float | None = None,
+        prompt_name: str | None = None, task: str | None = None, priority: int = 0, timeout: float | None = None,
     ) -> FloatArray:  # fmt: skip
         """Embeddings of texts: float32 [n, dim] for a list or tuple of them, [dim] for one.
 
@@ -68,6 +68,8 @@ class EmbedMethods:
                 its end; `embeddings` counts the dropped tokens.
             prompt_name: the name of the text that comes before each, such as "query", in files with such prompts. None
                 takes the file's default, "" no prompt. Token ids get none.
+            task: the name of the adapter that computes the texts, in models that have such (Jina 3); the prompt of this
+                name comes before each, if there is one and `prompt_name` is None.
             priority: higher is served first; no call starves.
             timeout: seconds after which the call ends with DeadlineError. None: never.
 
@@ -77,9 +79,10 @@ class EmbedMethods:
         and ClosedError when the Engine is closed.
         """
         many, listed = _listed(texts)
-        pending = self._embedding().embed(
+        submission = self._embedding()
+        pending = submission.embed(
             many, pooling, on_overflow, dimensions, RequestOptions(priority=priority, timeout=timeout),
-            normalize=normalize, prompt_name=prompt_name,
+            normalize=normalize, purpose=submission.prompts.purpose(prompt_name, task),
             listed=listed,
         )  # fmt: skip
         return pending.wait()
@@ -87,28 +90,30 @@ class EmbedMethods:
     def embeddings(
         self, texts: Prompts, *, normalize: bool = True, dimensions: int | None = None,
         pooling: Pooling | None = None, on_overflow: TooLong = "error",
-        prompt_name: str | None = None, priority: int = 0, timeout: float | None = None,
+        prompt_name: str | None = None, task: str | None = None, priority: int = 0, timeout: float | None = None,
     ) -> list[Embedding]:  # fmt: skip
         """`embed` for a list, with the number of tokens of each text, and of those that were dropped.
 
         With pooling "none" the vector of a text is an array [n_tokens, dim], one row for each token.
         """
-        pending = self._embedding().embeddings(
+        submission = self._embedding()
+        pending = submission.embeddings(
             _listed(texts)[0], pooling, on_overflow, dimensions, RequestOptions(priority=priority, timeout=timeout),
-            normalize=normalize, prompt_name=prompt_name,
+            normalize=normalize, purpose=submission.prompts.purpose(prompt_name, task),
         )  # fmt: skip
         return pending.wait()
 
     async def aembed(
         self, texts: Prompt | Prompts, *, normalize: bool = True, dimensions: int | None = None,
         pooling: OneVector | None = None, on_overflow: TooLong = "error",
-        prompt_name: str | None = None, priority: int = 0, timeout: float | None = None,
+        prompt_name: str | None = None, task: str | None = None, priority: int = 0, timeout: float | None = None,
     ) -> FloatArray:  # fmt: skip
         """`embed` for asyncio: the same arguments, result and errors. Cancelling the task cancels the request."""
         many, listed = _listed(texts)
-        pending = self._embedding().embed(
+        submission = self._embedding()
+        pending = submission.embed(
             many, pooling, on_overflow, dimensions, RequestOptions(priority=priority, timeout=timeout),
-            normalize=normalize, prompt_name=prompt_name,
+            normalize=normalize, purpose=submission.prompts.purpose(prompt_name, task),
             listed=listed,
         )  # fmt: skip
         return await pending.coming()
@@ -116,12 +121,13 @@ class EmbedMethods:
     async def aembeddings(
         self, texts: Prompts, *, normalize: bool = True, dimensions: int | None = None,
         pooling: Pooling | None = None, on_overflow: TooLong = "error",
-        prompt_name: str | None = None, priority: int = 0, timeout: float | None = None,
+        prompt_name: str | None = None, task: str | None = None, priority: int = 0, timeout: float | None = None,
     ) -> list[Embedding]:  # fmt: skip
         """`embeddings` for asyncio: the same arguments, result and errors. Cancelling the task cancels the request."""
-        pending = self._embedding().embeddings(
+        submission = self._embedding()
+        pending = submission.embeddings(
             _listed(texts)[0], pooling, on_overflow, dimensions, RequestOptions(priority=priority, timeout=timeout),
-            normalize=normalize, prompt_name=prompt_name,
+            normalize=normalize, purpose=submission.prompts.purpose(prompt_name, task),
         )  # fmt: skip
         return await pending.coming()
 

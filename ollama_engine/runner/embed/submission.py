@@ -16,7 +16,7 @@ from ollama_engine.runner.embed.call import EmbeddingCall, Tokenize
 from ollama_engine.runner.embed.embedder import Embedder
 from ollama_engine.runner.embed.pooling import FloatArray, check_pooling
 from ollama_engine.runner.embed.results import Embedding, Embeddings, Results, Value_co, Vectors
-from ollama_engine.runner.embed.task_prompts import TaskPrompts
+from ollama_engine.runner.embed.task_prompts import Purpose, TaskPrompts
 from ollama_engine.runner.embed.texts import EmbedTexts, TooLong
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.load.pooling_type import model_pooling, read_pooling
@@ -42,7 +42,7 @@ class EmbedSubmission:
         self._loaded = loaded
         self._engine_thread = thread
         self._texts = EmbedTexts(loaded)
-        self._prompts = TaskPrompts(metadata)
+        self.prompts = TaskPrompts(metadata)
         embedder = Embedder(loaded, loaded.text_executor, _head_pooling(loaded, metadata))
         self._batcher = TextBatcher(embedder, loaded.config.batch_size, thread.monitor)
         # -- configuration --
@@ -58,7 +58,7 @@ class EmbedSubmission:
 
     def embed(
         self, texts: Sequence[Prompt], pooling: Pooling | None, too_long: TooLong, dimensions: int | None, options:
-        RequestOptions, *, normalize: bool, prompt_name: str | None, listed: bool = True,
+        RequestOptions, *, normalize: bool, purpose: Purpose, listed: bool = True,
     ) -> EmbeddingCall[FloatArray]:  # fmt: skip
         """A call for one vector of each text. `listed`: errors name the number of a text."""
         how, dim = self._checked(pooling, too_long, dimensions, normalize=normalize)
@@ -66,17 +66,17 @@ class EmbedSubmission:
             raise ConfigError("with pooling none each token has a vector; those come from Engine.embeddings")
         name = "texts" if listed else None
         results = Vectors(len(texts), dim, normalize=normalize, index=() if listed else (0,))
-        tokenize = partial(self._texts.alone, texts, how, too_long, name, self._prompts.text(prompt_name))
+        tokenize = partial(self._texts.alone, texts, how, too_long, name, purpose)
         return self._call(tokenize, texts, results, options, name)
 
     def embeddings(
         self, texts: Sequence[Prompt], pooling: Pooling | None, too_long: TooLong, dimensions: int | None, options:
-        RequestOptions, *, normalize: bool, prompt_name: str | None,
+        RequestOptions, *, normalize: bool, purpose: Purpose,
     ) -> EmbeddingCall[list[Embedding]]:  # fmt: skip
         """A call for an Embedding of each text."""
         how, dim = self._checked(pooling, too_long, dimensions, normalize=normalize)
         results = Embeddings(len(texts), dim, normalize=normalize)
-        tokenize = partial(self._texts.alone, texts, how, too_long, "texts", self._prompts.text(prompt_name))
+        tokenize = partial(self._texts.alone, texts, how, too_long, "texts", purpose)
         return self._call(tokenize, texts, results, options, "texts")
 
     def rank(

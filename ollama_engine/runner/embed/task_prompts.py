@@ -1,20 +1,29 @@
-"""TaskPrompts: texts that say what a text is for, which embedders expect before it; named in the model's file.
+"""TaskPrompts: what a text is for. Embedders expect a text that says so before it, or have adapters; files name both.
 
-sentence-transformers call them prompts; our converter takes them from config_sentence_transformers.json.
+sentence-transformers call such texts prompts; our converter takes them from config_sentence_transformers.json.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from ollama_engine.errors import ConfigError, ModelFormatError, Option
 from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.runner.request.prompts import Prompt, is_segments
 from ollama_engine.segments import Text
 
-__all__ = ["TaskPrompts", "prefixed"]
+__all__ = ["Purpose", "TaskPrompts", "prefixed"]
+
+
+class Purpose(NamedTuple):
+    """The text that comes before each of a call, and the number of its adapter, 0 for none."""
+
+    prompt: str = ""
+    adapter: int = 0
 
 
 class TaskPrompts:
-    """The prompts of a file by their names."""
+    """The prompts and adapters of a file by their names."""
 
     def __init__(self, metadata: Metadata) -> None:
         """Raises ModelFormatError for lists that do not belong together."""
@@ -23,9 +32,18 @@ class TaskPrompts:
             raise ModelFormatError(f"{metadata.key('prompt.names')} and prompt.texts are not texts in pairs")
         self._texts: dict[str, str] = dict(zip(names, texts, strict=True))
         self._default = metadata.str("prompt.default", "")
+        self._tasks = metadata.list("adapter.tasks", [])
 
-    def text(self, name: str | None) -> str:
-        """The prompt of this name; of the file's default for None, and none for "". Raises ConfigError."""
+    def purpose(self, prompt_name: str | None, task: str | None) -> Purpose:
+        """What these arguments of `Engine.embed` say. Raises ConfigError for names that the file does not have."""
+        if task is not None and task not in self._tasks:
+            has = f"this model has {', '.join(self._tasks)}" if self._tasks else "this model has no adapters"
+            raise ConfigError(Option("task"), f" is {task!r}, but {has}")
+        if prompt_name is None and task in self._texts:
+            prompt_name = task
+        return Purpose(self._text(prompt_name), 0 if task is None else 1 + self._tasks.index(task))
+
+    def _text(self, name: str | None) -> str:
         chosen = self._default if name is None else name
         if chosen in ("", *self._texts):
             return self._texts.get(chosen, "")

@@ -12,7 +12,7 @@ from ollama_engine.errors import ConfigError, ContextOverflowError, Option, Toke
 from ollama_engine.runner.core.input_processor import prompt_inputs
 from ollama_engine.runner.core.text_room import TextRoom
 from ollama_engine.runner.embed.rank_template import RankTemplate, find_rank_template
-from ollama_engine.runner.embed.task_prompts import prefixed
+from ollama_engine.runner.embed.task_prompts import Purpose, prefixed
 from ollama_engine.runner.embed.tokenized_text import TokenizedText
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.request.prompts import Prompt, about_one, has_media
@@ -39,14 +39,14 @@ class EmbedTexts:
         self._template = find_rank_template(loaded.gguf.metadata)
 
     def alone(
-        self, texts: Iterable[Prompt], pooling: Pooling, too_long: TooLong, name: str | None, prompt: str,
+        self, texts: Iterable[Prompt], pooling: Pooling, too_long: TooLong, name: str | None, purpose: Purpose,
         checkpoint: Checkpoint,
     ) -> Iterator[TokenizedText]:  # fmt: skip
-        """Tokenize each text, behind `prompt`. Errors name a text by its number in the list `name`."""
+        """Tokenize each text, with what its purpose asks for. Errors name a text by its number in the list `name`."""
         for number, text in enumerate(texts):
             with about_one(name, number):
-                found = self._text(prefixed(prompt, text), pooling, too_long, checkpoint)
-            yield found
+                found = self._text(prefixed(purpose.prompt, text), pooling, too_long, checkpoint)
+            yield found._replace(adapter=purpose.adapter)
 
     def pairs(
         self, query: str, documents: Iterable[str], too_long: TooLong, types: bool, checkpoint: Checkpoint

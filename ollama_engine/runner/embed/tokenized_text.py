@@ -19,3 +19,5 @@ class TokenizedText(NamedTuple):
     """Number of tokens before truncation."""
     second: int | None = None
     """Index at which the second text of a pair begins."""
+    adapter: int = 0
+    """Number of the adapter that computes it, from 1; 0 for none."""

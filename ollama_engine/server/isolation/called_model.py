@@ -68,10 +68,17 @@ class CalledModel(ModelBase):
         return await beside(decode, result)
 
     async def embed(
-        self, texts: Sequence[Prompt], *, normalize: bool, dimensions: int | None, truncate: bool
-    ) -> list[Embedding]:
+        self, texts: Sequence[Prompt], *, normalize: bool, dimensions: int | None, truncate: bool,
+        prompt_name: str | None = None, task: str | None = None,
+    ) -> list[Embedding]:  # fmt: skip
         found: list[Embedding] = await self._call(
-            "embed", list(texts), normalize=normalize, dimensions=dimensions, truncate=truncate
+            "embed",
+            list(texts),
+            normalize=normalize,
+            dimensions=dimensions,
+            truncate=truncate,
+            prompt_name=prompt_name,
+            task=task,
         )
         return found
 

@@ -46,8 +46,9 @@ async def embedded(service: Service, call: OllamaCall, body: EmbedRequest, texts
         results = []
         if texts:
             results = await lease.model.embed(
-                texts, normalize=True, dimensions=body.dimensions or None, truncate=body.truncate is not False
-            )
+                texts, normalize=True, dimensions=body.dimensions or None, truncate=body.truncate is not False,
+                prompt_name=body.prompt_name, task=body.task,
+            )  # fmt: skip
         note_dropped(call, results)
         return {
             "model": call.name,

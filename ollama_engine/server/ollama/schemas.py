@@ -104,6 +104,8 @@ class EmbedRequest(ModelRequest):
     input: str | list[str] | None = Field(None, description="a text, or several")
     truncate: bool | None = Field(None, description="cut texts that do not fit into the context (default true)")
     dimensions: int | None = Field(None, description="numbers of each vector to keep")
+    prompt_name: str | None = Field(None, description="what comes before each text, such as query")
+    task: str | None = Field(None, description="the adapter that computes the texts")
 
 
 class EmbeddingsRequest(ModelRequest):

@@ -24,7 +24,10 @@ async def embeddings(service: Service, request: EmbeddingsRequest) -> dict[str, 
     check_texts(len(texts), "input")
     as_base64 = request.encoding_format == "base64"
     async with leased(service, request.model, "embedding") as model:
-        results = await model.embed(texts, normalize=True, dimensions=request.dimensions, truncate=False)
+        results = await model.embed(
+            texts, normalize=True, dimensions=request.dimensions, truncate=False, prompt_name=request.prompt_name,
+            task=request.task,
+        )  # fmt: skip
     tokens = sum(embedding.prompt_tokens for embedding in results)
     return {
         "object": "list",

@@ -111,6 +111,8 @@ class EmbeddingsRequest(Schema):
     input: str | list[str] | TokenIds | list[TokenIds]
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = Field(None, ge=1)
+    prompt_name: str | None = Field(None, description="what comes before each text, such as query")
+    task: str | None = Field(None, description="the adapter that computes the texts, as in Jina's API")
     user: str | None = None
 
 

@@ -112,6 +112,14 @@ def test_embeddings_as_numbers_and_base64(demo_server: str) -> None:
     np.testing.assert_allclose(short, vectors[0, :8] / np.linalg.norm(vectors[0, :8]), rtol=1e-4)
 
 
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/api/embed"])
+@pytest.mark.parametrize(("name", "told"), [("prompt_name", "has no prompts"), ("task", "has no adapters")])
+def test_purposes_of_embeddings_reach_the_engine(path: str, name: str, told: str, demo_server: str) -> None:
+    answer = post(demo_server, {"model": "demo", "input": "a", name: "query"}, path)
+    assert answer.status_code == 400
+    assert told in answer.text
+
+
 def test_published_client(demo_server: str) -> None:
     openai = pytest.importorskip("openai", reason="extra: clients")
     with openai.OpenAI(base_url=demo_server + "/v1", api_key="any", max_retries=0) as client:
