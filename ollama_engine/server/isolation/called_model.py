@@ -71,7 +71,7 @@ class CalledModel(ModelBase):
         self, texts: Sequence[Prompt], *, normalize: bool, dimensions: int | None, truncate: bool,
         prompt_name: str | None = None, task: str | None = None,
     ) -> list[Embedding]:  # fmt: skip
-        found: list[Embedding] = await self._call(
+        embedded: list[Embedding] = await self._call(
             "embed",
             list(texts),
             normalize=normalize,
@@ -80,7 +80,7 @@ class CalledModel(ModelBase):
             prompt_name=prompt_name,
             task=task,
         )
-        return found
+        return embedded
 
     async def rank(self, query: str, documents: Sequence[str]) -> list[float]:
         found: list[float] = await self._call("rank", query, list(documents))
