@@ -87,6 +87,8 @@ ARCHITECTURES = (
     Registration("qwen35moe", "qwen35:Qwen35Moe", "qwen35", "hermes"),
     Registration("qwen3moe", "qwen_moe:Qwen3Moe", "qwen", "hermes"),
     Registration("qwen3next", "qwen35:Qwen3Next", "qwen35", "hermes"),
+    Registration("qwen3vl", "qwen3vl.model:Qwen3VL", "qwen3vl", "hermes"),
+    Registration("qwen3vlmoe", "qwen3vl.model:Qwen3VLMoe", "qwen3vl", "hermes"),
     Registration("seed_oss", "seed_oss:SeedOss", "seed_oss", "seed-oss"),
     Registration("siglip-vision", "clip.model:SiglipVision", "clip"),
     Registration("smollm3", "smollm3:SmolLM3", "llama", "smollm3"),

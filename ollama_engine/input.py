@@ -50,7 +50,7 @@ class MediaItem:
     """Content hash: part of the identity of its inputs when prefixes are compared."""
     n_inputs: int
     embeddings: Callable[[], FloatArray]
-    """float32 [n_inputs, n_embd], or [image rows, n_embd] with `cross_attention`.
+    """float32 [n_inputs, `MediaTraits.row_width`], or [image rows, n_embd] with `cross_attention`.
 
     Called on the engine's thread each time that the item is computed with or saved: it remembers its result, or encodes
     the item again. Unless it is `ready`, only when nothing else computes.
@@ -98,6 +98,13 @@ class MediaTraits:
     """Whether the inputs of one item attend to each other, whatever their order (Gemma 3)."""
     position_axes: int = 1
     """Position axes of the rotation: 3 or 4 with M-RoPE."""
+    deepstack: int = 0
+    """Layers whose results gain features of an image (deepstack, Meng et al. 2024): those of each lie behind an
+    embedding, so that a row of embeddings is as long as `1 + deepstack` of them."""
+
+    def row_width(self, n_embd: int) -> int:
+        """Numbers in a row of embeddings; `n_embd` is the length of a token's."""
+        return n_embd * (1 + self.deepstack)
 
 
 @dataclass(frozen=True, slots=True)

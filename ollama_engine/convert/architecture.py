@@ -79,6 +79,8 @@ class TensorMap:
     """What its numbers are multiplied by, before the transform."""
     left_out: bool = False
     """Whether checkpoints have it and the model does not read it."""
+    if_it_fits: bool = False
+    """Whether a tensor of another shape is left to the next declaration of this target."""
 
 
 def _no_values(config: Config, sizes: Sizes) -> MetadataValues:

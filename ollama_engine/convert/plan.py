@@ -66,6 +66,8 @@ def plan_tensors(
             missing.setdefault(target, _say_missing(tensor, names, present, sizes))
             continue
         parts = tuple(tensors[name] for name in names)
+        if tensor.if_it_fits and any(part.shape != _source_shape(tensor, sizes) for part in parts):
+            continue
         _check_shapes(tensor, parts, sizes, config)
         transform = tensor.transform
         if tensor.factors is not None:

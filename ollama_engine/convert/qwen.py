@@ -27,7 +27,7 @@ from ollama_engine.convert.source.folder import Config, ModelFolder
 from ollama_engine.convert.transforms import Transform
 from ollama_engine.errors import ModelFormatError, UnsupportedModelError
 
-__all__ = ["ARCHITECTURES", "QWEN2"]
+__all__ = ["ARCHITECTURES", "QWEN2", "QWEN3", "QWEN3MOE"]
 
 
 def _more_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
@@ -151,10 +151,11 @@ RERANKERS = (
 )
 
 QWEN2 = _qwen("qwen2", "Qwen2ForCausalLM", *QWEN2_ATTENTION, *MLP)
+QWEN3MOE = _qwen_moe("qwen3moe", "Qwen3MoeForCausalLM", *QWEN3_ATTENTION, *experts())
 ARCHITECTURES = (
     QWEN2,
     replace(QWEN3, classes=("Qwen3ForCausalLM", "Qwen3Model")),
     *RERANKERS,
     _qwen_moe("qwen2moe", "Qwen2MoeForCausalLM", *QWEN2_ATTENTION, *experts(), *SHARED),
-    _qwen_moe("qwen3moe", "Qwen3MoeForCausalLM", *QWEN3_ATTENTION, *experts()),
+    QWEN3MOE,
 )

@@ -18,7 +18,7 @@ from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.transforms import row_part, take
 from ollama_engine.convert.vision import affine, expect, image_part, matrix, numbers, rope_base
 
-__all__ = ["ARCHITECTURES"]
+__all__ = ["ARCHITECTURES", "FRAMES", "TOKENS", "VISION_KEYS", "pixel_limits"]
 
 VISION_DEFAULTS = {
     "depth": 32,
@@ -70,7 +70,7 @@ def _vision_keys(vision: Config, config: Config, sizes: Sizes) -> Mapping[str, A
     }
 
 
-def _image_keys(processor: Config) -> Mapping[str, Any]:
+def pixel_limits(processor: Config) -> Mapping[str, Any]:
     """The limits of pixels. Older files have names of their own for them, which win, as in transformers."""
     size = Config(processor.mapping("size"), f"{processor.home}: size")
     limits = {}
@@ -152,7 +152,7 @@ VISION = image_part(
     outer_keys=TOKENS,
     more_sizes=_vision_sizes,
     more_keys=_vision_keys,
-    image_keys=_image_keys,
+    image_keys=pixel_limits,
     tensors=(*PATCHES, *_block(), matrix("v.merger.ln_q", "visual.merger.ln_q", "v_embd"), *MERGER),
 )
 OLDER_VISION = image_part(
@@ -162,7 +162,7 @@ OLDER_VISION = image_part(
     outer_keys=TOKENS,
     more_sizes=_older_sizes,
     more_keys=_older_keys,
-    image_keys=_image_keys,
+    image_keys=pixel_limits,
     tensors=(*PATCHES, *_older_block(), *affine("v.merger.ln_q", "visual.merger.ln_q", "v_embd"), *MERGER),
 )
 QWEN25VL = replace(

@@ -14,6 +14,7 @@ from ollama_engine.convert.decoder import ATTENTION, BLOCK, LAYER, MLP, QK_NORM,
 from ollama_engine.convert.decoder import sizes as decoder_sizes
 from ollama_engine.convert.next_tokens import N_NEXT, NEXT_TOKENS, counted, next_token_keys, placed_behind
 from ollama_engine.convert.qwen import SHARED
+from ollama_engine.convert.qwen3vl import TABLE, VISION
 from ollama_engine.convert.rope import rope_parameters
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.transforms import Transform, add, squeeze
@@ -234,11 +235,21 @@ def _architecture(name: str, class_names: tuple[str, ...], delta: tuple[TensorMa
     )  # fmt: skip
 
 
+QWEN35 = _architecture("qwen35", ("Qwen3_5ForCausalLM",), QWEN35_LINEAR, *MLP, more_keys=_sectioned(_keys))
+QWEN35MOE = _architecture(
+    "qwen35moe", ("Qwen3_5MoeForCausalLM",), QWEN35_LINEAR, *experts(), *SHARED, more_keys=_sectioned(_sparse_keys)
+)
+
+
+def _with_images(text: Architecture, class_name: str) -> Architecture:
+    return replace(text, classes=(class_name,), vision=VISION, always_f32=(*text.always_f32, TABLE))
+
+
 ARCHITECTURES = (
-    _architecture("qwen35", ("Qwen3_5ForCausalLM",), QWEN35_LINEAR, *MLP, more_keys=_sectioned(_keys)),
-    _architecture(
-        "qwen35moe", ("Qwen3_5MoeForCausalLM",), QWEN35_LINEAR, *experts(), *SHARED, more_keys=_sectioned(_sparse_keys)
-    ),
+    _with_images(QWEN35, "Qwen3_5ForConditionalGeneration"),
+    QWEN35,
+    _with_images(QWEN35MOE, "Qwen3_5MoeForConditionalGeneration"),
+    QWEN35MOE,
     _architecture("qwen3next", ("Qwen3NextForCausalLM",), QWEN3NEXT_LINEAR, *experts(), *SHARED,
                   more_keys=_sparse_keys),
 )  # fmt: skip

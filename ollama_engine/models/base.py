@@ -32,7 +32,8 @@ class ModelInputs:
     without token types.
     """
     embeddings: Tensor | None = None
-    """f32 [n_embd, m]: embeddings of media, which replace those of m tokens. None in batches without media."""
+    """f32 [`MediaTraits.row_width`, m]: embeddings of media, which replace those of m tokens, and behind each what
+    joins it later (`models.media_rows`). None in batches without media."""
     embedding_rows: Tensor | None = None
     """i32 [m], the rows of the batch that `embeddings` replace."""
     images: Tensor | None = None
@@ -140,7 +141,8 @@ class ImageTower(Protocol):
         """
 
     def encode_multimodal(self, ctx: Context, image: PreparedImage) -> Tensor:
-        """Build the vision graph of one image in a context of its own: embeddings f32 [n_embd, rows].
+        """Build the vision graph of one image in a context of its own: embeddings f32 [n_embd, rows], or as wide as
+        `MediaTraits.row_width` says.
 
         `ctx.from_floats` and `ctx.from_ints` make its inputs.
         """

@@ -6,10 +6,10 @@ from typing import Any
 
 from ollama_engine import nn
 from ollama_engine.kvcache import LayerView
-from ollama_engine.ml import ops
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.attention import LayerStep, SelfAttention
 from ollama_engine.models.base import ModelInputs
+from ollama_engine.models.media_rows import with_embeddings
 from ollama_engine.models.options import Options
 from ollama_engine.models.transformer import Transformer
 
@@ -55,10 +55,7 @@ class Decoder(Transformer):
 
     def embed_inputs(self, inputs: ModelInputs) -> Tensor:
         """f32 [n_embd, n]: embeddings of the tokens, replaced in the rows of media by those of the media."""
-        x = self.embed(inputs.tokens)
-        if inputs.embeddings is None or inputs.embedding_rows is None:
-            return x
-        return ops.set_rows(x, inputs.embeddings, inputs.embedding_rows)
+        return with_embeddings(self.embed(inputs.tokens), inputs)
 
     def logits(self, x: Tensor) -> Tensor:
         """Hidden states [n_embd, n] -> f32 [n_vocab, n]."""

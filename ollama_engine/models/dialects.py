@@ -66,6 +66,14 @@ LATENT = {"moe_latent_size": r"blk\.\d+\.ffn_latent_(in|down)\.weight"}
 LATENT_OUTPUT = (r"(blk\.\d+)\.attn_out\.weight", r"\1.attn_output.weight")
 """A name that Ollama's readers of latent attention know, too."""
 
+QWEN3VL = ("qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe")
+QWEN3VL_KEYS = {
+    "mrope_sections": "rope.dimension_sections",
+    "rope.mrope_section": "rope.dimension_sections",
+    "vision.shortest_edge": "vision.min_pixels",
+    "vision.longest_edge": "vision.max_pixels",
+}
+
 DIALECTS: Mapping[str, Dialect] = {
     # Ollama's name for gpt-oss.
     "gptoss": Dialect(
@@ -118,6 +126,8 @@ DIALECTS: Mapping[str, Dialect] = {
     "nemotron_h_moe": Dialect(architecture="nemotron_h_moe", rows=LATENT),
     # Ollama's name for a file that has parts for images and audio, too.
     "nemotron_h_omni": Dialect(architecture="nemotron_h_moe", rows=LATENT),
+    # Ollama's reader and its converter.
+    **{name: Dialect(architecture=name, keys=QWEN3VL_KEYS) for name in QWEN3VL},
     # llama.cpp's, for a model that is known under Ollama's name: its files have both parts.
     "qwen2vl": Dialect(architecture="qwen25vl", keys={"rope.dimension_sections": "rope.mrope_section"}),
 }

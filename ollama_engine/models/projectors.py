@@ -26,8 +26,12 @@ PAIRS: tuple[tuple[str, str], ...] = (
     ("mllama", "mllama"),
     ("mistral3", "mistral3"),
     ("qwen25vl", "qwen25vl"),
+    ("qwen35", "qwen3vl"),
+    ("qwen35moe", "qwen3vl"),
+    ("qwen3vl", "qwen3vl"),
+    ("qwen3vlmoe", "qwen3vl"),
 )
-"""(architecture of the text model as it is known here, architecture of both together)."""
+"""(architecture of the text model as it is known here, folder of the model whose vision part it has)."""
 
 TOWER_KEYS = (
     "vision.block_count",
@@ -65,8 +69,8 @@ Shapes = Mapping[str, tuple[int, ...]]
 class Projector:
     """How a vision part is read."""
 
-    architecture: str
-    """That of the whole model."""
+    architecture: str | None
+    """That of the whole model; None for that of the text model."""
     types: tuple[str, ...]
     """Values of `clip.projector_type`."""
     keys: Mapping[str, str]
@@ -81,16 +85,16 @@ class Projector:
 
         `values`: those of both files, as they are there.
         """
-        prefix = f"{text.architecture}."
+        prefix, architecture = f"{text.architecture}.", self.architecture or text.architecture
         whole: dict[str, MetadataValue] = {}
         for key, value in text.values.items():
-            whole[f"{self.architecture}.{key.removeprefix(prefix)}" if key.startswith(prefix) else key] = value
+            whole[f"{architecture}.{key.removeprefix(prefix)}" if key.startswith(prefix) else key] = value
         for key, known in self.keys.items():
             if f"{self.prefix}.{key}" in values:
-                whole[f"{self.architecture}.{known}"] = values[f"{self.prefix}.{key}"]
+                whole[f"{architecture}.{known}"] = values[f"{self.prefix}.{key}"]
         if VOCABULARY in values:
             whole[VOCABULARY] = values[VOCABULARY]
-        return Metadata({**whole, "general.architecture": self.architecture})
+        return Metadata({**whole, "general.architecture": architecture})
 
     def owns(self, key: str) -> bool:
         """Whether a key of its file is one of the whole model's."""

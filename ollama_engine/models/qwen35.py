@@ -1,4 +1,4 @@
-"""Qwen3.5 and Qwen3-Next: `general.architecture` = qwen35, qwen35moe or qwen3next. Text only.
+"""Qwen3.5 and Qwen3-Next: `general.architecture` = qwen35, qwen35moe or qwen3next.
 
 Three of four blocks have a gated delta net in place of attention; attention has a gate and rotates a part of each head.
 Source: Qwen team 2025 and 2026.
@@ -17,6 +17,9 @@ from ollama_engine.models.decoder import Decoder, PreNormLayer
 from ollama_engine.models.delta_net import DeltaNet, DeltaNetOptions, Projections, read_delta_net, read_linear_layers
 from ollama_engine.models.options import Options, extended, read_common, read_experts
 from ollama_engine.models.qwen3 import NormedAttention
+from ollama_engine.models.qwen3vl.multimodal import VISION_TENSOR, Qwen3VLMultimodal
+from ollama_engine.models.qwen3vl.text import with_axes
+from ollama_engine.models.qwen25vl.images import QwenImageReader
 from ollama_engine.models.qwen_moe import GatedSharedMLP
 
 
@@ -115,8 +118,7 @@ def _layers(attention: type[AttentionLayer], linear: type[AttentionLayer]) -> nn
     return nn.Blocks(lambda scope: (attention if scope.options.attends[scope.block] else linear)(scope), "n_layer")
 
 
-class Qwen35(Decoder):
-    architecture = "qwen35"
+class Qwen35Text(Decoder):
     options: DeltaNetOptions
 
     layers = _layers(AttentionLayer, LinearLayer)
@@ -129,9 +131,7 @@ class Qwen35(Decoder):
         return () if self.options.attends[layer] else self.options.state
 
 
-class Qwen35Moe(Qwen35):
-    architecture = "qwen35moe"
-
+class Qwen35MoeText(Qwen35Text):
     layers = _layers(SparseAttentionLayer, SparseLinearLayer)
 
     @staticmethod
@@ -139,7 +139,21 @@ class Qwen35Moe(Qwen35):
         return _read_sparse(metadata, n_vocab, grouped=False)
 
 
-class Qwen3Next(Qwen35):
+class Qwen35(QwenImageReader, Qwen35Text):
+    architecture = "qwen35"
+
+    vision_tensor = VISION_TENSOR
+    vision_part = Qwen3VLMultimodal
+
+
+class Qwen35Moe(QwenImageReader, Qwen35MoeText):
+    architecture = "qwen35moe"
+
+    vision_tensor = VISION_TENSOR
+    vision_part = Qwen3VLMultimodal
+
+
+class Qwen3Next(Qwen35Text):
     architecture = "qwen3next"
 
     layers = _layers(SparseAttentionLayer, Qwen3NextLinearLayer)
@@ -151,7 +165,7 @@ class Qwen3Next(Qwen35):
 
 def _read(metadata: Metadata, n_vocab: int, *, grouped: bool) -> DeltaNetOptions:
     o = extended(read_common(metadata, n_vocab), DeltaNetOptions, **read_delta_net(metadata, grouped=grouped))
-    return replace(o, attends=read_linear_layers(metadata, o))
+    return with_axes(replace(o, attends=read_linear_layers(metadata, o)), metadata)
 
 
 def _read_sparse(metadata: Metadata, n_vocab: int, *, grouped: bool) -> DeltaNetOptions:

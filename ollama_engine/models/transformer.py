@@ -15,6 +15,7 @@ from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.attention import LayerStep
 from ollama_engine.models.base import ModelInputs
+from ollama_engine.models.media_rows import with_features
 from ollama_engine.models.options import Options, read_common
 
 
@@ -91,4 +92,5 @@ class Transformer(nn.Module):
             cache.set_layer(i)
             outputs = inputs.outputs if i == o.n_layer - 1 else None
             x = layer.forward(x, LayerStep(inputs.positions, o.ropes[i], factors, cache, outputs, temperature), o)
+            x = with_features(x, inputs, i)
         return x

@@ -91,12 +91,15 @@ class SectionedRope(Rope):
 
     sections: tuple[int, ...]
     """Pairs that turn by each axis, in the order of pairs."""
+    interleaved: bool = False
+    """Whether neighbouring pairs turn by different axes: time, height and width in turn, as far as sections reach."""
 
     def __call__(self, x: Tensor, positions: Tensor, factors: Tensor | None = None) -> Tensor:
         """x [head_dim, heads, n] at positions i32 [n, 4], or [n] where all axes are the same."""
         if positions.dim(1) == 1:
             return super().__call__(x, positions, factors)
-        return ops.rope_multi(x, positions, self.n_dims, self.sections, factors=factors, **self._angles)
+        mode = "interleaved" if self.interleaved else "sections"
+        return ops.rope_multi(x, positions, self.n_dims, self.sections, mode=mode, factors=factors, **self._angles)
 
 
 def yarn_magnitude(scale: float) -> float:

@@ -25,8 +25,12 @@ from tests.models import families
 CASES = {
     "mllama": "mllama", "llama4": "llama4-bf16", "mistral3": "mistral3-bf16", "qwen25vl": "qwen25vl",
     "gemma3": "gemma3-vision-bf16", "gemma4": "gemma4-vision-bf16", "llava": "llava-bf16",
+    "qwen3vl": "qwen3vl", "qwen3vlmoe": "qwen3vlmoe-bf16", "qwen35": "qwen35-vision-bf16",
+    "qwen35moe": "qwen35moe-vision-bf16",
 }  # fmt: skip
 """Architecture -> case of `families`."""
+ONLY_IMAGES = ("qwen35", "qwen35moe")
+"""Whose text part, with heads in another order, is compared by its logits (`tests/models/test_families.py`)."""
 
 
 def rounded(values: NDArray[np.float32], dtype: str) -> NDArray[np.float32]:
@@ -78,6 +82,8 @@ def test_every_tensor_has_its_name_shape_and_numbers(made: tuple[str, Path]) -> 
     config, weights, _ = parts(architecture)
     expected = expected_tensors(architecture, weights, config)
     tensors = {t.name: t for t in gguf.GGUFReader(path).tensors}
+    if architecture in ONLY_IMAGES:
+        tensors, expected = ({n: t for n, t in named.items() if n.startswith("v.")} for named in (tensors, expected))
     assert set(tensors) - {"rope_freqs.weight"} == set(expected)
     for name, values in expected.items():
         assert tensors[name].shape.tolist() == list(values.shape[::-1]), name
@@ -87,7 +93,23 @@ def test_every_tensor_has_its_name_shape_and_numbers(made: tuple[str, Path]) -> 
             np.testing.assert_array_equal(tensors[name].data.reshape(values.shape), values, err_msg=name)
 
 
+_QWEN3 = {
+    "image_token_id": 14, "video_token_id": 15, "vision_start_token_id": 12, "vision_end_token_id": 13,
+    "vision.block_count": 3, "vision.embedding_length": 32, "vision.feed_forward_length": 40,
+    "vision.attention.head_count": 2, "vision.num_channels": 3, "vision.patch_size": 14,
+    "vision.temporal_patch_size": 2, "vision.spatial_merge_size": 2, "vision.attention.layer_norm_epsilon": 1e-6,
+    "vision.rope.freq_base": 1e4,
+}  # fmt: skip
+_QWEN3VL = {
+    **_QWEN3, "mrope_sections": [6, 5, 5], "rope.dimension_sections": [6, 5, 5, 0], "rope.freq_base": 1e6,
+    "n_deepstack_layers": 2, "vision.deepstack_visual_indexes": [0, 1],
+}  # fmt: skip
 KEYS: Mapping[str, Mapping[str, Any]] = {
+    "qwen3vl": _QWEN3VL,
+    "qwen3vlmoe": {**_QWEN3VL, "expert_count": 8, "expert_used_count": 3, "expert_feed_forward_length": 24,
+                   "norm_top_k_prob": True},
+    "qwen35": {**_QWEN3, "rope.dimension_sections": [2, 1, 1, 0], "rope.dimension_count": 8},
+    "qwen35moe": {**_QWEN3, "rope.dimension_sections": [2, 1, 1, 0], "expert_shared_feed_forward_length": 48},
     "mllama": {
         "block_count": 3, "vocab_size": 320, "attention.cross_attention_layers": [1], "image_token_id": 320,
         "vision.block_count": 2, "vision.global.block_count": 2, "vision.intermediate_layers_indices": [0, 1],
@@ -179,9 +201,10 @@ def test_types(outtype: str, images: str, tmp_path: Path) -> None:
         path = tmp_path / f"{architecture}.gguf"
         convert_model(source(architecture, tmp_path / architecture), path, outtype)
         types = {t.name: (t.tensor_type, len(t.shape)) for t in gguf.GGUFReader(path).tensors}
-        assert types["blk.0.ffn_up.weight"][0] == QuantType[outtype.upper()]
+        up = types.get("blk.0.ffn_up.weight") or types["blk.0.ffn_up_exps.weight"]
+        assert up[0] in (QuantType[outtype.upper()], QuantType.F16)  # rows of some experts do not divide into blocks
         for name, (kind, n_dims) in types.items():
-            table = any(word in name for word in ("position", "patch_conv", "patch_embd")) or n_dims == 4
+            table = any(word in name for word in ("position", "patch_conv", "patch_embd", "pos_embed")) or n_dims == 4
             if name.startswith(("v.", "mm.")):
                 plain = n_dims == 1 or table or not name.endswith(".weight")
                 assert kind == (QuantType.F32 if plain else QuantType[images]), name
@@ -220,6 +243,17 @@ def test_experts_one_by_one(tmp_path: Path) -> None:
         for name in ("split", "fused")
     )
     assert separate == fused
+
+
+def test_experts_of_qwen3vl_as_they_are_published(tmp_path: Path) -> None:
+    """[in, out], with gate and up side by side; transformers 5 writes them the other way round."""
+    config, weights, dtype = parts("qwen3vlmoe")
+    turned = {n: np.ascontiguousarray(w.swapaxes(1, 2)) if ".experts." in n else w for n, w in weights.items()}
+    assert turned["model.language_model.layers.0.mlp.experts.gate_up_proj"].shape == (8, 64, 48)
+    convert_model(families.write_folder(tmp_path / "old", config, turned, dtype), tmp_path / "old.gguf", "f32")
+    convert_model(source("qwen3vlmoe", tmp_path / "new"), tmp_path / "new.gguf", "f32")
+    old, new = (gguf.GGUFReader(tmp_path / f"{name}.gguf").tensors for name in ("old", "new"))
+    assert [(t.name, t.data.tobytes()) for t in old] == [(t.name, t.data.tobytes()) for t in new]
 
 
 @pytest.mark.parametrize("prefix", ["model.", "model.language_model."])
@@ -267,6 +301,7 @@ MISSING = {
     "llama4": ("model.layers.1.feed_forward.experts.down_proj", r"\[4, 48, 64\]"),
     "mistral3": ("multi_modal_projector.patch_merger.merging_layer.weight", r"\[32, 128\]"),
     "qwen25vl": ("visual.blocks.1.attn.qkv.bias", r"\[96\]"),
+    "qwen3vl": ("visual.deepstack_merger_list.1.norm.weight", r"\[128\]"),
     "gemma3": ("multi_modal_projector.mm_input_projection_weight", r"\[32, 64\]"),
     "llava": ("multi_modal_projector.linear_1.weight", r"\[64, 32\]"),
 }
@@ -293,6 +328,9 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], type[Exception], str]] 
     ("mistral3", {}, {"rope_parameters": {"rope_type": "yarn"}}, UnsupportedModelError, "rope_type is 'yarn'"),
     ("qwen25vl", {"rope_parameters": {"mrope_section": [2, 3]}}, {}, ModelFormatError, "three numbers of pairs"),
     ("qwen25vl", {}, {"temporal_patch_size": 4}, UnsupportedModelError, "temporal_patch_size is 4"),
+    ("qwen3vl", {"rope_parameters": {"mrope_section": [2, 3]}}, {}, ModelFormatError, "three numbers of pairs"),
+    ("qwen3vl", {}, {"deepstack_visual_indexes": [0, 3]}, ModelFormatError, "numbers of layers below 3"),
+    ("qwen35", {}, {"hidden_act": "silu"}, UnsupportedModelError, "vision_config: hidden_act is 'silu'"),
     ("gemma3", {}, {"patch_size": 57}, ModelFormatError, "no more than image_size 56"),
     ("llava", {}, {"model_type": "dinov2"}, UnsupportedModelError, "model_type is 'dinov2'"),
     ("llava", {}, {"hidden_act": "silu"}, UnsupportedModelError, "hidden_act is 'silu'"),

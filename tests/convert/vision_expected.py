@@ -21,7 +21,14 @@ TEXT = (
     ("mlp.up_proj", "ffn_up"), ("mlp.down_proj", "ffn_down"), ("input_layernorm", "attn_norm"),
 )  # fmt: skip
 AFTER_ATTENTION = (("post_attention_layernorm", "ffn_norm"),)
+QWEN3VL = (
+    ("model.visual.", "v."), ("model.language_model.", "model."), ("v.blocks", "v.blk"), ("attn.proj", "attn_out"),
+    ("patch_embed.proj", "patch_embed"), ("deepstack_merger_list", "deepstack_merger"),
+    ("self_attn.q_norm", "attn_q_norm"), ("self_attn.k_norm", "attn_k_norm"),
+    ("mlp.gate.weight", "ffn_gate_inp.weight"), *TEXT, *AFTER_ATTENTION,
+)  # fmt: skip
 RULES: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "qwen3vl": QWEN3VL, "qwen3vlmoe": QWEN3VL, "qwen35": QWEN3VL, "qwen35moe": QWEN3VL,
     "mllama": (
         ("vision_model.", "v."), ("gated_positional_embedding.embedding", "position_embd.weight"),
         ("gated_positional_embedding.tile_embedding", "tile_position_embd"),
@@ -130,6 +137,18 @@ def _qwen25vl(name: str, values: Array, config: Mapping[str, Any]) -> Named:
     return {name: values}
 
 
+def _qwen3vl(name: str, values: Array, config: Mapping[str, Any]) -> Named:
+    if name == "v.patch_embed.weight":
+        return {name: np.concatenate(list(values))}
+    layer, found, part = name.partition("mlp.experts.")
+    if found and part == "gate_up_proj":
+        gate, up = (np.stack(half) for half in zip(*(np.split(expert, 2) for expert in values), strict=True))
+        return {f"{layer}ffn_gate_exps.weight": gate, f"{layer}ffn_up_exps.weight": up}
+    if found and part == "down_proj":
+        return {f"{layer}ffn_down_exps.weight": values}
+    return _qwen25vl(name, values, config)
+
+
 def _gemma3(name: str, values: Array, config: Mapping[str, Any]) -> Named:
     if name.startswith("v.head."):
         return {}
@@ -155,6 +174,7 @@ NUMBERS: Mapping[str, Callable[[str, Array, Mapping[str, Any]], Named]] = {
     "mistral3": _text_pairs,
     "llava": _text_pairs,
     "qwen25vl": _qwen25vl,
+    **dict.fromkeys(("qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe"), _qwen3vl),
     "gemma3": _gemma3,
     "gemma4": _gemma4,
 }

@@ -16,11 +16,13 @@ from ollama_engine.ml.device.placement import BackendParams
 from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.context import Context
-from ollama_engine.models.qwen25vl.multimodal import AXES, Qwen25VLMultimodal
+from ollama_engine.models.qwen25vl.images import AXES
+from ollama_engine.models.qwen25vl.multimodal import Qwen25VLMultimodal
 from ollama_engine.models.qwen25vl.preprocess import Preprocessor
-from ollama_engine.models.qwen25vl.text import read_sections
+from ollama_engine.models.qwen25vl.text import SECTIONS
 from ollama_engine.models.qwen25vl.vision import VisionOptions, read_options
 from ollama_engine.models.qwen25vl.windows import Windows
+from ollama_engine.models.sections import read_sections
 from ollama_engine.runner.core.input_processor import prompt_inputs
 from tests.models.reference import import_reference
 from tests.models.vision import harness
@@ -279,11 +281,12 @@ def test_a_full_context_is_shifted(path: Path, image_first: bool) -> None:
 @pytest.mark.parametrize("sections", [[4, 6], [4, 6, 7], [16, 16, 0, -16], [4, 6, 6, 0, 0]])
 def test_sections_that_do_not_fill_a_head(sections: list[int]) -> None:
     with pytest.raises(ModelFormatError, match="expected 3 or 4 numbers of pairs that add up to 16"):
-        read_sections(Metadata({"qwen25vl.rope.mrope_section": sections}, "qwen25vl"), pairs=16)
+        read_sections(Metadata({"qwen25vl.rope.mrope_section": sections}, "qwen25vl"), SECTIONS, pairs=16)
 
 
 def test_llama_cpp_writes_a_fourth_section() -> None:
-    assert read_sections(Metadata({"qwen25vl.rope.mrope_section": [4, 6, 6, 0]}, "qwen25vl"), 16) == (4, 6, 6, 0)
+    metadata = Metadata({"qwen25vl.rope.mrope_section": [4, 6, 6, 0]}, "qwen25vl")
+    assert read_sections(metadata, SECTIONS, 16) == (4, 6, 6, 0)
 
 
 def test_a_file_of_ollama_lacks_what_its_engine_knows_by_heart(path: Path, tmp_path: Path) -> None:

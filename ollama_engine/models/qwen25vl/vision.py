@@ -91,7 +91,7 @@ class WindowAttention(nn.Module):
             ops.reshape(vision.wide_product(p.tensor, x, p.bias), o.head_dim, o.n_head, n)
             for p in (self.q, self.k, self.v)
         )
-        q, k = _rotate(q, positions, o), _rotate(k, positions, o)
+        q, k = rotate(q, positions, o.rope_base), rotate(k, positions, o.rope_base)
         out: Tensor | None = None
         begin = 0
         for count, blocks in groups:
@@ -105,10 +105,10 @@ class WindowAttention(nn.Module):
         return vision.wide_product(self.output.tensor, out, self.output.bias)
 
 
-def _rotate(heads: Tensor, positions: Tensor, o: VisionOptions) -> Tensor:
+def rotate(heads: Tensor, positions: Tensor, base: float) -> Tensor:
     """The first half of the pairs turns by the row of a patch, the second by its column, both from the base on."""
-    quarter = o.head_dim // 4
-    return ops.rope_multi(heads, positions, o.head_dim // 2, (quarter, quarter), mode="vision", freq_base=o.rope_base)
+    quarter = heads.dim(0) // 4
+    return ops.rope_multi(heads, positions, 2 * quarter, (quarter, quarter), mode="vision", freq_base=base)
 
 
 def _windows(t: Tensor, begin: int, size: int, count: int) -> Tensor:

@@ -47,7 +47,8 @@ class GraphShape(NamedTuple):
 class InputSizes(NamedTuple):
     """The sizes of a model that shape the inputs of its graphs."""
 
-    n_embd: int = 0
+    row_width: int = 0
+    """Numbers in a row of media's embeddings."""
     axes: int = 1
     """Number of position axes."""
     image_rows: int = 0
@@ -77,9 +78,9 @@ class MediaRows(NamedTuple):
     """Media embeddings that a step reads."""
 
     embeddings: FloatArray | None = None
-    """[rows that are embeddings, n_embd]."""
+    """[rows that are embeddings, row_width]."""
     images: FloatArray | None = None
-    """[image rows, n_embd], for cross-attention."""
+    """[image rows, row_width], for cross-attention."""
 
 
 def make_inputs(ctx: Context, shape: GraphShape, sizes: InputSizes) -> ModelInputs:
@@ -90,9 +91,9 @@ def make_inputs(ctx: Context, shape: GraphShape, sizes: InputSizes) -> ModelInpu
         positions=ctx.input("i32", (n,) if sizes.axes == 1 else (n, sizes.axes), name="positions"),
         outputs=ctx.input("i32", (shape.n_outputs,), name="outputs") if 0 < shape.n_outputs < n else None,
         types=ctx.input("i32", (n,), name="types") if sizes.types else None,
-        embeddings=ctx.input("f32", (sizes.n_embd, m), name="embeddings") if m else None,
+        embeddings=ctx.input("f32", (sizes.row_width, m), name="embeddings") if m else None,
         embedding_rows=ctx.input("i32", (m,), name="embedding_rows") if m else None,
-        images=ctx.input("f32", (sizes.n_embd, images), name="images") if images else None,
+        images=ctx.input("f32", (sizes.row_width, images), name="images") if images else None,
     )
 
 
@@ -116,7 +117,7 @@ def _rows_or_zeros(part: BatchMedia, sizes: InputSizes, failed: Failed) -> Float
     except Exception as error:
         failed(part, error)
         n = _image_rows(part.item, sizes) if part.item.cross_attention else part.n
-        return np.zeros((n, sizes.n_embd), np.float32)
+        return np.zeros((n, sizes.row_width), np.float32)
 
 
 def image_rows(media: tuple[BatchMedia, ...], sizes: InputSizes) -> int:
@@ -129,11 +130,11 @@ def _image_rows(item: MediaItem, sizes: InputSizes) -> int:
 
 
 def item_rows(part: BatchMedia, sizes: InputSizes) -> FloatArray:
-    """The rows of one item that a batch reads, float32 [rows, n_embd]. Raises ComputeError for a wrong array."""
+    """The rows of one item that a batch reads, float32 [rows, row_width]. Raises ComputeError for a wrong array."""
     item, rows = part.item, part.item.embeddings()
     n = _image_rows(item, sizes) if item.cross_attention else item.n_inputs
-    if rows.shape != (n, sizes.n_embd) or rows.dtype != np.float32:
-        raise ComputeError(f"embeddings of an image are float32 {(n, sizes.n_embd)}, got {rows.dtype} {rows.shape}")
+    if rows.shape != (n, sizes.row_width) or rows.dtype != np.float32:
+        raise ComputeError(f"embeddings of an image are float32 {(n, sizes.row_width)}, got {rows.dtype} {rows.shape}")
     return rows if item.cross_attention else rows[part.offset : part.offset + part.n]
 
 
@@ -158,9 +159,9 @@ def input_sizes(model: Model, traits: MediaTraits | None, n_types: int) -> Input
     """The sizes of a model that shape the inputs of its graphs. `traits`: None for a model that reads no media."""
     image_rows = max((layer.image_rows or 0 for layer in model.cache_layers), default=0)
     reads_media = traits is not None
-    n_embd = model.n_embd if reads_media and isinstance(model, Embeds) else 0
+    width = traits.row_width(model.n_embd) if traits is not None and isinstance(model, Embeds) else 0
     axes = 1 if traits is None else traits.position_axes
-    return InputSizes(n_embd, axes, image_rows if reads_media else 0, n_types > 0, reads_media and not image_rows)
+    return InputSizes(width, axes, image_rows if reads_media else 0, n_types > 0, reads_media and not image_rows)
 
 
 def check_range(name: str, values: Int32Array, end: int) -> None:

@@ -31,7 +31,7 @@ def image_bounds(model: Model, config: EngineConfig, image: ImageMemory | None) 
     if image is None:
         return {}
     traits = traits_of(model) or MediaTraits()
-    rows = batch_size_of(config) * F32 * model.n_embd if isinstance(model, Embeds) else 0
+    rows = batch_size_of(config) * F32 * traits.row_width(model.n_embd) if isinstance(model, Embeds) else 0
     held = min(rows, config.image_cache_bytes) if traits.groups_per_batch is None else 0
     held += image.embeddings * (traits.groups_per_batch or 1)
     return {

@@ -41,7 +41,7 @@ def make_image_reader(backend: Backend, model: Model, executor: Executor, cache_
     if multimodal is None:
         return None
     assert isinstance(model, Embeds), "a model that reads images takes embeddings"
-    encoder = ImageEncoder(backend, multimodal, model.n_embd, executor.moved)
+    encoder = ImageEncoder(backend, multimodal, multimodal.traits.row_width(model.n_embd), executor.moved)
     encoder.reserve()
     return PromptImageReader(multimodal, encoder, EncoderCache(cache_bytes))
 

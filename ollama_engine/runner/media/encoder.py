@@ -63,13 +63,13 @@ def prepared_bytes(image: PreparedImage) -> int:
 class ImageEncoder:
     """Computes while no step does.
 
-    `n_embd`: length of a token's embedding. `moved` is called before each graph: it takes the memory of graphs that
-    were allocated on this backend before.
+    `row_width`: numbers in a row of embeddings that the text model takes. `moved` is called before each graph: it takes
+    the memory of graphs that were allocated on this backend before.
     """
 
-    def __init__(self, backend: Backend, tower: ImageTower, n_embd: int, moved: Callable[[], None]) -> None:
+    def __init__(self, backend: Backend, tower: ImageTower, row_width: int, moved: Callable[[], None]) -> None:
         self._backend = backend
-        self._n_embd = n_embd
+        self._row_width = row_width
         self._tower = tower
         self._moved = moved
         self.memory = ImageMemory()
@@ -88,15 +88,15 @@ class ImageEncoder:
             raise NoMemoryError(f"the largest image that the file allows does not fit into memory: {error}") from error
 
     def _reserve(self, ctx: Context, out: Tensor) -> None:
-        if out.dim(0) != self._n_embd:
+        if out.dim(0) != self._row_width:
             raise ModelFormatError(
                 f"the part that reads images makes embeddings of {out.dim(0)} numbers, and the text model takes "
-                f"{self._n_embd}; they belong to different models"
+                f"{self._row_width}; they belong to different models"
             )
         ctx.reserve()
 
     def encode(self, image: PreparedImage) -> FloatArray:
-        """Embeddings float32 [rows, n_embd]. Raises what the model raises, ComputeError for NaN, NoMemoryError."""
+        """Embeddings float32 [rows, row_width]. Raises what the model raises, ComputeError for NaN, NoMemoryError."""
         self._moved()
         with Context(self._backend) as ctx:
             out = self._tower.encode_multimodal(ctx, image)

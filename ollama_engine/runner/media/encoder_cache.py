@@ -31,7 +31,7 @@ class EncoderCache:
         return key in self._kept or key in self._alive
 
     def get(self, key: int) -> FloatArray | None:
-        """The embeddings of an image, float32 [rows, n_embd]; None where they are gone, or never were."""
+        """The embeddings of an image, float32 [rows, row_width]; None where they are gone, or never were."""
         rows = self._kept.get(key)
         if rows is None:
             return self._alive.get(key)

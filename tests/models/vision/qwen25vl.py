@@ -32,6 +32,8 @@ SMALL = tuple(picture for picture in PICTURES if max(picture.width, picture.heig
 class QwenCase(Case):
     window: int = WINDOW
     """Side of a window in blocks. Without windows of its own, the tower has patches in the order of default ones."""
+    processor_class: str | None = None
+    """In transformers, where it is not named like the model."""
 
     def processor(self, tokenizer: Any) -> Any:
         import transformers as hf  # noqa: PLC0415
@@ -39,11 +41,11 @@ class QwenCase(Case):
 
         vision = self.config["vision_config"]
         images = Qwen2VLImageProcessorPil(
-            size=self.files["preprocessor_config.json"]["size"], patch_size=vision["patch_size"],
+            **self.files["preprocessor_config.json"], patch_size=vision["patch_size"],
             merge_size=vision["spatial_merge_size"],
         )  # fmt: skip
 
-        kind: Any = getattr(hf, self.model.replace("ForConditionalGeneration", "Processor"))
+        kind: Any = getattr(hf, self.processor_class or self.model.replace("ForConditionalGeneration", "Processor"))
 
         class WithoutVideo(kind):  # type: ignore[misc]
             def check_argument_for_proper_class(self, name: str, argument: Any) -> Any:
