@@ -10,8 +10,10 @@ import pytest
 from gguf import GGUFReader
 
 from ollama_engine.errors import ModelFormatError
+from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.models.qwen3vl.multimodal import Qwen3VLMultimodal
 from ollama_engine.models.qwen3vl.preprocess import around
+from ollama_engine.models.sections import read_turns
 from tests.models.vision import harness
 from tests.models.vision.harness import cases, greedy
 from tests.models.vision.pictures import Picture
@@ -142,7 +144,7 @@ def test_a_session_with_features_is_opened_without_its_pictures(folder: Path, tm
         ({"vision.deepstack_visual_indexes": [0, 1, 2], "n_deepstack_layers": 3}, r"no tensor v\.deepstack_merger\.2"),
         ({"vision.spatial_merge_size": 0}, r"spatial_merge_size is 0"),
         ({"vision.attention.head_count": 24}, r"heads of the vision tower have 2 dimensions"),
-        ({"rope.dimension_sections": [6, 5, 6, 0], "mrope_sections": None}, r"numbers of pairs that add up to 16"),
+        ({"rope.dimension_sections": [6, 10], "mrope_sections": None}, r"\[6, 10\]; expected 3 or 4 numbers of pairs"),
     ],
 )  # fmt: skip
 def test_files_that_contradict_themselves(keys: dict[str, Any], message: str, folder: Path, tmp_path: Path) -> None:
@@ -166,3 +168,23 @@ def test_a_grid_is_stretched_over_the_table_corner_to_corner(n: int, side: int) 
     np.testing.assert_allclose(near + far, 1, atol=1e-6)
     np.testing.assert_allclose(before * near + behind * far, np.linspace(0, side - 1, n), atol=1e-4)
     assert 0 <= before.min() <= behind.max() < side
+
+
+@pytest.mark.parametrize(
+    ("sections", "pairs", "expected"),
+    [
+        ([24, 20, 20], 64, (24, 20, 20)),
+        ([11, 11, 10, 0], 32, (11, 11, 10)),
+        ([11, 11, 10], 4, (2, 1, 1)),  # transformers' default with heads that are shorter
+        ([24, 20, 20], 32, (11, 11, 10)),
+        ([0, 2, 0], 8, (6, 2, 0)),
+    ],
+)
+def test_time_turns_all_pairs_that_no_other_axis_takes(
+    sections: list[int], pairs: int, expected: tuple[int, ...]
+) -> None:
+    assert read_turns(Metadata({"a.sections": sections}, "a"), "sections", pairs, ()) == expected
+    frequencies = np.zeros(pairs, int)
+    for axis in (1, 2):
+        frequencies[axis : 3 * sections[axis] : 3] = axis  # as Qwen3VLTextRotaryEmbedding
+    assert tuple(np.bincount(frequencies, minlength=3)) == expected

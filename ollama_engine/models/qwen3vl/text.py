@@ -10,21 +10,20 @@ from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.models.options import Options, OptionsT
 from ollama_engine.models.qwen3 import Qwen3, Qwen3Options
 from ollama_engine.models.qwen_moe import Qwen3Moe
-from ollama_engine.models.sections import read_sections, with_sections
+from ollama_engine.models.sections import read_turns, with_sections
 
 __all__ = ["Qwen3VLMoeText", "Qwen3VLText", "with_axes"]
 
 SECTIONS = "rope.dimension_sections"
-DEFAULTS = {64: (24, 20, 20), 32: (11, 11, 10)}
-"""Pairs of a head -> how many turn by each axis, in all that was published; Ollama's files do not always say."""
+DEFAULT = (24, 20, 20)
+"""How many pairs turn by each axis in Qwen3-VL, where Ollama's files do not say."""
 
 
 def with_axes(o: OptionsT, metadata: Metadata) -> OptionsT:
     """The options with the rotation of a file that reads images; in others all axes have the same positions."""
     if "vision.block_count" not in metadata:
         return o
-    pairs = o.rope.n_dims // 2
-    return with_sections(o, read_sections(metadata, SECTIONS, pairs, DEFAULTS.get(pairs, ())), interleaved=True)
+    return with_sections(o, read_turns(metadata, SECTIONS, o.rope.n_dims // 2, DEFAULT), interleaved=True)
 
 
 class Qwen3VLText(Qwen3):
