@@ -1,7 +1,8 @@
 """The text parts of Qwen3-VL: a Qwen3 whose positions have several axes, of which neighbouring pairs take turns.
 
-Each pair of a head turns by time, height or width (interleaved M-RoPE, Bai et al. 2025, arXiv:2511.21631). A token of
-text has the same number on all axes, so without images this is the rotation of Qwen3.
+Each pair of a head turns by time, height or width (interleaved M-RoPE). A token of text has the same number on all
+axes, so without images this is the rotation of Qwen3. The first layers gain features of an image (deepstack,
+`models.media_rows`). Source: Bai et al. 2025 (arXiv:2511.21631).
 """
 
 from __future__ import annotations
