@@ -5,9 +5,13 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import numpy as np
+
 from ollama_engine.ml import ops
+from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.tensor import Tensor
-from ollama_engine.ml.weights.kernel_choice import product
+from ollama_engine.ml.graph.types import block_of
+from ollama_engine.ml.weights.kernel_choice import head_product, product
 from ollama_engine.nn.module import Dim, Scope, Weight
 
 
@@ -38,10 +42,17 @@ class Linear(Biased):
 
 
 class HeadLinear(Weight):
-    """One matrix for each head, [in, out, heads]; x [in, heads, n] -> [out, heads, n]."""
+    """One matrix for each head, [in, out, heads]; x [in, heads, n] -> [out, heads, n].
+
+    Quantized ones are multiplied as experts are, each token's heads by their own: ggml's product of three dimensions
+    rounds otherwise from 8 tokens on.
+    """
 
     def __call__(self, x: Tensor) -> Tensor:
-        n = x.dim(2)
+        n, graph = x.dim(2), x.owner
+        if block_of(self.tensor.dtype)[0] > 1 and isinstance(graph, Context):
+            ids = graph.from_ints(np.tile(np.arange(x.dim(1), dtype=np.int32), (n, 1)))
+            return head_product(self.tensor, x, ids)
         rows = ops.cont(ops.permute(x, 0, 2, 1, 3))
         if n == 1:
             rows = ops.repeat(rows, x.dim(0), 2, x.dim(1))  # ggml's kernel for a single row rounds otherwise

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from ollama_engine import nn
 from ollama_engine.convert import convert_model
@@ -18,6 +19,8 @@ from ollama_engine.ml.gguf.gguf_file import GGUFFile
 from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.context import Context
+from ollama_engine.ml.graph.storage import Storage
+from ollama_engine.ml.weights.quantize import quantize_rows
 from ollama_engine.ml.weights.weights import Weights
 from ollama_engine.models import model_class
 from tests.models import families
@@ -78,6 +81,36 @@ def test_experts_are_of_the_best_groups(best: int) -> None:
     mask = mask.repeat(3, axis=1)
     assert np.array_equal(kept[mask], scores[mask])
     assert (kept[~mask] < -1e29).all()
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "q8_0", "q5_0", "q4_K"])
+def test_maps_of_heads_give_a_token_the_same_bits_in_any_company(dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    rows, x = rng.standard_normal((3 * 24, 256), dtype=np.float32), rng.standard_normal((300, 3, 256), dtype=np.float32)
+    with Backend(BackendParams(threads=2, gpu_layers=0)) as backend, Storage(backend, 1) as storage:
+        weight = storage.add("maps.weight", dtype, (256, 24, 3))
+        storage.allocate(0)
+        if dtype.startswith("q"):
+            stored = np.empty(weight.nbytes, dtype=np.uint8)
+            quantize_rows(dtype, rows, stored)
+            weight.set_bytes(stored)
+        else:
+            weight.set(rows.reshape(3, 24, 256).astype(dtype.replace("f", "float")))
+        maps = nn.HeadLinear("maps", 256, 24, 3).bind(nn.Scope({"maps.weight": weight}, None))
+
+        def mapped(n: int) -> NDArray[np.float32]:
+            with Context(backend) as ctx:
+                out = maps(ctx.from_floats(x[:n]))
+                ctx.forward(out)
+                ctx.alloc()
+                ctx.compute()
+                return out.numpy().reshape(n, -1)
+
+        whole = mapped(300)
+        expected = np.einsum("hoi,nhi->nho", rows.reshape(3, 24, 256), x).reshape(300, -1)
+        assert np.abs(whole - expected).max() < (2e-4 if dtype == "f32" else 0.5 if dtype == "f16" else 8)
+        for n in (1, 2, 7, 8, 33):
+            assert np.array_equal(mapped(n), whole[:n]), n
 
 
 @pytest.mark.parametrize(

@@ -231,6 +231,17 @@ def expert_product(experts: Tensor, x: Tensor, ids: Tensor) -> Tensor:
     return mul_mat_id(choose_copy(experts, x.dim(2)), x, ids)
 
 
+def head_product(heads: Tensor, x: Tensor, ids: Tensor) -> Tensor:
+    """As `expert_product` where each row has its own matrix: as many for each of them, so ours for any number of rows.
+
+    heads [n, m, h], x [n, h, tokens], ids [h, tokens] -> f32 [m, h, tokens].
+    """
+    kernels = _kernels(x)
+    if kernels.rows_per_expert(heads.dtype) and reads_in_place(heads):
+        return mul_mat_id_small_batch(heads, x, ids, None, kernels.variant(heads.dtype, x.dim(2), experts=True))
+    return mul_mat_id(choose_copy(heads, x.dim(2)), x, ids)
+
+
 def _kernels(x: Tensor) -> KernelChoice:
     """The choice of the backend that activations are computed on."""
     return kernels_of(x.owner.backend) if isinstance(x.owner, Computation) else BY_TABLE
