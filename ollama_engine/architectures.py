@@ -68,7 +68,7 @@ ARCHITECTURES = (
     Registration("mamba2", "mamba2:Mamba2", "mamba2"),
     Registration("minimax-m2", "minimax_m2:MiniMaxM2", "minimax_m2", "minimax-m2"),
     Registration("mistral3", "mistral3.model:Mistral3", "mistral3"),
-    Registration("mistral4", "deepseek2:Mistral4", "deepseek2"),
+    Registration("mistral4", "deepseek2:Mistral4", "deepseek2", "mistral-tekken"),
     Registration("mllama", "mllama.model:Mllama", "mllama"),
     Registration("modern-bert", "modern_bert:ModernBert", "modern_bert"),
     Registration("muse-glimmer", "muse_glimmer:MuseGlimmer", "muse_glimmer", "muse"),

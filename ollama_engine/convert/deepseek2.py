@@ -30,6 +30,7 @@ from ollama_engine.convert.latent_attention import (
     n_dense,
     only_narrow,
 )
+from ollama_engine.convert.mistral3 import VISION
 from ollama_engine.convert.next_tokens import N_NEXT, counted, next_token_keys, placed_behind
 from ollama_engine.convert.rope import rope_keys, rope_parameters
 from ollama_engine.convert.source.folder import Config
@@ -194,11 +195,18 @@ def _architecture(
     )
 
 
+def _is_mistral4(config: Config) -> bool:
+    """Whether the text part is that of Mistral Small 4; its class is Mistral Small 3's, as published."""
+    return bool(config.get("model_type") == "mistral4")
+
+
+MISTRAL4 = _architecture("mistral4", "Mistral4ForCausalLM", _mistral4_keys, ("tekken",))
 ARCHITECTURES = (
     _architecture("deepseek2", "DeepseekV2ForCausalLM", _v2_keys, ("deepseek-llm",)),
     _architecture(
         "deepseek2", "DeepseekV3ForCausalLM", _v3_keys, ("deepseek-v3", "kimi-k2"), CORRECTION, next_tokens=NEXT
     ),
     _architecture("deepseek2", "Glm4MoeLiteForCausalLM", _v3_keys, ("glm4",), CORRECTION, next_tokens=NEXT),
-    _architecture("mistral4", "Mistral4ForCausalLM", _mistral4_keys, ("tekken",)),
+    replace(MISTRAL4, classes=("Mistral3ForConditionalGeneration",), fits=_is_mistral4, vision=VISION),
+    MISTRAL4,
 )

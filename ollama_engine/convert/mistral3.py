@@ -16,7 +16,7 @@ from ollama_engine.convert.rope import rope_parameters
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.vision import attention, expect, image_part, matrix, rope_base
 
-__all__ = ["ARCHITECTURES"]
+__all__ = ["ARCHITECTURES", "VISION"]
 
 VISION_DEFAULTS = {
     "hidden_size": 1024,

@@ -132,3 +132,21 @@ def test_what_gguf_has_no_key_for_is_refused(changes: dict[str, Any], message: s
     source = families.write_folder(tmp_path / "source", config, case.weights(golden.shapes), case.dtype)
     with pytest.raises(UnsupportedModelError, match=message):
         convert_model(source, tmp_path / "made.gguf", "f32")
+
+
+def test_mistral_small_4_is_converted_as_it_is_published(tmp_path: Path) -> None:
+    """Its text part, in the class of Mistral Small 3 beside a part that reads images."""
+    case = families.case("mistral4")
+    golden = families.load(case)
+    outer = {"architectures": ["Mistral3ForConditionalGeneration"], "model_type": "mistral3"}
+    config = {**outer, "text_config": golden.config, "vision_config": {"model_type": "pixtral"}}
+    weights = {
+        name.replace("model.", "model.language_model.", 1): values
+        for name, values in case.weights(golden.shapes).items()
+    }
+    weights["model.vision_tower.ln_pre.weight"] = np.ones(8, dtype=np.float32)
+    source = families.write_folder(tmp_path / "source", config, weights, case.dtype)
+    convert_model(source, tmp_path / "made.gguf", "f32", vision=False)
+    with case.engine(tmp_path / "made.gguf") as engine, case.engine(families.converted(case, tmp_path)) as plain:
+        assert engine.info.architecture == "mistral4"
+        assert np.array_equal(engine.logits(case.prompt), plain.logits(case.prompt))
