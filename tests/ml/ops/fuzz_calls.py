@@ -367,8 +367,8 @@ def ssm_scan(env: Env) -> Call:
 SOUND: tuple[Callable[[Env], Call], ...] = (
     arithmetic, arithmetic, arithmetic, glu, clamp, sort, view, reshape, permute, cont, cast, copy, concat, repeat,
     get_rows, set_rows, mul_mat, mul_mat, mul_mat_small_batch, mul_mat_id, mul_mat_id_small_batch, weighted_sum, rope,
-    xielu, softmax, flash_attention, paged_attention, causal_conv, gated_delta_net,
-    ssm_scan,
+    softmax, flash_attention, paged_attention, causal_conv, gated_delta_net,
+    ssm_scan, xielu,
     one_row_operand("unary", _activation), one_row_operand("unary", _activation),
     one_row_operand("soft_cap", lambda e: e.rng.choice((0.5, 30.0))),
     one_row_operand("scale", lambda e: e.rng.choice((0, 1, -0.5, 3)), lambda e: e.rng.choice((0.0, 0.7))),
