@@ -27,7 +27,10 @@ class Registration:
         self.converter = converter
         """Module of `ollama_engine.convert`; None where no folder is converted to such files."""
         self.dialect = dialect
-        """Name of the dialect of `chat.dialects`, for files whose template says nothing; "" for any."""
+        """Name of the dialect of `chat.dialects`, for files whose template says nothing.
+
+        "": that of the row whose name this one begins with (qwen3 for qwen3vl), or none.
+        """
         self.not_run = not_run
         """Why there is no model, for an error message."""
 

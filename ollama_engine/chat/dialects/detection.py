@@ -136,8 +136,7 @@ def _control_tokens(metadata: Mapping[str, Any]) -> str:
 
 
 def _by_architecture(metadata: Mapping[str, Any]) -> Dialect | None:
-    """That of the row whose name is the longest beginning of it: converters differ in what they add to names."""
+    """That of the row with a dialect whose name is the longest beginning of it: converters differ in what they add."""
     architecture = str(metadata.get("general.architecture", ""))
-    alike = [row for row in ARCHITECTURES if architecture.startswith(row.name)]
-    dialect = max(alike, key=lambda row: len(row.name)).dialect if alike else ""
-    return DIALECTS[dialect] if dialect else None
+    alike = [row for row in ARCHITECTURES if row.dialect and architecture.startswith(row.name)]
+    return DIALECTS[max(alike, key=lambda row: len(row.name)).dialect] if alike else None
