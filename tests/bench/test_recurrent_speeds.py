@@ -21,7 +21,6 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_a_server_computes_what_is_new(path: Path) -> None:
     """The second question goes on from the checkpoint at 1,536, the others from where questions part."""
     waits = turns.measure("ollama_engine", Setting(path, 1, 4096, 1))
