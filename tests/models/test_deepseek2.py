@@ -146,7 +146,7 @@ def test_mistral_small_4_is_converted_as_it_is_published(tmp_path: Path) -> None
     }
     weights["model.vision_tower.ln_pre.weight"] = np.ones(8, dtype=np.float32)
     source = families.write_folder(tmp_path / "source", config, weights, case.dtype)
-    convert_model(source, tmp_path / "made.gguf", "f32", vision=False)
+    convert_model(source, tmp_path / "made.gguf", "f32")
     with case.engine(tmp_path / "made.gguf") as engine, case.engine(families.converted(case, tmp_path)) as plain:
         assert engine.info.architecture == "mistral4"
         assert np.array_equal(engine.logits(case.prompt), plain.logits(case.prompt))
