@@ -53,6 +53,8 @@ class Shape:
     window: int = 0
     latent: Latent | None = None
     """Of models with latent attention; n_head_kv is 1 then."""
+    tied: bool = True
+    """Whether the output has the weights of the embedding."""
 
     @property
     def n_text_tokens(self) -> int:
@@ -66,6 +68,11 @@ SHAPES = {
         name="Llama-3.2-1B shape", n_layer=16, n_embd=2048, n_ff=8192, n_head=32, n_head_kv=8, head_dim=64,
         n_vocab=128256, n_ctx=131072, rope_base=500000.0, norm_eps=1e-5, bos=128000, eos=128001, n_special=256,
         rope_factor=32.0,
+    ),
+    "llama-8b": Shape(
+        name="Llama-3.1-8B shape", n_layer=32, n_embd=4096, n_ff=14336, n_head=32, n_head_kv=8, head_dim=128,
+        n_vocab=128256, n_ctx=131072, rope_base=500000.0, norm_eps=1e-5, bos=128000, eos=128001, n_special=256,
+        rope_factor=8.0, tied=False,
     ),
     "qwen-0.5b": Shape(
         name="Qwen2.5-0.5B shape", n_layer=24, n_embd=896, n_ff=4864, n_head=14, n_head_kv=2, head_dim=64,
@@ -90,12 +97,22 @@ SHAPES = {
     "gpt-oss": Shape(
         name="gpt-oss-20b shape, 2 layers", n_layer=2, n_embd=2880, n_ff=2880, n_head=64, n_head_kv=8, head_dim=64,
         n_vocab=16384, n_ctx=131072, rope_base=150000.0, norm_eps=1e-5, bos=16000, eos=16001, n_special=384,
-        arch="gpt-oss", qkv_bias=True, n_expert=32, n_expert_used=4, window=128,
+        arch="gpt-oss", qkv_bias=True, n_expert=32, n_expert_used=4, window=128, tied=False,
+    ),
+    "qwen3-30b": Shape(
+        name="Qwen3-30B-A3B shape", n_layer=48, n_embd=2048, n_ff=768, n_head=32, n_head_kv=4, head_dim=128,
+        n_vocab=151936, n_ctx=40960, rope_base=1000000.0, norm_eps=1e-6, bos=151643, eos=151645, n_special=293,
+        arch="qwen3moe", n_expert=128, n_expert_used=8, tied=False,
+    ),
+    "gpt-oss-20b": Shape(
+        name="gpt-oss-20b shape", n_layer=24, n_embd=2880, n_ff=2880, n_head=64, n_head_kv=8, head_dim=64,
+        n_vocab=201088, n_ctx=131072, rope_base=150000.0, norm_eps=1e-5, bos=200000, eos=200002, n_special=1088,
+        arch="gpt-oss", qkv_bias=True, n_expert=32, n_expert_used=4, window=128, tied=False,
     ),
     "deepseek": Shape(
         name="DeepSeek-V2-Lite shape with V2's queries, a dense layer and 2 of 64 experts", n_layer=3, n_embd=2048,
         n_ff=1408, n_head=16, n_head_kv=1, head_dim=192, n_vocab=16384, n_ctx=32768, rope_base=10000.0, norm_eps=1e-6,
-        bos=16000, eos=16001, n_special=384, arch="deepseek2", n_expert=64, n_expert_used=6,
+        bos=16000, eos=16001, n_special=384, arch="deepseek2", n_expert=64, n_expert_used=6, tied=False,
         latent=Latent(512, 64, 128, 1536, 1, 10944, 2),
     ),
 }  # fmt: skip
@@ -110,7 +127,7 @@ def tensor_shapes(shape: Shape) -> Iterator[tuple[str, Dims]]:
         for name, dims in (*_attention(shape), *_feed_forward(shape, i)):
             yield f"blk.{i}.{name}", dims
     yield "output_norm.weight", (shape.n_embd,)
-    if shape.arch in ("gpt-oss", "deepseek2"):
+    if not shape.tied:
         yield "output.weight", (shape.n_vocab, shape.n_embd)
 
 

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 
+import ollama_engine
+
 ROOT = Path(__file__).resolve().parents[1]
 TOOLS = (
     "llama-bench", "llama-batched-bench", "llama-quantize", "llama-perplexity", "llama-completion", "llama-embedding",
@@ -31,8 +33,9 @@ OPTIONS = {
     "LLAMA_CURL": "OFF",
     "LLAMA_OPENSSL": "OFF",
 }
-BACKEND_OPTIONS = {"cuda": "GGML_CUDA", "vulkan": "GGML_VULKAN"}
-"""Backends that the tools can be built with beside the CPU, and the options of llama.cpp that add them."""
+GPU_TOOLS = ("llama-bench", "llama-batched-bench")
+BACKENDS = ("cuda", "vulkan")
+"""Backends for GPUs that this package may be built with; the tools then link the same ggml."""
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
@@ -74,12 +77,12 @@ def fetch_sources(source: Path) -> None:
 def build_tools(backend: str | None = None) -> Path:
     """The folder of the built tools; builds what is not there yet, with the compiler's progress on stderr.
 
-    With a backend of BACKEND_OPTIONS it is llama-bench alone, in a folder of its own.
+    With a backend of BACKENDS they are GPU_TOOLS, in a folder of their own, on the ggml of this Python's package.
     """
     lock = load_fetch().read_lock(ROOT / "csrc/ggml/ggml.lock")
     source = cache_folder(lock["sha256"]) / "source"
     folder = source / (f"build-{backend}" if backend else "build")
-    targets, tools = ("llama-bench",) if backend else TOOLS, folder / "bin"
+    targets, tools = GPU_TOOLS if backend else TOOLS, folder / "bin"
     if all((tools / tool).exists() for tool in targets):
         return tools
     cmake = find_program("cmake")
@@ -101,7 +104,23 @@ def build_tools(backend: str | None = None) -> Path:
 
 def build_options(backend: str | None) -> dict[str, str]:
     """CMake's options for the tools with this backend; None is the CPU alone."""
-    return OPTIONS | _without_amx() | ({BACKEND_OPTIONS[backend]: "ON"} if backend else {})
+    if backend is None:
+        return OPTIONS | _without_amx()
+    return OPTIONS | {
+        "CMAKE_PROJECT_INCLUDE": str(ROOT / "csrc/ggml/for_peers.cmake"),
+        "OLLAMA_ENGINE_GGML_LIBRARIES": str(our_libraries(backend)),
+    }
+
+
+def our_libraries(backend: str) -> Path:
+    """The folder of this Python's ggml. Ends the program where its package was built without that backend."""
+    folders = [Path(folder) / "_lib" for folder in ollama_engine.__path__]
+    spec = importlib.util.find_spec("ollama_engine.ml.graph.backend")
+    folders += [Path(spec.origin).parents[2] / "_lib"] if spec and spec.origin else []
+    for folder in folders:
+        if any(folder.glob(f"*ggml-{backend}-oe.*")):
+            return folder
+    raise SystemExit(f"peers: this Python's ollama_engine is built without {backend}; `make gpu-check` has one that is")
 
 
 def _without_amx() -> dict[str, str]:

@@ -25,7 +25,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for when this file is run as a program
 
 from bench import peer_engines, peer_packages, peer_single, peer_streams
-from bench.peer_tools import BACKEND_OPTIONS, build_tools
+from bench.peer_tools import BACKENDS, build_tools
 
 CACHES = ("f32", "f16", "bf16", "q8_0", "q4_0")
 
@@ -44,7 +44,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(description="llama.cpp's tools from the pinned sources, and comparisons with them.")
     commands = top.add_subparsers(dest="command", required=True)
     building = commands.add_parser("build", help="build the tools and print their folder")
-    building.add_argument("--backend", choices=BACKEND_OPTIONS, help="llama-bench alone, with this backend for GPUs")
+    building.add_argument("--backend", choices=BACKENDS, help="those for speeds on a GPU, with this backend")
     installing = commands.add_parser("install", help="install engines from PyPI into .venv-peers")
     installing.add_argument("--native", action="store_true", help="compile ik_llama.cpp for this CPU besides")
     everyone = commands.add_parser("engines", help="measure MODEL with every engine that is here, in turn")

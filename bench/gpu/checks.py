@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import datetime
 import fnmatch
+import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -37,6 +38,10 @@ SOFTWARE = (
     "nothing of a GPU."
 )
 PARTS = ("parity", "suites", "speed")
+GPU_SHAPES = ("llama-1b:q4_k_m", "llama-8b:q4_k_m")
+LONG_PROMPT = 2048
+WIDTHS = (8, 32)
+"""Numbers of streams that are computed together."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +98,18 @@ def speed_models(quick: bool) -> list[str]:
     return [str(demo.path()), *([str(real)] if real else [])]
 
 
+def default_jobs(backend: str) -> int:
+    """Jobs at a time: a worker stands for one device with this machine's CPUs, and drivers of the CPU take all."""
+    return max(1, min(8, (os.cpu_count() or 1) // 2)) if backend == "cuda" else 1
+
+
+def shapes(chosen: argparse.Namespace) -> list[str]:
+    """Shapes whose speed is measured: on a GPU some, unless others are named or `--quick` is given."""
+    if chosen.shapes is not None:
+        return list(chosen.shapes)
+    return [] if chosen.quick or chosen.backend == "rpc" else list(GPU_SHAPES)
+
+
 def matching(names: Sequence[str], patterns: Sequence[str]) -> list[str]:
     """The names that one of the patterns means, such as "tiny*"; ends the program where a pattern means none."""
     for pattern in patterns:
@@ -108,15 +125,19 @@ def check(chosen: argparse.Namespace) -> Iterator[page.Report]:
         report = _begin(chosen, device)
         if "parity" in chosen.parts:
             names = matching([subject.name for subject in subjects()], chosen.models)
-            report = replace(report, rows=parity.compare_all(device.name, names, tell))
+            report = replace(report, rows=parity.compare_all(device.name, names, tell, chosen.jobs))
             yield report
         if "suites" in chosen.parts:
-            report = replace(report, suites=suites.run_suites(device.in_suites, chosen.suites, tell))
+            report = replace(report, suites=suites.run_suites(device.in_suites, chosen.suites, tell, chosen.jobs))
             yield report
         if "speed" in chosen.parts:
             peer = None if chosen.backend == "rpc" else chosen.backend
-            load = speeds.Load(*chosen.load)
+            prompt, answer, rounds = chosen.load
+            load = speeds.Load((prompt,), answer, rounds)
             measured = speeds.compare(speed_models(chosen.quick), device.name, peer, load, tell)
+            many = speeds.Load((prompt, LONG_PROMPT), answer, rounds, WIDTHS)
+            with speeds.shaped_files(shapes(chosen), tell) as files:
+                measured += speeds.compare(files, device.name, peer, many, tell)
             yield replace(report, speeds=measured)
 
 
@@ -144,6 +165,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--models", nargs="+", default=["*"], metavar="NAME", help='these only, such as demo "tiny*"')
     made.add_argument("--suites", nargs="+", default=suites.SUITES, metavar="TESTS", help="run these tests only")
     made.add_argument("--load", nargs=3, type=int, default=(512, 128, 3), metavar=("PROMPT", "ANSWER", "ROUNDS"))
+    made.add_argument("--shapes", nargs="*", metavar="SHAPE:PRESET", help="random weights whose speed is measured, "
+                      "such as qwen3-30b:q4_k_m (19 GB); by default those of Llama 1B and 8B on a GPU")  # fmt: skip
+    made.add_argument("--jobs", type=int, default=None, help="models compared, and tests run, at a time")
     made.add_argument("--quick", action="store_true", help="speed of the demo model alone")
     made.add_argument("--page", type=Path, default=Path(__file__).resolve().parents[2] / "docs" / "gpu.md")
     return made
@@ -151,6 +175,8 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser().parse_args(arguments)
+    if chosen.jobs is None:
+        chosen.jobs = default_jobs(chosen.backend)
     passed = True
     try:
         for report in check(chosen):

@@ -17,8 +17,10 @@ TEXT = (
     "time."
 )
 N_TOKENS = 32
-MIXTURES = ("experts", "moe", "gpt-oss", "llama4")
+MIXTURES = ("experts", "moe", "gpt-oss", "llama4", "kimi-linear", "qwen3next")
 """Words in the names of models with experts."""
+RECURRENT = ("granitehybrid", "kimi-linear", "lfm2", "mamba", "nemotron", "qwen35", "qwen3next")
+"""Words in the names of models with recurrent states."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,11 @@ class Subject:
     def mixture(self) -> bool:
         """Whether tokens go through few of many experts."""
         return any(word in self.name for word in MIXTURES)
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether layers have recurrent states."""
+        return any(word in self.name for word in RECURRENT)
 
 
 FLASH = (Setting("f32", "off"), Setting("f16", "off"), Setting("f16", "on"))

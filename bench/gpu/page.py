@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench.gpu.speeds import Speed
 from bench.gpu.suites import Suite
 from bench.gpu.verdicts import Row, summary
 
+SUMMED = 3
+"""So many tiny models that pass alike share a row."""
+FIGURES = ("answer", "median", "largest")
+"""Of these a shared row has the worst."""
 BEGIN, END = "<!-- gpu-check: {} -->", "<!-- end of gpu-check: {} -->"
 
 
@@ -72,13 +76,33 @@ def _parity(rows: Sequence[Row]) -> Iterable[str]:
         return
     lines = ["| Model | Setting | Tokens equal | Lead where they part | Answer | Prompt, median | largest | Limit | |",
              "|---|---|---:|---:|---:|---:|---:|---:|---|"]  # fmt: skip
-    for row in rows:
+    for row in _summed(rows):
         cells = [row.model, row.setting, f"{row.equal} of {row.tokens}" if row.tokens else "-", _number(row.lead),
                  _number(row.answer), _number(row.median), _number(row.largest), f"{row.limit:g}",
                  "" if row.passed else f"**FAILED** {row.error}".rstrip()]  # fmt: skip
         lines.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
     yield f"Beside the CPU: {summary(rows)}."
     yield "\n".join(lines)
+
+
+def _summed(rows: Sequence[Row]) -> Iterable[Row]:
+    """The rows, but one for all tiny models that pass alike: their number, and the worst of each figure."""
+    groups: dict[tuple[str, float], list[Row]] = {}
+    for row in rows:
+        if row.passed and row.model.startswith("tiny "):
+            groups.setdefault((row.setting, row.limit), []).append(row)
+    summed = {key: group for key, group in groups.items() if len(group) >= SUMMED}
+    for row in rows:
+        group = summed.get((row.setting, row.limit), [])
+        if row not in group:
+            yield row
+        elif row is group[0]:
+            yield replace(
+                row, model=f"tiny models: {len(group)}", equal=sum(each.equal for each in group),
+                tokens=sum(each.tokens for each in group),
+                **{name: max(getattr(each, name) or 0.0 for each in group) for name in FIGURES},
+                lead=max((each.lead for each in group if each.lead is not None), default=None),
+            )  # fmt: skip
 
 
 def _suites(suites: Sequence[Suite]) -> Iterable[str]:
@@ -99,11 +123,9 @@ def _speeds(speeds: Sequence[Speed]) -> Iterable[str]:
         return
     lines = ["| Model | Tokens/s | ollama_engine | llama.cpp | ratio |", "|---|---|---:|---:|---:|"]
     for speed in speeds:
-        parts = ((f"prompt of {speed.prompt}", speed.prefill, speed.peer_prefill),
-                 (f"answer of {speed.generate}", speed.decode, speed.peer_decode))  # fmt: skip
-        for name, mine, other in parts:
-            ratio = f"{mine / other:.2f}" if other else "-"
-            lines.append(f"| {_cell(speed.model)} | {name} | {mine:.1f} | {_number(other, 1)} | {ratio} |")
+        ratio = f"{speed.ours / speed.peer:.2f}" if speed.peer else "-"
+        peer = _number(speed.peer, 1)
+        lines.append(f"| {_cell(speed.model)} | {speed.measure} | {speed.ours:.1f} | {peer} | {ratio} |")
     yield "\n".join(lines)
 
 

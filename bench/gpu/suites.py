@@ -54,9 +54,10 @@ def read_junit(name: str, text: str) -> Suite:
     return Suite(name, passed, skipped, tuple(failed))
 
 
-def run_suites(options: Sequence[str], names: Sequence[str], tell: Callable[[str], None]) -> list[Suite]:
-    """`options`: where models go, such as ["--on-device", "CUDA0"]."""
+def run_suites(options: Sequence[str], names: Sequence[str], tell: Callable[[str], None], jobs: int = 1) -> list[Suite]:
+    """`options`: where models go, such as ["--on-device", "CUDA0"]. `jobs`: processes of pytest's."""
     suites = []
+    options = [*options, "-n", str(jobs), "--dist", "worksteal"] if jobs > 1 else options
     for number, name in enumerate(names):
         tell(f"suite {number + 1} of {len(names)}: {name}")
         suite = run_suite(options, name)

@@ -224,11 +224,28 @@ static oe_sample_status draw(oe_sampler *s, int32_t fused, uint64_t random, int3
     return OE_SAMPLE_OK;
 }
 
+/* As the kernels' scan of a row whose other logits are -inf: it looks at the known ones alone. -1 likewise. */
+static int32_t scan_known(const oe_sample_job *job, oe_pool *pool) {
+    for (int32_t b = 0; b < oe_block_count(pool->n_vocab); b++) {
+        pool->block_max[b] = -INFINITY;
+    }
+    for (int32_t i = 0; i < job->n_known; i++) {
+        const float x = job->logits[job->known[i]];
+        float *max = &pool->block_max[job->known[i] / OE_BLOCK];
+        if (!(x <= FLT_MAX)) {
+            return -1;
+        }
+        *max = x > *max ? x : *max;
+    }
+    return pool->n_vocab;
+}
+
 /* Fills block_max and *n_allowed; false, with the job's status, for logits that are NaN or +inf. */
 static bool scan(oe_sample_job *job, const uint32_t *mask, int32_t *n_allowed) {
     oe_pool *pool = &job->sampler->pool;
     job->status = OE_SAMPLE_OK;
-    *n_allowed = pool->kernels->scan(job->logits, pool->n_vocab, mask, pool->block_max);
+    *n_allowed = job->n_known && !mask ? scan_known(job, pool)
+                                       : pool->kernels->scan(job->logits, pool->n_vocab, mask, pool->block_max);
     if (*n_allowed < 0) {
         job->status = OE_SAMPLE_BAD_LOGITS;
         oe_row_find_bad(job->logits, pool->n_vocab, &job->bad_first, &job->bad_count);

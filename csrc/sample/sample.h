@@ -55,6 +55,8 @@ typedef struct oe_sample_job {
     oe_sampler *sampler;
     const float *logits;  /* [n_vocab] only read */
     const uint32_t *mask; /* [oe_mask_words(n_vocab)] as in oe_logits: which tokens are allowed; NULL allows all */
+    const int32_t *known; /* [n_known] in 0..n_vocab-1: all other logits are -inf, and are not looked for */
+    int32_t n_known;      /* 0: any may be above */
     oe_sample_status status;
     int32_t token;        /* with OE_SAMPLE_OK */
     int32_t bad_first;    /* with OE_SAMPLE_BAD_LOGITS: index of the first, and how many */

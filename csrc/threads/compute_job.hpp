@@ -47,6 +47,16 @@ static int oe_compute_now(void *argument) noexcept {
     }
 }
 
+/* Puts a graph into the queues of its devices, and computes the CPU's part of it: a ggml_status, or OE_THREW. The result
+ * is there after ggml_backend_sched_synchronize. */
+static inline int oe_compute_begin(const oe_compute_job *job) noexcept {
+    try {
+        return ggml_backend_sched_graph_compute_async(job->sched, job->graph);
+    } catch (...) {
+        return OE_THREW;
+    }
+}
+
 /* A ggml_status, or OE_THREW. */
 static int oe_compute(void *argument) noexcept {
     const oe_compute_job *job = static_cast<oe_compute_job *>(argument);

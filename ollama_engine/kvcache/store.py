@@ -69,7 +69,8 @@ class KeyValueStore:
 
     def write_keys(self, layer: int, keys: Tensor, places: CellIndices) -> Tensor:
         """Write keys of n tokens, f32 of n_keys * n elements, into `places`. Pass the result to `ctx.expand`."""
-        rows = ops.reshape(keys, self.layers[layer].n_keys, places.n)
+        # A view, as ggml's kernel for CUDA that rotates and writes in one expects it.
+        rows = ops.view(keys, (self.layers[layer].n_keys, places.n))
         return ops.set_rows(self._keys[layer], rows, places.rows)
 
     def write_values(self, layer: int, values: Tensor, places: CellIndices) -> Tensor:

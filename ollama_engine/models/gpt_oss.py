@@ -19,6 +19,7 @@ from ollama_engine.ml import ops
 from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.tensor import Tensor
+from ollama_engine.ml.ops.operands import on_cpu_alone
 from ollama_engine.models.attention import SelfAttention
 from ollama_engine.models.decoder import Decoder, SparseLayer
 from ollama_engine.models.options import Options, read_common, read_experts, read_windows
@@ -54,9 +55,7 @@ class BiasedExperts(nn.ExpertLinear):
         return bound
 
     def __call__(self, x: Tensor, ids: Tensor) -> Tensor:
-        y = super().__call__(x, ids)
-        rows = ops.get_rows(self.bias, ops.reshape(ids, ids.dim(0) * ids.dim(1)))
-        return y + ops.reshape(rows, y.dim(0), y.dim(1), y.dim(2))
+        return ops.add_id(super().__call__(x, ids), self.bias, ids)
 
 
 class SparseMLP(nn.Module):
@@ -76,6 +75,9 @@ class SparseMLP(nn.Module):
 
 def activate(gate: Tensor, up: Tensor) -> Tensor:
     """gate * sigmoid(GAIN * gate) * (up + 1), with gate below LIMIT and up within it."""
+    if not on_cpu_alone(gate):
+        return ops.clamped_swiglu(gate, up, GAIN, LIMIT)
+    # ggml's kernel for the CPU computes number by number.
     gate, up = ops.clamp(gate, -math.inf, LIMIT), ops.clamp(up, -LIMIT, LIMIT)
     return ops.glu(ops.scale(gate, GAIN), ops.scale(up, 1 / GAIN, 1 / GAIN))
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
 from ollama_engine.ml import ops
+from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.ml.ops.operands import on_cpu_alone
 from ollama_engine.ml.weights.kernel_choice import expert_product
 from ollama_engine.nn.module import Weight
 
-SMALL = 1e-20
-"""Added to a sum of sigmoids, which may all be 0."""
 NEVER = -1e30
 """Less than any number by which an expert is chosen."""
+LEAST = 2.0**-14
+"""The least sum of weights that they are divided by: all may be 0. As in llama.cpp, whose kernels for GPUs know this
+form."""
 
 
 class ExpertLinear(Weight):
@@ -26,13 +30,29 @@ def route(logits: Tensor, used: int, *, normalize: bool) -> tuple[Tensor, Tensor
 
     Probabilities are a softmax over all experts; `normalize` divides the chosen ones by their sum (Jiang et al. 2024).
     """
-    experts, n = logits.dim(0), logits.dim(1)
     probabilities = ops.softmax(logits)
-    ids = ops.cont(ops.top_k(probabilities, used))
-    weights = ops.get_rows(ops.reshape(probabilities, 1, experts, n), ids)
-    if normalize:
-        flat = ops.reshape(weights, used, n)
-        weights = ops.reshape(flat / ops.sum_rows(flat), 1, used, n)
+    ids = ops.top_k(probabilities, used)
+    weights = _chosen(probabilities, ids)
+    return _together(ids, _normalized(weights) if normalize else weights)
+
+
+def _chosen(scores: Tensor, ids: Tensor) -> Tensor:
+    """The scores [experts, n] of the experts ids [used, n] -> [1, used, n]."""
+    return ops.get_rows(ops.reshape(scores, 1, scores.dim(0), scores.dim(1)), ids)
+
+
+def _normalized(weights: Tensor) -> Tensor:
+    """Weights [1, used, n] of which those of each token add up to 1."""
+    used, n = weights.dim(1), weights.dim(2)
+    flat = ops.reshape(weights, used, n)
+    return ops.reshape(flat / ops.clamp(ops.sum_rows(flat), LEAST, math.inf), 1, used, n)
+
+
+def _together(ids: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Have the weights computed right behind the ids: GPUs then compute all of the routing in one kernel."""
+    graph = weights.owner
+    if isinstance(graph, Context):
+        graph.expand(weights)
     return ids, weights
 
 
@@ -51,12 +71,10 @@ def route_scored(
     scores: Tensor, choosing: Tensor, used: int, *, normalize: bool, scale: float = 1.0
 ) -> tuple[Tensor, Tensor]:
     """As `route`, by probabilities: `choosing` [experts, n] choose, `scores` [experts, n] times `scale` are weights."""
-    experts, n = scores.dim(0), scores.dim(1)
-    ids = ops.cont(ops.top_k(choosing, used))
-    flat = ops.reshape(ops.get_rows(ops.reshape(scores, 1, experts, n), ids), used, n)
-    if normalize:
-        flat = flat / ops.scale(ops.sum_rows(flat), 1.0, SMALL)
-    return ids, ops.reshape(ops.scale(flat, scale), 1, used, n)
+    ids = ops.top_k(choosing, used)
+    weights = _chosen(scores, ids)
+    weights = _normalized(weights) if normalize else weights
+    return _together(ids, weights if scale == 1.0 else ops.scale(weights, scale))
 
 
 def of_best_groups(choosing: Tensor, groups: int, used: int, best: int) -> Tensor:
@@ -78,21 +96,16 @@ def of_best_groups(choosing: Tensor, groups: int, used: int, best: int) -> Tenso
 
 def route_chosen(logits: Tensor, used: int) -> tuple[Tensor, Tensor]:
     """As `route`, but the weights are a softmax over the logits of the chosen experts alone (gpt-oss)."""
-    experts, n = logits.dim(0), logits.dim(1)
-    ids = ops.cont(ops.top_k(logits, used))
-    chosen = ops.get_rows(ops.reshape(logits, 1, experts, n), ids)
-    return ids, ops.reshape(ops.softmax(ops.reshape(chosen, used, n)), 1, used, n)
+    ids = ops.top_k(logits, used)
+    chosen = ops.reshape(_chosen(logits, ids), used, logits.dim(1))
+    return _together(ids, ops.reshape(ops.softmax(chosen), 1, used, logits.dim(1)))
 
 
 def route_sigmoid(logits: Tensor, used: int, *, normalize: bool = False) -> tuple[Tensor, Tensor]:
     """As `route`, by the logits themselves, and each weight is the sigmoid of its own logit (Llama 4)."""
-    experts, n = logits.dim(0), logits.dim(1)
-    ids = ops.cont(ops.top_k(logits, used))
-    weights = ops.unary(ops.get_rows(ops.reshape(logits, 1, experts, n), ids), "sigmoid")
-    if normalize:
-        flat = ops.reshape(weights, used, n)
-        weights = ops.reshape(flat / ops.scale(ops.sum_rows(flat), 1.0, SMALL), 1, used, n)
-    return ids, weights
+    ids = ops.top_k(logits, used)
+    weights = ops.unary(_chosen(logits, ids), "sigmoid")
+    return ids, _normalized(weights) if normalize else weights
 
 
 def weighted_inputs(x: Tensor, weights: Tensor) -> Tensor:

@@ -53,5 +53,6 @@ def sample_rows(
     samplers: Iterable[Sampler],
     logits: npt.NDArray[np.float32],
     masks: Iterable[npt.NDArray[np.uint32] | None] | None = None,
+    known: Iterable[npt.NDArray[np.int32] | None] | None = None,
 ) -> list[int | SamplingError]: ...
 def accept_rows(samplers: Iterable[Sampler], tokens: Iterable[SupportsIndex]) -> None: ...

@@ -160,7 +160,7 @@ cdef class Sampler:
         cdef lib.oe_sample_job job
         self._claim()
         job.sampler = self._sampler
-        job.logits = &row[0]
+        job.logits, job.n_known = &row[0], 0
         job.mask = words_of(allowed)
         with nogil:
             lib.oe_sampler_run(&job, 1)
@@ -179,7 +179,7 @@ cdef class Sampler:
         cdef int32_t n
         self._claim()
         job.sampler = self._sampler
-        job.logits = &row[0]
+        job.logits, job.n_known = &row[0], 0
         job.mask = words_of(allowed)
         with nogil:
             n = lib.oe_sampler_candidates(&job, &ids[0], &p[0])
@@ -234,7 +234,7 @@ cdef class Sampler:
         job.token = checked_token(token, self.n_vocab)
         self._claim()
         job.sampler = self._sampler
-        job.logits = &row[0]
+        job.logits, job.n_known = &row[0], 0
         with nogil:
             lib.oe_sampler_logprobs(&job, &logprob, most, &top_id[0], &top_logprob[0], &n_top)
         self._busy = False
@@ -262,13 +262,14 @@ cdef class Sampler:
         self._busy = False
 
 
-def sample_rows(samplers, logits, masks=None):
+def sample_rows(samplers, logits, masks=None, known=None):
     """One step for every row: samplers[i] chooses from logits[i]; the GIL is released once, for all rows.
 
     logits: contiguous float32 [n, n_columns]; a sampler looks at the first n_vocab <= n_columns of its row. What a row
     gives depends on its own sampler, logits and mask only: it equals
     `samplers[i].sample(logits[i, :n_vocab], masks[i])`.
-    masks: one for each row (see Sampler; a row may have None), or None.
+    masks: one for each row (see Sampler; a row may have None), or None. known: likewise int32 ids, whose logits alone
+    are above -inf: others are not looked for.
     Returns n entries in order: the token id, or the SamplingError of a row that has none (see Sampler); such a row
     leaves its sampler and the others as they were. Nothing is accepted: see accept_rows.
     Raises ShapeError for another dtype, layout or size, ConfigError when a sampler comes twice (the second row of a
@@ -277,8 +278,9 @@ def sample_rows(samplers, logits, masks=None):
     """
     cdef list owners = checked_list(samplers, Sampler)
     cdef const float[:, ::1] rows = _checked_rows(logits, owners)
-    cdef list held = _checked_masks(masks, owners)
+    cdef list held = _checked_masks(masks, owners), found = _checked_known(known, owners)
     cdef const uint32_t[::1] allowed
+    cdef const int32_t[::1] ids
     cdef Py_ssize_t i, n = len(owners)
     if n == 0:
         return []
@@ -291,6 +293,10 @@ def sample_rows(samplers, logits, masks=None):
             jobs[i].sampler = (<Sampler> owners[i])._sampler
             jobs[i].logits = &rows[i, 0]
             jobs[i].mask = NULL
+            jobs[i].n_known = 0
+            if found and found[i] is not None and len(found[i]):
+                ids = found[i]
+                jobs[i].known, jobs[i].n_known = &ids[0], <int32_t> ids.shape[0]
             if held is not None:
                 allowed = held[i]
                 jobs[i].mask = words_of(allowed)
@@ -363,6 +369,20 @@ cdef list _checked_masks(object masks, list owners):
     if len(given) != len(owners):
         raise ShapeError(f"expected one mask (or None) for each of {len(owners)} samplers, got {len(given)}")
     return [checked_mask(mask, (<Sampler> owner).n_vocab) for mask, owner in zip(given, owners)]
+
+
+cdef list _checked_known(object known, list owners):
+    cdef const int32_t[::1] ids
+    cdef list given = [] if known is None else list(known)
+    cdef Py_ssize_t i, j
+    if known is not None and len(given) != len(owners):
+        raise ShapeError(f"expected known ids (or None) for each of {len(owners)} samplers, got {len(given)}")
+    for i in range(len(given)):
+        ids = given[i]
+        for j in range(0 if ids is None else ids.shape[0]):
+            if not 0 <= ids[j] < (<Sampler> owners[i]).n_vocab:
+                raise ShapeError(f"known ids are below {(<Sampler> owners[i]).n_vocab}, got {ids[j]}")
+    return given
 
 
 cdef const float[:, ::1] _checked_rows(object logits, list owners):

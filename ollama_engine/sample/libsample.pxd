@@ -85,6 +85,8 @@ cdef extern from "sample/sample.h" nogil:
         oe_sampler *sampler
         const float *logits
         const uint32_t *mask
+        const int32_t *known
+        int32_t n_known
         oe_sample_status status
         int32_t token
         int32_t bad_first

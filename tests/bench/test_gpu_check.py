@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import ollama_engine
 from bench import gpu_check, peer_tools
 from bench.gpu import building, checks, page, parity, speeds, suites, toolchain, verdicts
 from bench.gpu.models import Setting, subjects
@@ -19,6 +20,7 @@ from bench.gpu.speeds import Speed
 from bench.gpu.suites import Suite
 from bench.gpu.toolchain import LAYER_SETTINGS, Machine
 from bench.gpu.verdicts import Answer, Row
+from bench.model_shapes import PRESETS, SHAPES
 from ollama_engine.ml.device.device_info import Device
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -107,7 +109,8 @@ def test_a_row_passes_where_roundings_explain_it(changes: dict[str, Any], passed
 
 
 def test_limits_are_wider_where_roundings_flip_more() -> None:
-    assert verdicts.limit("f32") < verdicts.limit("f16") < verdicts.limit("q8_0") < verdicts.limit("q4_0")
+    assert verdicts.limit("f32") <= verdicts.limit("f16") < verdicts.limit("q8_0") < verdicts.limit("q4_0")
+    assert verdicts.limit("f16", recurrent=True) == verdicts.RECURRENT
     assert verdicts.limit("f32", quantized=True) == verdicts.QUANTIZED
     assert verdicts.limit("f32", mixture=True) == verdicts.MIXTURE
     assert verdicts.limit("q4_0", quantized=True, mixture=True) == verdicts.limit("q4_0")
@@ -253,23 +256,42 @@ def test_a_failed_build_shows_its_last_lines(tmp_path: Path, monkeypatch: pytest
         building.build("cuda", make=str(program))
 
 
-def test_peers_are_built_with_the_same_backend() -> None:
-    assert peer_tools.build_options("vulkan")["GGML_VULKAN"] == "ON"
-    assert "GGML_CUDA" not in peer_tools.build_options(None)
+def test_peers_are_built_on_the_same_ggml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "_lib").mkdir()
+    (tmp_path / "_lib/libggml-vulkan-oe.so").touch()
+    monkeypatch.setattr(ollama_engine, "__path__", [str(tmp_path)])
+    assert peer_tools.build_options("vulkan")["OLLAMA_ENGINE_GGML_LIBRARIES"] == str(tmp_path / "_lib")
+    assert "OLLAMA_ENGINE_GGML_LIBRARIES" not in peer_tools.build_options(None)
+    with pytest.raises(SystemExit, match="built without cuda"):
+        peer_tools.build_options("cuda")
 
 
 def test_speeds_are_medians(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = iter([(100.0, 10.0), (900.0, 30.0), (300.0, 20.0)])
+    times = iter([{"prompt of 8": 100.0, "answer of 4": 10.0}, {"prompt of 8": 900.0, "answer of 4": 30.0},
+                  {"prompt of 8": 300.0, "answer of 4": 20.0}])  # fmt: skip
     monkeypatch.setattr(speeds, "ours", lambda *_: next(times))
-    (found,) = speeds.compare(["a.gguf"], "CUDA0", None, speeds.Load(512, 128, 3), lambda _: None)
-    assert found == Speed("a.gguf", 512, 128, 300.0, 20.0)
+    found = speeds.compare(["a.gguf"], "CUDA0", None, speeds.Load((8,), 4, 3), lambda _: None)
+    assert found == [Speed("a", "prompt of 8", 300.0), Speed("a", "answer of 4", 20.0)]
+
+
+def test_shapes_are_those_of_a_gpu() -> None:
+    parse = checks.parser().parse_args
+    assert checks.shapes(parse(["--backend", "cuda"])) == list(checks.GPU_SHAPES)
+    assert checks.shapes(parse(["--backend", "rpc"])) == checks.shapes(parse(["--backend", "cuda", "--quick"])) == []
+    assert checks.shapes(parse(["--backend", "cuda", "--shapes", "qwen-0.5b:q8_0"])) == ["qwen-0.5b:q8_0"]
+    for shape in checks.GPU_SHAPES:
+        name, _, preset = shape.partition(":")
+        assert name in SHAPES
+        assert preset in PRESETS
 
 
 # -- the page ----------------------------------------------------------------------------------------------------------
 
 REPORT = page.Report(
     "2026-01-02", "CUDA0", "NVIDIA A10", "cuda", ("nvcc 12.4",), "make gpu-check", (GOOD,),
-    (Suite("tests/a", 5, 1),), (Speed("a.gguf", 512, 128, 300.0, 20.0, 200.0, 40.0), Speed("b.gguf", 8, 4, 1.0, 2.0)),
+    (Suite("tests/a", 5, 1),),
+    (Speed("a.gguf", "prompt of 512", 300.0, 200.0), Speed("a.gguf", "answer of 128", 20.0, 40.0),
+     Speed("b.gguf", "answer of 4", 2.0)),
 )  # fmt: skip
 
 
@@ -286,6 +308,17 @@ def test_a_section_has_all_of_it() -> None:
         "| b.gguf | answer of 4 | 2.0 | - | - |",
     ):
         assert line in text.split("\n"), line
+
+
+def test_tiny_models_that_pass_alike_share_a_row() -> None:
+    rows = [replace(GOOD, model=f"tiny {i}", largest=0.01 * i, lead=0.02 if i == 2 else None) for i in range(4)]
+    rows += [replace(GOOD, model="tiny bad", largest=0.9), replace(GOOD, model="tiny other", setting="f32 cache")]
+    text = page.section(replace(REPORT, rows=rows))
+    assert "| tiny models: 4 | f16 cache | 128 of 128 | 0.0200 | 0.0100 | 0.0010 | 0.0300 | 0.05 |  |" in text
+    assert "| tiny bad | f16 cache |" in text
+    assert "| tiny other | f32 cache |" in text
+    assert "| tiny 1 |" not in text
+    assert "Beside the CPU: 5 of 6 comparisons passed." in text
 
 
 def test_what_failed_is_in_the_section() -> None:

@@ -46,6 +46,7 @@ def lone(engine: Engine, ids: list[int], params: SamplingParams) -> tuple[int, .
 # -- n -----------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.cpu_only
 def test_answers_share_the_prompt_and_count_seeds_up(engine: Engine) -> None:
     found = engine.generate(PROMPT, drawn(), n=6)  # more than run at once
     assert engine.metrics.prompt_tokens == len(PROMPT) + 5
@@ -68,6 +69,7 @@ def test_one_answer_asked_for_by_number_is_a_list(engine: Engine) -> None:
     assert found.tokens == engine.generate(PROMPT, drawn()).tokens
 
 
+@pytest.mark.cpu_only
 def test_several_prompts_give_one_flat_list(engine: Engine) -> None:
     prompts = [PROMPT, PROMPT[:9], [7]]
     found = engine.generate(prompts, drawn(), n=2)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from ollama_engine.ml import ops
 from ollama_engine.ml.device.placement import BackendParams
 from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.context import Context
@@ -42,7 +43,7 @@ def test_an_expert_reads_its_input_times_the_sigmoid_of_its_own_score(used: int,
     scores, x = rng.standard_normal((5, 7)).astype(np.float32), rng.standard_normal((5, 64)).astype(np.float32)
     with Context(backend) as ctx:
         ids, weights = moe.route_sigmoid(ctx.from_floats(scores), used)
-        chosen, inputs = computed(ctx, ids, moe.weighted_inputs(ctx.from_floats(x), weights))
+        chosen, inputs = computed(ctx, ops.cont(ids), moe.weighted_inputs(ctx.from_floats(x), weights))
     assert np.array_equal(np.sort(chosen), np.sort(np.argsort(-scores)[:, :used]))
     expected = x[:, None] / (1 + np.exp(-np.take_along_axis(scores, chosen, 1)))[:, :, None]
     np.testing.assert_allclose(inputs, expected.reshape(inputs.shape), rtol=1e-5, atol=1e-6)

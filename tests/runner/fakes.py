@@ -86,6 +86,8 @@ class FakeCache:
 class FakeExecutor:
     """Logits that say the row; waits for `go`."""
 
+    best_logits = None
+
     batch_size = 8
     max_outputs = 8
     threads = 1

@@ -51,6 +51,42 @@ def test_rows_equal_one_by_one_at_any_position() -> None:
         accept_rows(reverse[::-1], expected[::-1])
 
 
+def test_known_logits_give_what_the_whole_row_gives() -> None:
+    """Rows of which a device has found the best: others are -inf, and nobody looks for them."""
+    params = [*different(9), PARAMS, SamplingParams(seed=3, top_k=20, min_p=0.1)]
+    rng = np.random.default_rng(5)
+    table = np.full((len(params), V), -math.inf, np.float32)
+    ids = [rng.choice(V, 60, replace=False).astype(np.int32) for _ in params]
+    for row, known in zip(table, ids, strict=True):
+        row[known] = rng.normal(0, 3, len(known))
+    known = [None if i == 4 else each for i, each in enumerate(ids)]
+    alone, together = ([Sampler(p, V) for p in params] for _ in range(2))
+    for _ in range(20):
+        expected = [sampler.sample(row) for sampler, row in zip(alone, table, strict=True)]
+        assert sample_rows(together, table, known=known) == expected
+        accept_rows(alone, expected)
+        accept_rows(together, expected)
+
+
+def test_only_known_logits_are_looked_at(logits: FloatRow) -> None:
+    """So this row, which says otherwise of others, gives the best of the known ones."""
+    known = np.array([3, 70, 400], np.int32)
+    best = int(known[logits[known].argmax()])
+    assert sample_rows([Sampler(SamplingParams(temperature=0), V)], logits[None], known=[known]) == [best]
+    bad = logits.copy()
+    bad[70] = math.nan
+    (error,) = sample_rows([Sampler(SamplingParams(temperature=0), V)], bad[None], known=[known])
+    assert isinstance(error, SamplingError)
+
+
+@pytest.mark.parametrize("ids", [[-1], [V]])
+def test_known_ids_are_of_the_vocabulary(logits: FloatRow, ids: list[int]) -> None:
+    with pytest.raises(ShapeError, match=f"known ids are below {V}"):
+        sample_rows([Sampler(SamplingParams(), V)], logits[None], known=[np.array(ids, np.int32)])
+    with pytest.raises(ShapeError, match="expected known ids"):
+        sample_rows([Sampler(SamplingParams(), V)], logits[None], known=[])
+
+
 def test_columns_beyond_a_vocabulary_are_not_looked_at() -> None:
     sizes = [1, 63, 64, 65, 300, 320]
     table = rows.gaussian(len(sizes) * 320, 2.0).reshape(len(sizes), 320)

@@ -40,6 +40,9 @@ cdef extern from "<dlfcn.h>" nogil:
     void *dlsym(void *library, const char *name)
     int dlclose(void *library)
 
+cdef extern from "<stdlib.h>" nogil:
+    int setenv(const char *name, const char *value, int overwrite)
+
 
 cdef class _Registry:
     """Loads ggml's backends once and describes their devices."""
@@ -61,6 +64,8 @@ cdef class _Registry:
             folder = os.fsencode(_library_folder())
             # Only a portable build has backends to load; without any file there, this finds what is linked in.
             lib.ggml_backend_load_all_from_path(folder)
+            if any([device.library == "CUDA" for device in devices()]):
+                avoid_overlap()
         for device in devices():
             log.info("device %s: %s, %.1f GiB, features: %s", device.name, device.description,
                      device.memory_total / 2**30, " ".join(f"{k}={v}" for k, v in device.features.items()) or "none",
@@ -69,6 +74,15 @@ cdef class _Registry:
 
 
 cdef _Registry _REGISTRY = _Registry()
+
+
+def avoid_overlap():
+    """Keep kernels of ggml's for CUDA from starting before those in front of them have ended, unless the user's
+    environment says otherwise.
+
+    On Hopper, with ggml 0.25.3, that makes wrong numbers: a picture's circle became a triangle (docs/gpu.md).
+    """
+    setenv("GGML_CUDA_PDL", "0", 0)
 
 
 def _library_folder():

@@ -36,6 +36,7 @@ cdef extern from "threads/compute_job.hpp" nogil:
         const oe_cpu_gate *gate
         oe_cpu_gate_runner run_gated
 
+    int oe_compute_begin(const oe_compute_job *job) noexcept
     int oe_compute(void *job) noexcept
 
 cdef extern from "threads/thread_waits.h" nogil:

@@ -188,6 +188,7 @@ cdef extern from "ggml.h" nogil:
     void ggml_set_output(ggml_tensor *tensor)
 
     ggml_tensor *ggml_add(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
+    ggml_tensor *ggml_add_id(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, ggml_tensor *ids)
     ggml_tensor *ggml_sub(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
     ggml_tensor *ggml_mul(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
     ggml_tensor *ggml_div(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
@@ -202,6 +203,7 @@ cdef extern from "ggml.h" nogil:
     ggml_tensor *ggml_concat(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, int dim)
     ggml_tensor *ggml_xielu(ggml_context *ctx, ggml_tensor *a, float alpha_n, float alpha_p, float beta, float eps)
     ggml_tensor *ggml_glu_split(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, ggml_glu_op op)
+    ggml_tensor *ggml_swiglu_oai(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, float alpha, float limit)
     ggml_tensor *ggml_norm(ggml_context *ctx, ggml_tensor *a, float eps)
     ggml_tensor *ggml_rms_norm(ggml_context *ctx, ggml_tensor *a, float eps)
     ggml_tensor *ggml_l2_norm(ggml_context *ctx, ggml_tensor *a, float eps)
@@ -395,6 +397,7 @@ cdef extern from "ggml-backend.h" nogil:
     size_t ggml_backend_sched_get_buffer_size(ggml_backend_sched_t sched, ggml_backend_t backend)
     bool ggml_backend_sched_alloc_graph(ggml_backend_sched_t sched, ggml_cgraph *graph) except +
     ggml_status ggml_backend_sched_graph_compute(ggml_backend_sched_t sched, ggml_cgraph *graph) except +
+    void ggml_backend_sched_synchronize(ggml_backend_sched_t sched)
     void ggml_backend_sched_set_tensor_backend(ggml_backend_sched_t sched, ggml_tensor *node, ggml_backend_t backend)
     void ggml_backend_sched_split_graph(ggml_backend_sched_t sched, ggml_cgraph *graph) except +
     ggml_backend_t ggml_backend_sched_get_tensor_backend(ggml_backend_sched_t sched, ggml_tensor *node)

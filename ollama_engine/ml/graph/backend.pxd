@@ -1,6 +1,7 @@
 from libc.stdint cimport int64_t, uint64_t
 
 from ollama_engine.ml.ggml cimport libggml as lib
+from ollama_engine.ml.ggml.libcompute cimport oe_compute_job
 from ollama_engine.ml.ggml.libworker cimport oe_worker, oe_worker_task
 from ollama_engine.ml.threads.thread_pools cimport ThreadPools
 from ollama_engine.ml.graph.uploads cimport Uploads
@@ -9,6 +10,8 @@ from ollama_engine.ml.graph.window cimport Scheduler
 
 cdef enum:
     DEVICE_SLOTS = 16  # GGML_SCHED_MAX_BACKENDS
+    # Products, or results, that a thread computes in some 100 us: what the CPU does of a step beside a GPU, mostly.
+    SMALL_WORK = 1 << 19
 
 
 cdef class Backend:
@@ -47,13 +50,16 @@ cdef class Backend:
     cdef object busy
     # Whether `busy` was started with Context.launch and not waited for yet.
     cdef bint running
+    # Whether it was put into the devices' queues by the thread that started it, and how that went.
+    cdef bint queued
+    cdef int queued_status
     cdef object __weakref__
 
     cdef int _connect(self, choose) except -1
     cdef int _start(self) except -1
     cdef lib.ggml_backend_sched_t _new_scheduler(self) except NULL
     cdef int _free(self) except -1
-    cdef int adjust_threads(self, int64_t work) except -1
+    cdef int adjust_threads(self, int64_t work, int64_t of_cpu) except -1
     cdef int check_open(self) except -1
     cdef int check_idle(self) except -1
     cdef int check_workers(self) except -1
@@ -61,6 +67,8 @@ cdef class Backend:
     cdef int check_unmapped(self) except -1
     cdef int check_free(self) except -1
     cdef int start_work(self, oe_worker_task task, void *argument) except -1
+    cdef int64_t work_of_cpu(self, lib.ggml_cgraph *graph) noexcept
+    cdef int queue_work(self, object context, const oe_compute_job *job) except -1
     cdef int finish_work(self) except? -1
     cdef int forget_graph(self) except -1
     cdef int start_plan(self) except -1

@@ -24,12 +24,14 @@ from ollama_engine.ml.device.device_info import system_line
 
 from ollama_engine.ml.ggml cimport libggml as lib
 from ollama_engine.ml.device.device cimport cpu_library_function, device_handle
+from ollama_engine.ml.ggml.libcompute cimport oe_compute_begin, oe_compute_job
 from ollama_engine.ml.ggml.libworker cimport (
     oe_worker, oe_worker_free, oe_worker_new, oe_worker_start, oe_worker_task, oe_worker_wait,
 )
+from ollama_engine.ml.graph.graph_walk cimport work_of_device
 from ollama_engine.ml.graph.tensor cimport root_of
 from ollama_engine.ml.threads.thread_pools cimport ThreadPools
-from ollama_engine.ml.graph.types cimport shape_to_ne, type_of, whole
+from ollama_engine.ml.graph.types cimport whole
 from ollama_engine.ml.graph.uploads cimport Uploads
 from ollama_engine.ml.graph.window cimport Scheduler
 from ollama_engine.ml.workers.workers cimport Worker, start_device
@@ -39,8 +41,6 @@ log = logging.getLogger(__name__)
 DEFAULT_MAX_NODES = 8192
 MAX_NODES_LIMIT = 65536
 MAX_DEVICES = DEVICE_SLOTS
-# What ops.flash_attention takes as keys and values.
-KEY_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")
 # Room for 60 tensor descriptions of 336 bytes each, and ggml's tables.
 SCHEDULER_BYTES_PER_NODE = 24576
 
@@ -174,9 +174,13 @@ cdef class Backend:
                 lib.ggml_backend_sched_set_tensor_backend(sched, root, cpu)
         return 0
 
-    cdef int adjust_threads(self, int64_t work) except -1:
-        """With `lock` held: choose how many threads compute a graph with so much work in an operation."""
-        return 0 if self.running or self.busy is not None else self.pools.adjust(work)
+    cdef int adjust_threads(self, int64_t work, int64_t of_cpu) except -1:
+        """With `lock` held: choose how many threads compute a graph with so much work in an operation, or, beside other
+        devices, so much of the CPU's.
+        """
+        if self.running or self.busy is not None:
+            return 0
+        return self.pools.adjust(work) if self.n_handles == 1 else self.pools.share(of_cpu < SMALL_WORK)
 
     cdef int check_unmapped(self) except -1:
         """Refuse to change the scheduler's memory while Python code is looking at it."""
@@ -199,13 +203,38 @@ cdef class Backend:
         self.running = True
         return 0
 
+    cdef int64_t work_of_cpu(self, lib.ggml_cgraph *graph) noexcept:
+        """What the CPU computes of a graph that has memory: see work_of_device."""
+        return work_of_device(graph, self.sched, self.handles[self.n_handles - 1])
+
+    cdef int queue_work(self, object context, const oe_compute_job *job) except -1:
+        """With `lock` held: put a graph with little work for the CPU into the devices' queues, in this thread.
+
+        Another thread would be told, and tell that it is done: some 100 us of each step. Not for workers, which may not
+        take at once what they are sent.
+        """
+        cdef int status = 0
+        self.busy = context
+        with nogil:
+            status = oe_compute_begin(job)
+        self.queued_status = status
+        self.queued = self.running = True
+        return 0
+
     cdef int finish_work(self) except? -1:
         """With `lock` held: wait for the task, with the GIL released, and return its result."""
         cdef int result = 0
         cdef oe_worker *worker = self.worker
-        with nogil:
-            oe_worker_wait(worker, &result)
-        self.running = False
+        cdef lib.ggml_backend_sched_t sched = self.sched
+        if self.queued:
+            result = self.queued_status
+            with nogil:
+                if result == lib.GGML_STATUS_SUCCESS:
+                    lib.ggml_backend_sched_synchronize(sched)
+        else:
+            with nogil:
+                oe_worker_wait(worker, &result)
+        self.queued = self.running = False
         self.busy = None
         return result
 
@@ -266,7 +295,7 @@ cdef class Backend:
     @property
     def threads_in_use(self):
         """How many threads compute now: `threads`, or fewer while the machine is busy with other work."""
-        return self.threads if self.pools is None else self.pools.current.threads
+        return self.threads if self.pools is None or self.n_handles > 1 else self.pools.current.threads
 
     def graph_bytes(self):
         """Bytes that intermediate results have on each device: {device name: bytes}. Waits for no computation."""
@@ -291,14 +320,6 @@ cdef class Backend:
         """Bytes of scratch memory that the CPU's kernels take for the largest graph that was planned."""
         self.check_open()
         return self.work
-
-    def supports_flash_attention(self, device, key_dim, value_dim, str dtype not None):
-        """Whether a device has a one-pass attention kernel for heads of this size and keys of this type."""
-        cdef int64_t number = whole(device)
-        self.check_open()
-        if not 0 <= number < len(self.devices):
-            raise ConfigError(f"device is 0 to {len(self.devices) - 1}, got {number}")
-        return supports_flash_attention(self.devices[number], key_dim, value_dim, dtype)
 
     @property
     def closed(self):
@@ -359,32 +380,3 @@ cdef class Backend:
     def __repr__(self):
         state = "closed" if self.sched == NULL else f"{', '.join(d.name for d in self.devices)}; {self.threads} threads"
         return f"Backend({state})"
-
-
-def supports_flash_attention(device, key_dim, value_dim, str dtype not None):
-    """Whether a `Device` has a one-pass attention kernel for heads of this size and keys of this type."""
-    cdef lib.ggml_type kind = type_of(dtype)
-    cdef lib.ggml_init_params params
-    cdef int64_t q[4]
-    cdef int64_t k[4]
-    cdef int64_t v[4]
-    cdef int64_t m[4]
-    if dtype not in KEY_TYPES:
-        return False
-    if any([whole(dim) % lib.ggml_blck_size(kind) for dim in (key_dim, value_dim)]):
-        return False
-    shape_to_ne((key_dim, 1, 1), lib.GGML_TYPE_F32, q)
-    shape_to_ne((key_dim, 256, 1), kind, k)
-    shape_to_ne((value_dim, 256, 1), kind, v)
-    shape_to_ne((256, 1), lib.GGML_TYPE_F16, m)
-    params.mem_size = lib.ggml_tensor_overhead() * 8
-    params.mem_buffer = NULL
-    params.no_alloc = True
-    handle = device_handle(device)
-    cdef lib.ggml_context *ctx = lib.ggml_init(params)
-    attention = lib.ggml_flash_attn_ext(
-        ctx, lib.ggml_new_tensor(ctx, lib.GGML_TYPE_F32, 4, q), lib.ggml_new_tensor(ctx, kind, 4, k),
-        lib.ggml_new_tensor(ctx, kind, 4, v), lib.ggml_new_tensor(ctx, lib.GGML_TYPE_F16, 4, m), 1.0, 0.0, 0.0)
-    supported = lib.ggml_backend_dev_supports_op(handle, attention)
-    lib.ggml_free(ctx)
-    return bool(supported)

@@ -24,6 +24,8 @@ cdef class Computation(Graph):
     cdef bint attached
     cdef bint computed
     cdef oe_compute_job job
+    # What the CPU computes beside other devices.
+    cdef int64_t work_of_cpu
 
     cdef int begin(self, Backend backend, int max_nodes) except -1
     cdef int64_t count(self) noexcept

@@ -13,7 +13,7 @@ from ollama_engine.errors import ClosedError, ComputeError, DeviceLostError, NoM
 from ollama_engine.ml.device.hostmem import available_bytes
 
 from ollama_engine.ml.ggml cimport libggml as lib
-from ollama_engine.ml.graph.backend cimport DEVICE_SLOTS, Backend
+from ollama_engine.ml.graph.backend cimport DEVICE_SLOTS, SMALL_WORK, Backend
 from ollama_engine.ml.graph.graph_walk cimport (
     check_plan_memory, most_alive, structure_of, work_of_operation,
 )
@@ -174,7 +174,10 @@ cdef class Computation(Graph):
         self.prepare()
         with self.lock:
             self.make_ready()
-            self.backend.start_work(oe_compute, &self.job)
+            if self.backend.n_handles > 1 and not self.backend.workers and self.work_of_cpu < SMALL_WORK:
+                self.backend.queue_work(self, &self.job)
+            else:
+                self.backend.start_work(oe_compute, &self.job)
             self.backend.busy = self
             # Backend and Context refer to each other: without this, the collector could free them while they work.
             Py_INCREF(self)
@@ -202,7 +205,6 @@ cdef class Computation(Graph):
     cdef int make_ready(self) except -1:
         """With the lock held: make every check that can refuse the graph, so that nothing fails later."""
         self.prepare()
-        self.backend.adjust_threads(work_of_operation(self.graph))
         self.backend.check_free()
         if self.backend.allocated is not self:
             if self.inputs:
@@ -210,6 +212,7 @@ cdef class Computation(Graph):
                                    "(another context may have been allocated since)")
             self.allocate()
         self.check_inputs()
+        self.backend.adjust_threads(work_of_operation(self.graph), self.work_of_cpu)
         self.backend.uploads.send()
         self.job.sched = self.backend.sched
         self.job.graph = self.graph
@@ -325,6 +328,7 @@ cdef class Computation(Graph):
         self.computed = False
         if self.backend.n_handles > 1:
             self.backend.uploads.collect(self.backend.sched, self.inputs)
+            self.work_of_cpu = self.backend.work_of_cpu(self.graph)
         return self.forget_inputs()
 
     cdef int assign_devices(self) except -1:

@@ -98,6 +98,21 @@ cdef int64_t work_of_operation(lib.ggml_cgraph *graph) noexcept:
     return products // max(operations, 1)
 
 
+cdef int64_t work_of_device(lib.ggml_cgraph *graph, lib.ggml_backend_sched_t sched, lib.ggml_backend_t device) noexcept:
+    """About how many products of two numbers, or results, a device computes in a graph that has memory."""
+    cdef int64_t work = 0
+    cdef lib.ggml_tensor *node
+    cdef int i
+    for i in range(lib.ggml_graph_n_nodes(graph)):
+        node = lib.ggml_graph_node(graph, i)
+        if node.op in (lib.GGML_OP_NONE, lib.GGML_OP_VIEW, lib.GGML_OP_RESHAPE, lib.GGML_OP_PERMUTE,
+                       lib.GGML_OP_TRANSPOSE) or lib.ggml_backend_sched_get_tensor_backend(sched, node) != device:
+            continue
+        products = node.op in (lib.GGML_OP_MUL_MAT, lib.GGML_OP_MUL_MAT_ID, lib.GGML_OP_CUSTOM)
+        work += lib.ggml_nelements(node) * (node.src[0].ne[0] if products and node.src[0] != NULL else 1)
+    return work
+
+
 cdef int check_plan_memory(lib.ggml_cgraph *graph) except -1:
     """ggml ends the process where it gets no memory to plan a graph, so try the allocation first."""
     cdef int n_nodes = lib.ggml_graph_n_nodes(graph)

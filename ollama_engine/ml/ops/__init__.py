@@ -12,6 +12,7 @@ from ollama_engine.ml.ops.image import conv_2d, im2col, interpolate, pad, pool_2
 from ollama_engine.ml.ops.math import (
     argsort,
     clamp,
+    clamped_swiglu,
     cos,
     glu,
     l2_norm,
@@ -28,7 +29,7 @@ from ollama_engine.ml.ops.math import (
     unary,
     xielu,
 )
-from ollama_engine.ml.ops.nn import flash_attention, mul_mat, mul_mat_id, softmax
+from ollama_engine.ml.ops.nn import add_id, flash_attention, mul_mat, mul_mat_id, softmax
 from ollama_engine.ml.ops.paged import paged_attention
 from ollama_engine.ml.ops.pointwise import gelu_exact, soft_cap
 from ollama_engine.ml.ops.recurrent import causal_conv, gated_delta_net, ssm_scan
@@ -49,11 +50,13 @@ from ollama_engine.ml.ops.shape import (
 from ollama_engine.ml.ops.small_batch import mul_mat_small_batch
 
 __all__ = [
+    "add_id",
     "argsort",
     "best_k",
     "cast",
     "causal_conv",
     "clamp",
+    "clamped_swiglu",
     "concat",
     "cont",
     "conv_2d",

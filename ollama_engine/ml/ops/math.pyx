@@ -76,6 +76,20 @@ def xielu(Tensor a not None, alpha_n, alpha_p, beta, eps):
     return wrap(graph, lib.ggml_xielu(graph.ctx, rows, numbers[0], numbers[1], numbers[2], numbers[3]))
 
 
+def clamped_swiglu(Tensor gate not None, Tensor up not None, gain, limit):
+    """g * sigmoid(gain * g) * (u + 1), with g = gate up to `limit`, and u = up within -limit .. limit (gpt-oss).
+
+    Operands are as those of `glu`. GPUs compute it together with the products before it.
+    """
+    cdef double slope = finite(gain, "clamped_swiglu", "gain"), most = finite(limit, "clamped_swiglu", "limit")
+    cdef Graph graph = graph_of(gate, up)
+    if most < 0:
+        raise ShapeError(f"clamped_swiglu: limit must not be negative, got {limit}")
+    if not lib.ggml_are_same_shape(gate.ptr, up.ptr):
+        raise ShapeError(f"clamped_swiglu: both sides need one shape, got {describe(gate)} and {describe(up)}")
+    return wrap(graph, lib.ggml_swiglu_oai(graph.ctx, _gated(graph, gate), _gated(graph, up), slope, most))
+
+
 def sqr(Tensor a not None):
     """`a * a` for each element, f32."""
     return _apply(a, lib.ggml_sqr, "sqr")

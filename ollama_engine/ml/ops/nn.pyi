@@ -1,9 +1,15 @@
-from typing_extensions import SupportsFloat
+from typing import Final
 
+from typing_extensions import SupportsFloat, SupportsIndex
+
+from ollama_engine.ml.device.device_info import Device
 from ollama_engine.ml.graph.tensor import Tensor
+
+KEY_TYPES: Final[tuple[str, ...]]
 
 def mul_mat(a: Tensor, b: Tensor, precise: bool = False) -> Tensor: ...
 def mul_mat_id(experts: Tensor, b: Tensor, ids: Tensor) -> Tensor: ...
+def add_id(a: Tensor, rows: Tensor, ids: Tensor) -> Tensor: ...
 def softmax(
     a: Tensor, mask: Tensor | None = None, scale: SupportsFloat = 1.0, sinks: Tensor | None = None
 ) -> Tensor: ...
@@ -17,3 +23,4 @@ def flash_attention(
     softcap: SupportsFloat = 0.0,
     sinks: Tensor | None = None,
 ) -> Tensor: ...
+def supports_flash_attention(device: Device, key_dim: SupportsIndex, value_dim: SupportsIndex, dtype: str) -> bool: ...

@@ -5,11 +5,14 @@ from libc.stdint cimport int64_t
 from ollama_engine.errors import ShapeError
 
 from ollama_engine.ml.ggml cimport libggml as lib
+from ollama_engine.ml.device.device cimport device_handle
 from ollama_engine.ml.ops.operands cimport check_routed, dense, finite, read_softcap
 from ollama_engine.ml.graph.row_check cimport limit_index
 from ollama_engine.ml.graph.tensor cimport Graph, Tensor, describe, graph_of, root_of, wrap
-from ollama_engine.ml.graph.types cimport check_size
+from ollama_engine.ml.graph.types cimport check_size, shape_to_ne, type_of, whole
 
+# What flash_attention takes as keys and values.
+KEY_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")
 # ggml reserves 8 bytes for each pair of a row and an expert, whether the row goes there or not.
 cdef int64_t MAX_ROUTES = 1LL << 27
 
@@ -74,6 +77,26 @@ def mul_mat_id(Tensor experts not None, Tensor b not None, Tensor ids not None):
     y = dense(graph, b, "mul_mat_id")
     result = lib.ggml_mul_mat_id(graph.ctx, x, y, i)
     limit_index(graph, ids, x.ne[2], result)
+    return wrap(graph, result)
+
+
+def add_id(Tensor a not None, Tensor rows not None, Tensor ids not None):
+    """a [n, used, k] plus rows [n, e] that ids i32 [used, k] choose, f32: what mul_mat_id with biases needs."""
+    cdef Graph graph = graph_of(a, rows, ids)
+    cdef lib.ggml_tensor *x = a.ptr
+    cdef lib.ggml_tensor *y = rows.ptr
+    cdef lib.ggml_tensor *i = ids.ptr
+    if x.type != lib.GGML_TYPE_F32 or y.type != lib.GGML_TYPE_F32 or x.nb[0] != sizeof(float) or \
+            y.nb[0] != sizeof(float):
+        raise ShapeError(f"add_id: both sides are f32 with contiguous rows, got {describe(a)} and {describe(rows)}")
+    if i.type != lib.GGML_TYPE_I32 or i.nb[0] != sizeof(int):
+        raise ShapeError(f"add_id: the ids must be i32 with contiguous rows, got {describe(ids)}")
+    if x.ne[0] != y.ne[0] or y.ne[2] != 1 or y.ne[3] != 1 or x.ne[3] != 1 or i.ne[2] != 1 or i.ne[3] != 1 or \
+            x.ne[1] != i.ne[0] or x.ne[2] != i.ne[1]:
+        raise ShapeError(f"add_id: {describe(a)} takes rows [{x.ne[0]}, ..] and ids [{x.ne[1]}, {x.ne[2]}], "
+                         f"got {describe(rows)} and {describe(ids)}")
+    result = lib.ggml_add_id(graph.ctx, dense(graph, a, "add_id"), y, i)
+    limit_index(graph, ids, y.ne[1], result)
     return wrap(graph, result)
 
 
@@ -183,3 +206,32 @@ cdef int _check_attention_operand(Tensor t) except -1:
     if t.ptr.nb[0] != lib.ggml_type_size(t.ptr.type) or t.ptr.nb[0] > t.ptr.nb[1]:
         raise ShapeError(f"flash_attention: {describe(t)} must have contiguous rows; use ops.cont(...)")
     return 0
+
+
+def supports_flash_attention(device, key_dim, value_dim, str dtype not None):
+    """Whether a `Device` has a one-pass attention kernel for heads of this size and keys of this type."""
+    cdef lib.ggml_type kind = type_of(dtype)
+    cdef lib.ggml_init_params params
+    cdef int64_t q[4]
+    cdef int64_t k[4]
+    cdef int64_t v[4]
+    cdef int64_t m[4]
+    if dtype not in KEY_TYPES:
+        return False
+    if any([whole(dim) % lib.ggml_blck_size(kind) for dim in (key_dim, value_dim)]):
+        return False
+    shape_to_ne((key_dim, 1, 1), lib.GGML_TYPE_F32, q)
+    shape_to_ne((key_dim, 256, 1), kind, k)
+    shape_to_ne((value_dim, 256, 1), kind, v)
+    shape_to_ne((256, 1), lib.GGML_TYPE_F16, m)
+    params.mem_size = lib.ggml_tensor_overhead() * 8
+    params.mem_buffer = NULL
+    params.no_alloc = True
+    handle = device_handle(device)
+    cdef lib.ggml_context *ctx = lib.ggml_init(params)
+    attention = lib.ggml_flash_attn_ext(
+        ctx, lib.ggml_new_tensor(ctx, lib.GGML_TYPE_F32, 4, q), lib.ggml_new_tensor(ctx, kind, 4, k),
+        lib.ggml_new_tensor(ctx, kind, 4, v), lib.ggml_new_tensor(ctx, lib.GGML_TYPE_F16, 4, m), 1.0, 0.0, 0.0)
+    supported = lib.ggml_backend_dev_supports_op(handle, attention)
+    lib.ggml_free(ctx)
+    return bool(supported)

@@ -229,8 +229,8 @@ def get_rows(Tensor table not None, Tensor index not None):
     cdef lib.ggml_tensor *a = table.ptr
     cdef lib.ggml_tensor *b = index.ptr
     cdef int64_t ne[4]
-    if b.type != lib.GGML_TYPE_I32 or not lib.ggml_is_contiguous(b):
-        raise ShapeError(f"get_rows: the index must be contiguous i32, got {describe(index)}")
+    if b.type != lib.GGML_TYPE_I32 or b.nb[0] != sizeof(int):
+        raise ShapeError(f"get_rows: the index must be i32 with contiguous rows, got {describe(index)}")
     if a.ne[2] != b.ne[1] or a.ne[3] != b.ne[2] or b.ne[3] != 1:
         raise ShapeError(f"get_rows: index {describe(index)} does not fit {describe(table)}")
     _check_row_type("get_rows", table)

@@ -205,6 +205,17 @@ cdef class ThreadPools:
             self._begin(0 if paused else self.current.threads - 1)
         return self._use(self.all.threads if work >= LONG_OPERATION else self.governor.threads)
 
+    cdef int share(self, bint little) except -1:
+        """Between two computations beside other devices: compute the CPU's part of the next one with one thread where
+        it is `little`, such as the embeddings of a few tokens, and with all where it is not.
+
+        Threads that wait would spin all the time, and take CPUs from the one that feeds the device.
+        """
+        if little and self.fewer is None:
+            self.fewer = ThreadPool(1)
+        cdef ThreadPool pool = self.fewer if little else self.all
+        return 0 if pool is self.current else self._use_pool(pool, False)
+
     cdef int _forget_window(self) except -1:
         self.time.wall_ns = 0
         self.current.more_waiting()

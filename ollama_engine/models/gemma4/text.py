@@ -136,7 +136,8 @@ class Experts(nn.Module):
         """x [n_embd, n], which chooses the experts, and what they read [n_embd, n] -> [n_embd, n]."""
         scores = ops.scale(ops.rms_norm(x, o.norm_eps) * self.router_scale.tensor, 1 / math.sqrt(o.n_embd))
         ids, weights = nn.route(self.router(scores), o.n_expert_used, normalize=True)
-        scales = ops.get_rows(as_rows(self.scale.tensor, x), ops.reshape(ids, o.n_expert_used * x.dim(1)))
+        chosen = ops.reshape(ops.cont(ids), o.n_expert_used * x.dim(1))
+        scales = ops.get_rows(as_rows(self.scale.tensor, x), chosen)
         weights = weights * ops.reshape(scales, 1, o.n_expert_used, x.dim(1))
         gate, up = self.gate_and_up.forward(ops.reshape(normed, o.n_embd, 1, x.dim(1)), ids)
         return nn.sum_experts(self.down(nn.gelu(gate) * up, ids), weights)

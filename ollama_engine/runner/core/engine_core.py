@@ -158,7 +158,7 @@ class EngineCore:
         try:
             with self.executor.results() as logits:
                 now = record.mark("wait")
-                outputs = step_outputs(step, logits, now)
+                outputs = step_outputs(step, logits, now, self.executor.best_logits)
         except Exception as error:
             self._fail(step, error)
             return []

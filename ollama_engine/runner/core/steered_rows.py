@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ollama_engine.input import FloatArray
+from ollama_engine.input import FloatArray, Int32Array
 from ollama_engine.runner.request.results import FinishReason
 from ollama_engine.runner.schedule.batching import Step
 from ollama_engine.runner.schedule.row_readers import is_sound
@@ -183,12 +183,13 @@ def draw_steered(steered: list[SteeredRows], logits: FloatArray) -> list[Steered
 
 
 def sample_all(
-    samplers: list[Sampler], logits: FloatArray, masks: Sequence[TokenMask | Exception | None] | None = None
-) -> list[int | Exception]:
-    """A token for each row of logits [n, n_vocab], or the exception that sampling it raised."""
+    samplers: list[Sampler], logits: FloatArray, masks: Sequence[TokenMask | Exception | None] | None = None,
+    known: Sequence[Int32Array | None] | None = None,
+) -> list[int | Exception]:  # fmt: skip
+    """A token for each row of logits [n, n_vocab], or the exception that sampling it raised. As `sample_rows`."""
     try:
         if masks is None or all(mask is None for mask in masks):
-            return list(sample_rows(samplers, logits))
+            return list(sample_rows(samplers, logits, known=known))
         sound = [mask for mask in masks if not isinstance(mask, Exception)]
         if len(sound) == len(masks):
             return list(sample_rows(samplers, logits, sound))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ollama_engine.input import FloatArray
+from ollama_engine.input import FloatArray, Int32Array
 from ollama_engine.runner.core.steered_rows import SteeredRows, draw_steered, sample_all
+from ollama_engine.runner.execute.best_logits import BestLogits
 from ollama_engine.runner.observe.metrics import Outcome
 from ollama_engine.runner.request.channel import Event
 from ollama_engine.runner.request.results import Chunk, FinishReason, Result, ValueReader
@@ -40,8 +42,11 @@ class StepOutput:
     """Number of wrong draft tokens: the last inputs of the sequence, which must leave the cache."""
 
 
-def step_outputs(step: Step, logits: FloatArray, now: float) -> list[StepOutput]:
-    """Sample for all sequences that are still alive, and append the tokens to them."""
+def step_outputs(step: Step, logits: FloatArray, now: float, best: BestLogits | None = None) -> list[StepOutput]:
+    """Sample for all sequences that are still alive, and append the tokens to them.
+
+    `best`: what has read the logits, if only the best of some rows came.
+    """
     outputs: list[StepOutput] = []
     drawn: list[Generation] = []
     rows: list[int] = []
@@ -67,7 +72,7 @@ def step_outputs(step: Step, logits: FloatArray, now: float) -> list[StepOutput]
         row += entry.outputs
         at += entry.n
     if drawn:
-        outputs += _draw(drawn, rows, logits, now)
+        outputs += _draw(drawn, rows, logits, now, best.known if best else None)
     if steered:
         outputs += map(_steered, draw_steered(steered, logits))
     return outputs
@@ -107,10 +112,14 @@ def _ended(sequence: ScheduledRequest, reason: FinishReason, logits: FloatArray)
     return StepOutput(sequence, reason=reason, sound=is_sound(logits))
 
 
-def _draw(drawn: list[Generation], rows: list[int], logits: FloatArray, now: float) -> list[StepOutput]:
+def _draw(
+    drawn: list[Generation], rows: list[int], logits: FloatArray, now: float,
+    known: Sequence[Int32Array | None] | None,
+) -> list[StepOutput]:  # fmt: skip
     """One token for each generation, from these rows, all of them in one call of the sampler."""
     wanted = logits if len(rows) == len(logits) else logits[rows]
-    tokens = sample_all([generation.sampler for generation in drawn], wanted)
+    ids = None if known is None else [known[row] for row in rows]
+    tokens = sample_all([generation.sampler for generation in drawn], wanted, known=ids)
     return [_take(*each, logits, now) for each in zip(drawn, tokens, rows, strict=True)]
 
 

@@ -108,6 +108,8 @@ class BestLogits:
     def __init__(self, n_ids: int) -> None:
         self._n_ids = n_ids
         self._rows: FloatArray = np.empty((0, 0), np.float32)
+        self.known: Sequence[Int32Array | None] | None = None
+        """Of each row that is read now, the ids whose logits are above -infinity; None for a row that was fetched."""
         self.counts = RowCounts()
 
     @contextmanager
@@ -118,6 +120,7 @@ class BestLogits:
         rows = self._empty_rows(len(needed), logits.dim(0))
         found = best.numpy().reshape(len(needed), -1)
         given = [sparse_row(row, n, self._n_ids) if n else None for row, n in zip(found, needed, strict=True)]
+        self.known = [None if part is None else part[0][part[0] < self._n_ids] for part in given]
         self.counts.whole += given.count(None)
         self.counts.reduced += len(given) - given.count(None)
         try:
@@ -128,6 +131,7 @@ class BestLogits:
                 ctx.read_rows(logits, begin, rows[begin:end])
             yield rows
         finally:
+            self.known = None
             for row, part in enumerate(given):
                 rows[row, slice(None) if part is None else part[0]] = -np.inf
 

@@ -10,6 +10,7 @@ from ollama_engine.config import EngineConfig
 from ollama_engine.errors import ConfigError, Option
 from ollama_engine.kvcache import Cache, CacheConfig, CompositeCache, LayerShape, make_cache, make_null_cache
 from ollama_engine.ml.graph.backend import Backend
+from ollama_engine.ml.ops.nn import supports_flash_attention
 from ollama_engine.ml.weights.weights import Weights
 from ollama_engine.models import (
     Embeds,
@@ -98,7 +99,7 @@ def _without_flash_attention(backend: Backend, layers: tuple[LayerShape, ...], d
     """Names of the devices without a flash attention kernel for these layers."""
     return [
         device.name
-        for number, device in enumerate(backend.devices)
+        for device in backend.devices
         for layer in sorted({(s.key_dim, s.value_dim) for s in layers if s.attends})
-        if not backend.supports_flash_attention(number, *layer, dtype)
+        if not supports_flash_attention(device, *layer, dtype)
     ]

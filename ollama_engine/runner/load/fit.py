@@ -12,7 +12,7 @@ from ollama_engine.ml.device.memory import DeviceMemory, MemoryReport
 from ollama_engine.ml.device.placement_plan import Placement, PlacementOptions, PlacementPlan, PlannedDevice, Room
 from ollama_engine.ml.device.placement_planner import plan_placement
 from ollama_engine.ml.gguf.gguf_file import GGUFFile
-from ollama_engine.ml.graph.backend import supports_flash_attention
+from ollama_engine.ml.ops.nn import supports_flash_attention
 from ollama_engine.models import Model
 from ollama_engine.runner.load.sizes import declared, model_sizes, tower_memory
 

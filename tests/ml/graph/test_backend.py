@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -19,6 +20,7 @@ from ollama_engine.ml.device.placement import BackendParams
 from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.storage import Storage
+from ollama_engine.ml.ops.nn import supports_flash_attention
 from tests.support.waiting import join
 
 
@@ -145,14 +147,18 @@ def test_a_backend_closes_what_was_made_on_it() -> None:
         backend.__init__(BackendParams())  # type: ignore[misc]
 
 
+@pytest.mark.parametrize(("given", "then"), [(None, b"0"), ("1", b"1")])
+def test_kernels_for_cuda_do_not_overlap_unless_asked(given: str | None, then: bytes) -> None:
+    code = ("import ctypes; from ollama_engine.ml.device.device import avoid_overlap; avoid_overlap()\n"
+            "c = ctypes.CDLL(None); c.getenv.restype = ctypes.c_char_p; print(c.getenv(b'GGML_CUDA_PDL'))")  # fmt: skip
+    environment = {**os.environ, **({} if given is None else {"GGML_CUDA_PDL": given})}
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert found.stdout.strip() == repr(then)
+
+
 @pytest.mark.parametrize(
     ("dtype", "dim", "supported"),
     [("f16", 64, True), ("q8_0", 64, True), ("q8_0", 33, False), ("q4_K", 256, False), ("i32", 64, False)],
 )
 def test_flash_attention_is_asked_for(backend: Backend, dtype: str, dim: int, supported: bool) -> None:
-    assert backend.supports_flash_attention(len(backend.devices) - 1, dim, dim, dtype) is supported
-
-
-def test_flash_attention_is_asked_for_rightly(backend: Backend) -> None:
-    with pytest.raises(ConfigError, match="device is 0 to"):
-        backend.supports_flash_attention(99, 64, 64, "f16")
+    assert supports_flash_attention(backend.devices[-1], dim, dim, dtype) is supported

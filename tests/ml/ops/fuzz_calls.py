@@ -53,6 +53,12 @@ def glu(env: Env) -> Call:
     return Call("glu", [gate, up, env.rng.choice(("silu", "gelu", "relu", "gelu_erf", "gelu_quick"))])
 
 
+def clamped_swiglu(env: Env) -> Call:
+    shape = env.dims()
+    gate, up = env.operand("f32", shape, graph=True, odd=0.1), env.operand("f32", shape, odd=0.1)
+    return Call("clamped_swiglu", [gate, up, env.rng.choice((1.702, 1.0, -0.5)), env.rng.choice((0.5, 7.0))])
+
+
 def clamp(env: Env) -> Call:
     low, high = sorted(env.rng.choice((-math.inf, -2.0, -0.5, 0, 1, 3.5, math.inf)) for _ in range(2))
     return Call("clamp", [env.operand("f32", env.dims(), graph=True), low, high])
@@ -216,6 +222,13 @@ def mul_mat_id(env: Env) -> Call:
     return Call("mul_mat_id", [env.make(dtype, (n, env.rng.randint(1, 18), experts)), b, ids])
 
 
+def add_id(env: Env) -> Call:
+    n, experts, rows = env.rng.randint(1, 40), env.rng.randint(1, 6), env.rng.choice((1, 2, 5, 20))
+    used = env.rng.randint(1, experts)
+    a = env.operand("f32", (n, used, rows), graph=True, odd=0.1)
+    return Call("add_id", [a, env.make("f32", (n, experts)), env.make("i32", (used, rows), limit=experts)])
+
+
 def mul_mat_id_small_batch(env: Env) -> Call:
     """Also of types that it refuses."""
     dtype = env.rng.choice(SMALL_BATCH_QUANTIZED) if env.rng.random() < 0.8 else _weight_type(env)
@@ -365,7 +378,8 @@ def ssm_scan(env: Env) -> Call:
 
 
 SOUND: tuple[Callable[[Env], Call], ...] = (
-    arithmetic, arithmetic, arithmetic, glu, clamp, sort, view, reshape, permute, cont, cast, copy, concat, repeat,
+    arithmetic, arithmetic, arithmetic, glu, clamped_swiglu, add_id, clamp, sort, view, reshape, permute, cont, cast,
+    copy, concat, repeat,
     get_rows, set_rows, mul_mat, mul_mat, mul_mat_small_batch, mul_mat_id, mul_mat_id_small_batch, weighted_sum, rope,
     softmax, flash_attention, paged_attention, causal_conv, gated_delta_net,
     ssm_scan, xielu,

@@ -94,6 +94,12 @@ def glu(gate: Value, up: Value, name: str = "silu") -> Expected:
     return _elementwise(active.array * f64(up), error * top(up.array) + up.tol * top(active.array))
 
 
+def clamped_swiglu(gate: Value, up: Value, gain: float, limit: float) -> Expected:
+    g, u = np.minimum(f64(gate), limit), np.clip(f64(up), -limit, limit)
+    out = g / (1 + np.exp(-gain * g)) * (u + 1)
+    return _elementwise(out, 3 * (gate.tol + up.tol) * (1 + limit) ** 2, 1e-5 * (1 + top(out)))
+
+
 def scale(a: Value, factor: float, bias: float = 0.0) -> Expected:
     return _elementwise(f64(a) * float(factor) + float(bias), a.tol * abs(float(factor)),
                         1e-6 * (top(a.array) * abs(float(factor)) + abs(float(bias))))  # fmt: skip
@@ -252,6 +258,10 @@ def mul_mat_id(experts: Value, b: Value, ids: Value, instructions: str | None = 
     return Expected(ref.mul_mat_id(x, y, ids.array), tol=error + 1e-5 + b.tol * top(x) * x.shape[-1])
 
 
+def add_id(a: Value, rows: Value, ids: Value) -> Expected:
+    return Expected(f64(a) + f64(rows)[0, 0][ids.array[0, 0]], tol=a.tol + rows.tol + 1e-6)
+
+
 def weighted_sum(x: Value, weights: Value) -> Expected:
     a, w = f64(x), f64(weights)
     sizes = np.abs(a * w).sum(-2)[:, None]
@@ -359,7 +369,7 @@ def ssm_scan(x: Value, dt: Value, a: Value, b: Value, c: Value, rows: Value, bou
 
 EXPECT: dict[str, Callable[..., Expected]] = {
     "+": add, "-": sub, "*": mul, "/": div, "unary": unary, "gelu_exact": gelu_exact, "soft_cap": soft_cap,
-    "glu": glu, "scale": scale, "clamp": clamp, "xielu": xielu,
+    "glu": glu, "clamped_swiglu": clamped_swiglu, "add_id": add_id, "scale": scale, "clamp": clamp, "xielu": xielu,
     **{name: _named(name) for name in ("sqr", "sqrt", "log", "sin", "cos")},
     "rms_norm": rms_norm, "layer_norm": layer_norm, "l2_norm": l2_norm, "sum_rows": sum_rows, "mean": mean,
     "argsort": argsort, "top_k": top_k, "best_k": top_k,

@@ -14,7 +14,7 @@ from ollama_engine.ml import ops
 from tests.support.suite import scaled
 
 SEED = 20_260_101
-CALLS = scaled(20_000, quick=3_000)
+CALLS = scaled(20_000, quick=3_500)
 UNCALLED = {"+", "-", "*", "/"}
 
 

@@ -88,7 +88,7 @@ REFUSALS: list[tuple[str, Call, str]] = [
     ("no multiple", lambda c: ops.repeat(f32(c), 8, 4), "no multiple of f32\\[8, 3\\] in dimension 1"),
     ("rows of i8", lambda c: ops.get_rows(c.zeros("i8", (8, 3)), i32(c, 2)), "cannot be read"),
     ("rows of q8_K", lambda c: ops.get_rows(c.zeros("q8_K", (256, 3)), i32(c, 2)), "intermediate type"),
-    ("index of floats", lambda c: ops.get_rows(f32(c), f32(c, 2)), "index must be contiguous i32"),
+    ("index of floats", lambda c: ops.get_rows(f32(c), f32(c, 2)), "index must be i32 with contiguous rows"),
     ("lists for one table", lambda c: ops.get_rows(f32(c), i32(c, 2, 2)), "does not fit"),
     ("rows of f16", lambda c: ops.set_rows(f32(c), c.zeros("f16", (8, 1)), i32(c, 1)), "values must be f32"),
     ("into k-quants", lambda c: ops.set_rows(c.zeros("q4_K", (256, 2)), f32(c, 256, 1), i32(c, 1)), "table is f32"),
@@ -104,6 +104,9 @@ REFUSALS: list[tuple[str, Call, str]] = [
     ("routes beyond count", lambda c: ops.mul_mat_id(
         c.input("f32", (1, 1, 1 << 20)), c.input("f32", (1, 1, 1 << 20)), c.input("i32", (1, 1 << 20))), "more than"),
     ("experts in 4D", lambda c: ops.mul_mat_id(f32(c, 8, 2, 2, 2), f32(c, 8), i32(c, 1)), "up to 3 dimensions"),
+    ("ids of other rows", lambda c: ops.add_id(f32(c, 8, 2, 3), f32(c, 8, 4), i32(c, 2, 2)), "add_id: .* takes rows"),
+    ("biases in f16", lambda c: ops.add_id(f32(c, 8, 1, 1), c.zeros("f16", (8, 4)), i32(c, 1)), "both sides are f32"),
+    ("a limit below 0", lambda c: ops.clamped_swiglu(f32(c), f32(c), 1, -1), "must not be negative"),
     ("odd n_dims", lambda c: ops.rope(f32(c, 8, 1, 2), i32(c, 2), 3), "n_dims is even"),
     ("n_dims too large", lambda c: ops.rope(f32(c, 8, 1, 2), i32(c, 2), 10), "n_dims is even and 2 to 8"),
     ("odd head", lambda c: ops.rope(f32(c, 7, 1, 2), i32(c, 2), 2), "an even head size"),
