@@ -1,6 +1,6 @@
 """How long does a picture take? Vision towers in full width with random weights, two threads.
 
-Gemma 3's is measured in every part; of the others (Qwen2.5-VL, Pixtral, LLaVA 1.5, Llama 4) the first token alone.
+Gemma 3's is measured in every part; of the others (`vision_families.py`) the first token alone.
 
 Encoding: ours is the vision graph alone, with weights of one type. Twin: transformers with torch, which computes in the
 same type (float32 for f32, bfloat16 for bf16); skipped where they are not installed. Peer: what llama-mtmd-cli reports

@@ -1,7 +1,7 @@
 """Vision towers of real widths with random weights, beside a small text model: pairs of files as llama.cpp reads them.
 
 Each family has the keys and the tensors of both files. Matrices are f16; `n_layer` of the tower is what one asks for,
-and everything else is the published size: Qwen2.5-VL 7B, Mistral Small 3.1, LLaVA 1.5, Llama 4 Scout.
+and everything else is the published size: Qwen2.5-VL 7B, Qwen3-VL, Mistral Small 3.1, LLaVA 1.5, Llama 4 Scout.
 """
 
 from __future__ import annotations
@@ -48,6 +48,12 @@ class Family:
     specials: tuple[str, ...] = ()
     qkv_bias: bool = False
     """The text model's queries, keys and values have one."""
+    qk_norm: bool = False
+    """The text model's heads of queries and keys are normalized."""
+    fused: bool = False
+    """Queries, keys and values of the tower are one matrix."""
+    deepstack: int = 0
+    """Layers of the text model that gain features, of the tower's first blocks here; at most as many as it has."""
     experts: bool = False
     text_keys: Mapping[str, Value] = field(default_factory=dict)
     means: tuple[tuple[float, ...], tuple[float, ...]] = (CLIP_MEAN, CLIP_STD)
@@ -56,6 +62,8 @@ class Family:
         """(name, numpy shape) of the projector's file."""
         n, ff = self.n_embd, self.n_ff
         matrices = {f"attn_{part}": (n, n) for part in ("q", "k", "v", "out")}
+        if self.fused:
+            matrices = {"attn_qkv": (3 * n, n), "attn_out": (n, n)}
         matrices |= {"ffn_up": (ff, n), "ffn_down": (n, ff), **({"ffn_gate": (ff, n)} if self.gated else {})}
         yield from self.outer
         for i in range(n_layer):
@@ -65,6 +73,11 @@ class Family:
                 yield f"v.blk.{i}.{name}.weight", dims
                 if self.bias:
                     yield f"v.blk.{i}.{name}.bias", dims[:1]
+        for i in range(min(self.deepstack, n_layer)):
+            yield from norm(f"v.deepstack.{i}.norm", 4 * n)
+            for name, out in {"fc1": 4 * n, "fc2": N_TEXT}.items():
+                yield f"v.deepstack.{i}.{name}.weight", (out, 4 * n)
+                yield f"v.deepstack.{i}.{name}.bias", (out,)
 
     def text_tensors(self) -> Shapes:
         """(name, numpy shape) of the text model's file."""
@@ -77,6 +90,9 @@ class Family:
                 yield f"blk.{i}.{name}.weight", dims
                 if self.qkv_bias:
                     yield f"blk.{i}.{name}.bias", dims[:1]
+            if self.qk_norm:
+                yield f"blk.{i}.attn_q_norm.weight", (HEAD_DIM,)
+                yield f"blk.{i}.attn_k_norm.weight", (HEAD_DIM,)
             yield f"blk.{i}.attn_output.weight", (n, n)
             yield from self._feed_forward(i)
         yield "output_norm.weight", (n,)
@@ -107,6 +123,23 @@ def _qwen() -> Family:
         ],
         specials=("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"),
         text_keys={"rope.dimension_sections": [16, 24, 24, 0]},
+    )  # fmt: skip
+
+
+def _qwen3() -> Family:
+    n, merged = 1152, 4 * 1152
+    return Family(
+        "qwen3vl", "qwen3vl_merger", n, 4304, 768, qk_norm=True, fused=True, deepstack=3, means=(HALVES, HALVES),
+        keys=lambda n_layer: {"use_gelu": True, "vision.patch_size": 16, "vision.spatial_merge_size": 2,
+                              "vision.attention.layer_norm_epsilon": 1e-6},
+        outer=[
+            ("v.patch_embd.weight", (n, 3, 16, 16)), ("v.patch_embd.weight.1", (n, 3, 16, 16)),
+            ("v.patch_embd.bias", (n,)), ("v.position_embd.weight", (2304, n)), *norm("v.post_ln", n),
+            ("mm.0.weight", (merged, merged)), ("mm.0.bias", (merged,)),
+            ("mm.2.weight", (N_TEXT, merged)), ("mm.2.bias", (N_TEXT,)),
+        ],
+        specials=("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"),
+        text_keys={"rope.dimension_sections": [24, 20, 20, 0]},
     )  # fmt: skip
 
 
@@ -158,6 +191,7 @@ def _llama4() -> Family:
 
 FAMILIES: Mapping[str, Family] = {
     "qwen2.5-vl": _qwen(),
+    "qwen3-vl": _qwen3(),
     "pixtral": _pixtral(),
     "llava-1.5": _llava(),
     "llama4": _llama4(),
@@ -173,6 +207,7 @@ def write_family(folder: Path, name: str, n_layer: int) -> Pair:
         "context_length": 8192, "embedding_length": N_TEXT, "block_count": N_TEXT_LAYER, "feed_forward_length": N_FF,
         "attention.head_count": N_HEAD, "attention.head_count_kv": N_HEAD_KV, "rope.dimension_count": HEAD_DIM,
         "attention.layer_norm_rms_epsilon": 1e-6, "rope.freq_base": 1e6, **family.text_keys,
+        **({"n_deepstack_layers": min(family.deepstack, n_layer)} if family.deepstack else {}),
     })  # fmt: skip
     add_bytes(text, ("<s>", "</s>", *family.specials), TEMPLATE)
     write_tensors(text, family.text_tensors(), "f16", seed=0)
