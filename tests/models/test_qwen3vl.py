@@ -14,9 +14,11 @@ from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.models.qwen3vl.multimodal import Qwen3VLMultimodal
 from ollama_engine.models.qwen3vl.preprocess import around
 from ollama_engine.models.sections import read_turns
+from tests.models.reference import import_reference
 from tests.models.vision import harness
 from tests.models.vision.harness import cases, greedy
 from tests.models.vision.pictures import Picture
+from tests.models.vision.reference import VisionReference
 from tests.support.mmproj import Cut, changed, cut, vision_keys
 
 pytest.importorskip("PIL", reason="Pillow is not installed")
@@ -160,6 +162,19 @@ def test_a_table_of_positions_that_is_no_square(folder: Path, tmp_path: Path) ->
     broken = changed(path, tmp_path / "broken.gguf", {}, {"v.pos_embed.weight": table})
     with pytest.raises(ModelFormatError, match=r"has 35 rows; expected .* a square number"):
         harness.engine(broken)
+
+
+@pytest.mark.parametrize("name", ["qwen3vl", "qwen3vlmoe"])
+def test_embeddings_of_texts_are_the_last_hidden_state(name: str, folder: Path, tmp_path: Path) -> None:
+    """As Qwen3-VL-Embedding makes them."""
+    torch, _ = import_reference()
+    reference = VisionReference(CASES[name], tmp_path)
+    ids = reference.processor.tokenizer("a cat on a mat", return_tensors="pt")["input_ids"]
+    with torch.inference_mode():
+        expected = reference.model.model(input_ids=ids).last_hidden_state[0, -1].numpy()
+    with harness.engine(harness.converted(CASES[name], folder)) as engine:
+        found = engine.embed([int(i) for i in ids[0]])
+    np.testing.assert_allclose(found, expected / np.linalg.norm(expected), atol=1e-6)
 
 
 @pytest.mark.parametrize(("n", "side"), [(1, 6), (2, 6), (6, 6), (17, 6), (5, 48), (96, 48), (3, 1)])

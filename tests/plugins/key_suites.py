@@ -47,6 +47,7 @@ SUITES: dict[str, tuple[str, ...]] = {
         f"{MODELS}/test_llava.py",
         f"{MODELS}/test_mllama_reference.py",
         f"{MODELS}/test_qwen25vl.py",
+        f"{MODELS}/test_qwen3vl.py",
         f"{MODELS}/llama4/test_preprocess.py",
         "tests/convert/test_vision_reference.py",
         "tests/convert/test_source.py",
