@@ -134,5 +134,7 @@ def test_same_batch_is_not_on_a_shared_start_token(case: Case, folder: Path) -> 
         alone = engine.generate(second, greedy(case), cache=False)
         engine.generate(first, greedy(case))
         after = engine.generate(second, greedy(case))
-        assert after.usage.cached_tokens == prompt_inputs(engine._loaded, second).media[0].begin
+        begin = prompt_inputs(engine._loaded, second).media[0].begin
+        # Recurrent layers go on at checkpoints only, and there is none in so short a text.
+        assert after.usage.cached_tokens == (begin if engine._loaded.cache.recurrent is None else 0)
         assert after.tokens == alone.tokens != engine.generate(first, greedy(case)).tokens
