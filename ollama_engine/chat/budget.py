@@ -14,13 +14,17 @@ from typing import Any
 from jinja2.exceptions import SecurityError
 from jinja2.utils import Namespace
 
-__all__ = ["Budget", "checked_by", "current_budget", "size_of"]
+from ollama_engine.errors import ChatError
+
+__all__ = ["Budget", "check_source", "checked_by", "current_budget", "size_of"]
 
 STEPS, STEPS_EACH, MOST_STEPS = 1 << 15, 64, 1 << 24
 """Steps of a rendering, more for each character that it is given, and at most. One takes up to a microsecond."""
 CHARACTERS, CHARACTERS_EACH, MOST_CHARACTERS = 1 << 24, 4096, 1 << 31
 """Characters that it reads and makes, all in all, more for each that it is given, and at most. Some templates copy what
 they have written for each message."""
+MOST_SOURCE = 1 << 17
+"""Characters of a template. To compile so many takes a second or two; published ones have some ten thousands."""
 BETWEEN_CHECKS = 1000
 """Steps between two looks at whether the request was cancelled, or is late."""
 
@@ -88,6 +92,12 @@ class Budget:
             yield
         finally:
             _current.reset(token)
+
+
+def check_source(source: str) -> None:
+    """Raise ChatError for a template that is too long to be compiled."""
+    if len(source) > MOST_SOURCE:
+        raise ChatError(f"a chat template has {MOST_SOURCE} characters at most, got {len(source)}")
 
 
 def current_budget() -> Budget:

@@ -20,7 +20,7 @@ from ollama_engine.multimodal.formats import is_image
 from ollama_engine.multimodal.source import is_picture
 from ollama_engine.segments import ImageSource, Media
 
-__all__ = ["is_kept", "read_image_part", "read_images"]
+__all__ = ["from_base64", "is_kept", "read_image_part", "read_images"]
 
 SENT = "expected a data URL, base64 text, the bytes of a file, a PIL.Image or an array"
 EXPECTED = SENT.replace("expected", "expected a path,")
@@ -77,7 +77,7 @@ def _from_data_url(where: str, url: str) -> bytes:
     if not head.endswith(";base64"):
         raise ChatError(f"{where}: expected a data URL in base64, got {head[:40]!r}")
     try:
-        return _decoded(text)
+        return from_base64(text)
     except ValueError as error:
         raise ChatError(f"{where}: expected base64 text after the comma, which this is not: {error}") from None
 
@@ -85,7 +85,7 @@ def _from_data_url(where: str, url: str) -> bytes:
 def _from_text(where: str, text: str, *, may_be_path: bool) -> Media:
     """Base64 text or a path. An image in base64 is never looked for among the files."""
     try:
-        data = _decoded(text)
+        data = from_base64(text)
     except ValueError as error:
         if may_be_path and _is_there(text):
             return Media(text)
@@ -97,9 +97,12 @@ def _from_text(where: str, text: str, *, may_be_path: bool) -> Media:
     return Media(data)
 
 
-def _decoded(text: str) -> bytes:
-    """Raises ValueError (binascii.Error is one). Line breaks and spaces are left out."""
-    return base64.b64decode("".join(text.split()), validate=True)
+def from_base64(text: str) -> bytes:
+    """The bytes of a text in base64, without its line breaks and spaces. Raises ValueError.
+
+    It is not split at them: a text of letters and spaces has millions of parts.
+    """
+    return base64.b64decode(text.encode("ascii").translate(None, b" \t\n\r\v\f"), validate=True)
 
 
 def _is_there(path: str) -> bool:

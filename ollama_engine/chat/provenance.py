@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
+from ollama_engine.tokenizer._texts import join_texts
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
@@ -145,6 +147,8 @@ class Traced(str):
         return Traced(text, self._spans) if len(text) == len(self) else text
 
     def _cut(self, begin: int, end: int) -> str:
+        if begin == 0 and end == len(self):
+            return self
         text = super().__getitem__(slice(begin, end))
         spans = [
             (max(first, begin) - begin, min(last, end) - begin)
@@ -229,7 +233,7 @@ def joined(parts: Iterable[str]) -> str:
                 spans.append((at + first, at + last))
         texts.append(part)
         at += len(part)
-    text = "".join(texts)
+    text = join_texts(texts)
     return Traced(text, spans) if spans else text
 
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from jinja2 import TemplateError, TemplateSyntaxError, meta
 from jinja2.exceptions import SecurityError
 
-from ollama_engine.chat.budget import Budget, size_of
+from ollama_engine.chat.budget import Budget, check_source, size_of
 from ollama_engine.chat.open_end import REASONING, cut_at_mark, mark_end
 from ollama_engine.chat.provenance import Traced, trusted_spans
 from ollama_engine.chat.sandbox import ChatEnvironment, RefusedError
@@ -61,6 +61,7 @@ class ChatTemplate:
     def __init__(
         self, source: str, special_tokens: Mapping[str, str] | None = None, now: Callable[[], datetime] = datetime.now
     ) -> None:
+        check_source(source)
         self.source = source
         self._special_tokens = {name: Traced.whole(text) for name, text in (special_tokens or {}).items()}
         try:
@@ -128,18 +129,22 @@ class ChatTemplate:
 
 def text_segments(text: str, *, trust_contents: bool = False) -> list[Text]:
     """A rendered text as segments: control tokens are parsed in what the template wrote, or everywhere."""
-    plain = str.__str__(text)
     if trust_contents:
-        return [Text(plain, True)] if text else []
+        return [Text(str.__str__(text), True)] if text else []
     segments, at = [], 0
     for begin, end in trusted_spans(text):
         if begin > at:
-            segments.append(Text(plain[at:begin], False))
-        segments.append(Text(plain[begin:end], True))
+            segments.append(Text(_plain(text, at, begin), False))
+        segments.append(Text(_plain(text, begin, end), True))
         at = end
     if at < len(text):
-        segments.append(Text(plain[at:], False))
+        segments.append(Text(_plain(text, at, len(text)), False))
     return segments
+
+
+def _plain(text: str, begin: int, end: int) -> str:
+    """A part of a text, without its marks. Nothing else is copied: it may be large."""
+    return str.__getitem__(text, slice(begin, end))
 
 
 def _for_template(message: Mapping[str, Any], *, keep_none: bool) -> dict[str, Any]:

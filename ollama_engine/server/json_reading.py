@@ -7,11 +7,13 @@ through arrays and objects, and long texts are decoded piece by piece; the stand
 from __future__ import annotations
 
 import json
+import math
 import re
 from json.decoder import scanstring  # type: ignore[attr-defined]  # the stubs lack it
 from typing import Any
 
 from ollama_engine.errors import ConfigError
+from ollama_engine.tokenizer._texts import join_texts
 
 __all__ = ["AT_ONCE", "DEEPEST", "MOST_VALUES", "read_json"]
 
@@ -34,17 +36,17 @@ _IN_CHARACTER = bytes(range(0x80, 0xC0))
 """Bytes of UTF-8 with which no character begins."""
 
 
-def read_json(data: bytes, *, deepest: int = DEEPEST, most_values: int = MOST_VALUES) -> Any:
-    """The value of a JSON text in UTF-8, as `json.loads` reads it.
+def read_json(data: bytes, *, trusted: bool = False) -> Any:
+    """The value of a JSON text in UTF-8, as `json.loads` reads it; a `trusted` one has no bounds.
 
     Raises JSONDecodeError as `json.loads` does, and ConfigError for what is no UTF-8, is nested too deeply, or has too
     many values: these say at which byte, character or value.
     """
     data = data.removeprefix(b"\xef\xbb\xbf")
     try:
-        if len(data) <= AT_ONCE and data.count(b"[") + data.count(b"{") <= deepest:
+        if len(data) <= AT_ONCE and data.count(b"[") + data.count(b"{") <= DEEPEST:
             return json.loads(_decoded(data, 0, len(data)))
-        return _Reading(data, deepest, most_values).value()
+        return (_TrustedReading if trusted else _Reading)(data).value()
     except (json.JSONDecodeError, ConfigError):
         raise
     except ValueError as error:  # Python reads no integers of thousands of digits
@@ -65,10 +67,11 @@ def _decoded(data: bytes, begin: int, end: int) -> str:
 class _Reading:
     """One text, and the arrays and objects that are open where it is read."""
 
-    def __init__(self, data: bytes, deepest: int, most_values: int) -> None:
+    deepest: float = DEEPEST
+    most_values: float = MOST_VALUES
+
+    def __init__(self, data: bytes) -> None:
         self._data = data
-        self._deepest = deepest
-        self._most_values = most_values
         self._at = self._past_space(0)
         self._open: list[list[Any] | dict[str, Any]] = []
         self._names: list[str] = []
@@ -93,9 +96,9 @@ class _Reading:
         """Read a value, up to where the first value inside of it ends: that one is returned, or an empty container."""
         while True:
             self._n_values += 1
-            if self._n_values > self._most_values:
-                raise ConfigError(f"the JSON has more than {self._most_values} values; send less at a time")
-            if self._open and isinstance(self._open[-1], list) and self._took_numbers(self._open[-1]):
+            if self._n_values > self.most_values:
+                raise ConfigError(f"the JSON has more than {self.most_values} values; send less at a time")
+            if self._open and isinstance(self._open[-1], list) and self._took_run(self._open[-1]):
                 continue
             begins = self._data[self._at : self._at + 1]
             if begins not in (b"[", b"{"):
@@ -106,16 +109,16 @@ class _Reading:
             if self._data.startswith(closes, self._at):
                 self._at = self._past_space(self._at + 1)
                 return made
-            if len(self._open) == self._deepest:
+            if len(self._open) == self.deepest:
                 place = self._characters(self._at)
                 raise ConfigError(
-                    f"the JSON is nested more than {self._deepest} times at character {place}; make it flatter"
+                    f"the JSON is nested more than {self.deepest} times at character {place}; make it flatter"
                 )
             self._open.append(made)
             if begins == b"{":
                 self._names.append(self._name())
 
-    def _took_numbers(self, container: list[Any]) -> bool:
+    def _took_run(self, container: list[Any]) -> bool:
         """Read a run of integers, such as token ids, all at once; the next value follows."""
         run = _numbers(self._data, self._at, self._at + LARGEST_PIECE)
         if run is None:
@@ -189,7 +192,7 @@ class _Reading:
             pieces.append(text)
             begin, size = end, min(2 * size, LARGEST_PIECE)
         self._at = self._past_space(begin)
-        return pieces[0] if len(pieces) == 1 else "".join(pieces)
+        return pieces[0] if len(pieces) == 1 else join_texts(pieces)
 
     def _end_of_piece(self, begin: int, end: int) -> int:
         """Where a piece of a text ends that may reach to `end`: behind its quote, or between characters and escapes."""
@@ -219,3 +222,26 @@ class _Reading:
         """Characters before a byte."""
         starts = range(0, end, LARGEST_PIECE)
         return sum(len(self._data[at : min(end, at + LARGEST_PIECE)].translate(None, _IN_CHARACTER)) for at in starts)
+
+
+class _TrustedReading(_Reading):
+    """A text that this program wrote, in ASCII: items of lists are read many at once, whatever they are."""
+
+    deepest = math.inf
+    most_values = math.inf
+
+    def _took_run(self, container: list[Any]) -> bool:
+        """Read the items that end within some bytes; the next one follows."""
+        piece = self._data[self._at : self._at + LARGEST_PIECE]
+        text, at = piece.decode("ascii") if piece.isascii() else "", 0
+        while True:
+            try:
+                value, end = _scalar(text, at)
+            except (json.JSONDecodeError, RecursionError):  # cut off, too deep, or wrong: it is read value by value
+                break
+            if text[end : end + 1] != ",":
+                break
+            container.append(value)
+            at = end + 1 + (text[end + 1 : end + 2] == " ")
+        self._at = self._past_space(self._at + at)
+        return at > 0

@@ -9,7 +9,7 @@
 - `spm`: SentencePiece's byte-pair encoding; `unigram`, `charsmap`: its unigram model, and the normalization of its text
 - `wordpiece`: BERT's WordPiece
 - `_merge`, `_texts`: the inner loops of all these but WordPiece, in C
-- `base`: Tokenizer; `checkpoint`: how long encoding is ended; `detokenizer`: streams of ids to text
+- `base`: Tokenizer; `checkpoint`: how long encoding is ended; `detokenizer`: streams of ids to text; `utf8`: its bytes
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from ollama_engine.errors import TokenizerError
 from ollama_engine.tokenizer._texts import TextTrie
 from ollama_engine.tokenizer.checkpoint import Checkpoint
 from ollama_engine.tokenizer.detokenizer import Detokenizer
+from ollama_engine.tokenizer.utf8 import to_bytes
 from ollama_engine.tokenizer.vocab import TokenType, Vocabulary
 
 __all__ = ["TextModel", "Tokenizer"]
@@ -136,7 +137,7 @@ class Tokenizer:
         Other threads run while a long text is encoded. `checkpoint` is called every few milliseconds then, and what it
         raises, or a signal's handler, ends the call.
         """
-        data = bytes(text) if isinstance(text, (bytes, bytearray, memoryview)) else _to_bytes(text)
+        data = bytes(text) if isinstance(text, (bytes, bytearray, memoryview)) else to_bytes(text)
         matches = (self._with_special if parse_special else self._always).find_all(data)
         ids = self._encode_between(data, matches, checkpoint, continues=continues)
         return self._around(ids, add_special=add_special)
@@ -149,7 +150,7 @@ class Tokenizer:
         The same ids as for the joined text, however it is split, with one exception: a control token needs all its
         characters in parts with `parse_special`. `checkpoint` and errors are as in `encode`.
         """
-        data = b"".join(_to_bytes(text) for text, _ in parts)
+        data = b"".join(to_bytes(text) for text, _ in parts)
         spans = _parsed_spans(parts)
         matches = self._with_special.find_all(data)
         if any(id_ in self._steering and not _lies_in(start, end, spans) for start, end, id_ in matches):
@@ -158,7 +159,7 @@ class Tokenizer:
 
     def steering_texts(self, text: str) -> list[tuple[int, int]]:
         """Where a text holds what are steering tokens if they are parsed: [begin, end) in characters."""
-        data = _to_bytes(text)
+        data = to_bytes(text)
         places, at, characters = [], 0, 0
         for begin, end, id_ in self._with_special.find_all(data):
             if id_ in self._steering:
@@ -290,7 +291,7 @@ def _parsed_spans(parts: Sequence[tuple[str, bool]]) -> list[tuple[int, int]]:
     spans: list[tuple[int, int]] = []
     end = 0
     for text, parse_special in parts:
-        begin, end = end, end + len(_to_bytes(text))
+        begin, end = end, end + len(to_bytes(text))
         if parse_special and begin < end:
             begin = spans.pop()[0] if spans and spans[-1][1] == begin else begin
             spans.append((begin, end))
@@ -308,18 +309,6 @@ def _whole_numbers(ids: Iterable[int]) -> list[int]:
         return [index(id_) for id_ in ids]
     except TypeError as error:
         raise TokenizerError(f"token ids are an iterable of whole numbers: {error}") from None
-
-
-def _to_bytes(text: str) -> bytes:
-    if not isinstance(text, str):
-        raise TokenizerError(f"expected str or bytes, got {type(text).__name__}")
-    try:
-        return text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError as error:
-        raise TokenizerError(
-            f"character {error.start} of the text is the lone surrogate U+{ord(text[error.start]):04X}; "
-            "send the whole character, or raw bytes"
-        ) from error
 
 
 def _byte_piece(text: str) -> bytes:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from ollama_engine import Engine, SamplingParams, demo
+from ollama_engine.chat.template import ChatTemplate
 from ollama_engine.errors import ContextOverflowError
 from ollama_engine.segments import Text, Tokens
 from ollama_engine.tokenizer import Tokenizer
@@ -55,6 +57,18 @@ def test_the_longest_text_that_may_fit_is_counted(engine: Engine) -> None:
     with pytest.raises(ContextOverflowError, match=f"the prompt has {most + 1} characters, and so more than 64 tokens"):
         engine.generate("x" * (most + 1))
     assert engine.metrics.requests["rejected"] == before + 2
+
+
+def test_a_last_message_that_is_too_long_is_not_rendered(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Templates copy it several times, each with Python's lock held."""
+    monkeypatch.setattr(ChatTemplate, "render", Mock(side_effect=AssertionError("it is rendered")))
+    before = engine.metrics.requests["rejected"]
+    text = "x" * (NUM_CTX * longest(engine) + 1)
+    with pytest.raises(ContextOverflowError, match=f"has {len(text)} characters, and so more than 64 tokens"):
+        engine.chat([{"role": "user", "content": f" {text} "}])
+    assert engine.metrics.requests["rejected"] == before + 1
+    with pytest.raises(AssertionError, match="it is rendered"):
+        engine.chat([{"role": "user", "content": text}, {"role": "assistant", "content": "x"}])
 
 
 def test_scores_of_texts_that_are_too_long_are_counted(engine: Engine) -> None:

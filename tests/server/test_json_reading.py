@@ -7,6 +7,7 @@ import itertools
 import json
 import sys
 import threading
+from functools import partial
 from json.decoder import scanstring
 from typing import Any
 
@@ -122,6 +123,29 @@ def test_other_threads_run_while_a_large_text_is_read() -> None:
         calls[reader] = next(counted)
     assert calls[json.loads] < 1_000
     assert calls[read_json] > 5_000 * 4
+
+
+@given(VALUES, st.integers(13, 60))
+def test_what_this_program_wrote_is_read_as_it_was(value: Any, window: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_reading, "AT_ONCE", 0)
+        patch.setattr(json_reading, "LARGEST_PIECE", window)
+        text = json.dumps(value)
+        assert repr(read_json(text.encode(), trusted=True)) == repr(value)
+        for damaged in (text[:-1], text + "]"):
+            assert read(partial(read_json, trusted=True), damaged) == read(json.loads, damaged)
+
+
+def test_what_this_program_wrote_is_read_piece_by_piece() -> None:
+    """Not value by value: there may be millions."""
+    rows = [{"token": number, "bytes": [1, 2], "top": [{"id": 1, "logprob": -0.5}]} for number in range(20_000)]
+    text = json.dumps({"result": rows, "deep": [[[]]] * 10}).encode()
+    counted = itertools.count()
+    sys.setprofile(lambda frame, event, argument: next(counted))
+    value = read_json(text, trusted=True)
+    sys.setprofile(None)
+    assert value["result"] == rows
+    assert len(text) // 65536 < next(counted) < 20_000 * 10, "there are 180,000 values"
 
 
 def test_a_large_body_is_put_together_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:

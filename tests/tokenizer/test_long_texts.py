@@ -8,13 +8,18 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from ollama_engine.chat.provenance import Traced
 from ollama_engine.errors import NoMemoryError
 from ollama_engine.tokenizer import Tokenizer, bpe, from_metadata, pretokenizer, wordpiece
+from ollama_engine.tokenizer._texts import join_texts
 from ollama_engine.tokenizer.pretokenizer import PreTokenizer
 from ollama_engine.tokenizer.pretokenizer_table import find_spec, pretokenizer_names
 from ollama_engine.tokenizer.vocab import read_vocabulary
@@ -44,6 +49,43 @@ def unigram(spm_model: Any) -> Tokenizer:
 @pytest.fixture
 def tokenizers(story: Tokenizer, spm_model: Any) -> dict[str, Tokenizer]:
     return {"bpe": story, "spm": from_metadata(spm_metadata(spm_model)), "unigram": unigram(spm_model)}
+
+
+# -- texts put together ------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.text(st.sampled_from("aé字😀\0\ud800"), max_size=5)), st.integers(1, 3000))
+def test_texts_are_joined_as_python_joins_them(texts: list[str], times: int) -> None:
+    for whole in (texts, [text * times for text in texts]):
+        joined = join_texts(whole)
+        assert joined == "".join(whole)
+        assert hash(joined) == hash("".join(whole)), "its characters have the bytes that they need"
+    assert type(join_texts([Traced.whole("a"), "b"])) is str
+    with pytest.raises(TypeError, match="expected str, got bytes"):
+        join_texts(["a", b"b"])  # type: ignore[list-item]
+
+
+def test_other_threads_run_while_texts_are_joined() -> None:
+    """Between its calls no Python code runs, at which the lock could be given up."""
+    turns: list[None] = []
+    ended = threading.Event()
+
+    def turn() -> None:
+        while not ended.is_set():
+            turns.append(None)
+
+    other, before = threading.Thread(target=turn), sys.getswitchinterval()
+    other.start()
+    sys.setswitchinterval(1e-5)
+    try:
+        texts = ["a" * (1 << 20)] * 30 + ["😀"]
+        count = partial(len, turns)
+        begun, _, ended_at = map(partial.__call__, (count, partial(join_texts, texts), count))
+    finally:
+        sys.setswitchinterval(before)
+        ended.set()
+        join(other)
+    assert ended_at > begun
 
 
 # -- the same ids ------------------------------------------------------------------------------------------------------

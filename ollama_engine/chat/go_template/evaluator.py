@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from jinja2.exceptions import SecurityError
+
+from ollama_engine.chat.budget import Budget, size_of
 from ollama_engine.chat.go_template import nodes as tree
 from ollama_engine.chat.go_template.functions import LAZY
 from ollama_engine.chat.go_template.parser import ParsedTemplate
@@ -14,12 +17,6 @@ from ollama_engine.errors import ChatError
 
 __all__ = ["Evaluator"]
 
-MAX_NODES = 1_000_000
-"""Nodes that one rendering may write: a template of ten nested loops would never end."""
-MAX_CHARACTERS = 1 << 28
-"""Characters that one rendering may write, and give to functions: a text that is printed twice into itself 40 times
-would fill all memory, and one request may bring its own template.
-"""
 MAX_DEPTH = 100
 """Templates that may invoke each other."""
 
@@ -37,7 +34,8 @@ class Evaluator:
         functions: by name.
         data: the dot, and `$`.
 
-    Texts of the template are trusted (see `provenance`), those of `data` as they are.
+    Texts of the template are trusted (see `provenance`), those of `data` as they are. Its nodes, and all texts that it
+    writes and gives to functions, are paid for by a `Budget`: one request may bring its own template.
     """
 
     def __init__(self, template: ParsedTemplate, functions: Mapping[str, Callable[..., Any]], data: Any) -> None:
@@ -45,8 +43,7 @@ class Evaluator:
         self._functions = functions
         self._variables: list[tuple[str, Any]] = [("$", data)]
         self._written: list[str] = []
-        self._nodes = 0
-        self._characters = 0
+        self._budget = Budget(size_of(data))
         self._depth = 0
         self._line = 1
 
@@ -54,7 +51,7 @@ class Evaluator:
         """Executes the template. Raises ChatError with the line that fails."""
         try:
             self._write(self._template.body, self._variables[0][1])
-        except ChatError as error:
+        except (ChatError, SecurityError) as error:
             raise ChatError(f"the chat template fails, line {self._line}: {error}") from None
         return joined(self._written)
 
@@ -62,9 +59,7 @@ class Evaluator:
 
     def _write(self, nodes: tuple[tree.Node, ...], dot: Any) -> None:
         for node in nodes:
-            self._nodes += 1
-            if self._nodes > MAX_NODES:
-                raise ChatError(f"it has written {MAX_NODES} nodes and is not done")
+            self._budget.step()
             self._write_node(node, dot)
 
     def _write_node(self, node: tree.Node, dot: Any) -> None:
@@ -86,14 +81,8 @@ class Evaluator:
             self._if_or_with(node, dot)
 
     def _put(self, text: str) -> None:
-        self._count(text)
+        self._budget.read(text)
         self._written.append(text)
-
-    def _count(self, *values: object) -> None:
-        """Raise ChatError when all texts together are too long."""
-        self._characters += sum(len(value) for value in values if isinstance(value, str))
-        if self._characters > MAX_CHARACTERS:
-            raise ChatError(f"it has written {MAX_CHARACTERS} characters and is not done")
 
     def _if_or_with(self, node: tree.If | tree.With | Any, dot: Any) -> None:
         known = len(self._variables)
@@ -106,8 +95,10 @@ class Evaluator:
 
     def _range(self, node: tree.Range, dot: Any) -> None:
         known = len(self._variables)
-        pairs = list(_pairs(self._pipe(node.pipe, dot, declares=False)))
-        for pair in pairs:
+        empty = True
+        for pair in _pairs(self._pipe(node.pipe, dot, declares=False)):
+            empty = False
+            self._budget.step()
             self._take(node.pipe, pair)
             inside = len(self._variables)
             try:
@@ -120,7 +111,7 @@ class Evaluator:
             if not node.pipe.assigns:
                 del self._variables[known:]
         del self._variables[known:]
-        if not pairs:
+        if empty:
             self._write(node.otherwise, dot)
 
     def _take(self, pipe: tree.Pipe, pair: tuple[Any, Any]) -> None:
@@ -174,9 +165,10 @@ class Evaluator:
             later = [lambda word=word: self._value(word, dot) for word in words]
             return LAZY[name]([*later, *(lambda value=value: value for value in last)])
         arguments = [*(self._value(word, dot) for word in words), *last]
-        self._count(*arguments)
+        for argument in arguments:
+            self._budget.read(argument)
         try:
-            return self._functions[name](*arguments)
+            return self._budget.made(self._functions[name](*arguments))
         except TypeError as error:
             raise ChatError(f"{name} cannot take these arguments: {error}") from None
 
@@ -218,7 +210,7 @@ def _pairs(value: Any) -> Iterator[tuple[Any, Any]]:
     if isinstance(value, (list, tuple)):
         return enumerate(value)
     if isinstance(value, int) and not isinstance(value, bool):
-        return ((number, number) for number in range(min(value, MAX_NODES)))
+        return ((number, number) for number in range(value))
     if value is None or value is ABSENT:
         return iter(())
     raise ChatError(f"it cannot range over {kind_of(value)}")

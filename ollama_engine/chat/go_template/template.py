@@ -8,6 +8,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
+from ollama_engine.chat.budget import check_source
 from ollama_engine.chat.go_template.evaluator import Evaluator
 from ollama_engine.chat.go_template.functions import FUNCTIONS, LAZY, date_functions
 from ollama_engine.chat.go_template.identifiers import identifiers, up_to_response
@@ -42,6 +43,7 @@ class GoTemplate:
     def __init__(self, source: str, now: Callable[[], datetime] = datetime.now) -> None:
         if not isinstance(source, str):
             raise ChatError(f"a template's source is a text, got {type(source).__name__}")
+        check_source(source)
         self.source = source
         self._functions = {**FUNCTIONS, **date_functions(now)}
         self._parsed = parse(source, lambda name: name in self._functions or name in LAZY)

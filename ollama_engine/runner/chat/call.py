@@ -12,6 +12,7 @@ from ollama_engine.runner.chat.preparation import ChatPreparation
 from ollama_engine.runner.chat.streams import AsyncChatStream, ChatStream
 from ollama_engine.runner.core.generation_call import GenerationCall
 from ollama_engine.runner.core.submission import Submission
+from ollama_engine.runner.core.text_room import TextRoom
 from ollama_engine.sample import SamplingParams
 
 if TYPE_CHECKING:
@@ -55,7 +56,14 @@ class ChatCall(GenerationCall):
         return self._conversation.is_long or not self._preparation.knows(self._chat)
 
     def prepare(self) -> None:
-        """Render the conversation. Raises ChatError for what the template refuses."""
+        """Render the conversation. Raises ChatError for what the template refuses.
+
+        And ContextOverflowError for a last message that no context holds: rendering copies it several times.
+        """
+        if not self._chat.drop_messages:
+            loaded = self._submission.loaded
+            with self._submission.counting_refusals():
+                TextRoom.of_prompt(loaded.num_ctx, self.options).check(loaded.tokenizer, self._conversation.certain)
         prepared = self._preparation.prepare(self._conversation, self.params, self._chat, self._preparing.check)
         self.options = prepared.request_options(self.options)
         self.prompt, self.inputs, self.params = prepared.segments, prepared.inputs, prepared.params

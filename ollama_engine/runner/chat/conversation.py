@@ -61,6 +61,14 @@ class Conversation:
         """Whether no event loop should wait while it is rendered and tokenized."""
         return len(self.messages) > AT_ONCE >> 6 or self._characters() > AT_ONCE
 
+    @property
+    def certain(self) -> int:
+        """Characters that any template writes: those of a user's text at the end, but for white space around it."""
+        last = self.messages[-1] if self.messages else None
+        if last is None or last.role != "user" or not isinstance(last.content, str):
+            return 0
+        return len(last.content.strip())
+
     def _characters(self) -> int:
         """Approximate number of characters of messages, tools, documents and variables."""
         beside = [value for value in (self.tools, self.documents, self.variables) if value]

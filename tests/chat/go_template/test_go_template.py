@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from ollama_engine import Engine, SamplingParams, demo
-from ollama_engine.chat.go_template import GoTemplate, evaluator
+from ollama_engine.chat import budget
+from ollama_engine.chat.budget import MOST_SOURCE, checked_by
+from ollama_engine.chat.go_template import GoTemplate
 from ollama_engine.chat.go_template.evaluator import Evaluator
 from ollama_engine.chat.go_template.functions import FUNCTIONS, LAZY
 from ollama_engine.chat.go_template.parser import parse
 from ollama_engine.chat.provenance import trusted_spans
-from ollama_engine.chat.template import text_segments
+from ollama_engine.chat.template import ChatTemplate, text_segments
 from ollama_engine.errors import ChatError
 from tests.chat.go_template.cases import DATA, FEATURES, random_source
 
@@ -148,13 +150,34 @@ def test_what_fails_says_where() -> None:
         GoTemplate("\n{{ index .Messages 7 }}").render([USER])
 
 
-def test_a_template_that_never_ends_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluator, "MAX_NODES", 10_000)
+def test_a_template_that_never_ends_is_stopped() -> None:
     with pytest.raises(ChatError, match="invoke each other"):
         GoTemplate('{{ define "T" }}{{ template "T" . }}{{ end }}{{ template "T" . }}').render([USER])
-    loops = "{{ range 9999 }}" * 4 + "x" + "{{ end }}" * 4
-    with pytest.raises(ChatError, match="is not done"):
-        GoTemplate(loops).render([USER])
+    for inside in ("x", ""):
+        loops = "{{ range 9999 }}" * 4 + inside + "{{ end }}" * 4
+        with pytest.raises(ChatError, match="line 1: a chat template takes too many steps"):
+            GoTemplate(loops).render([USER])
+
+
+def test_a_long_conversation_has_a_larger_budget() -> None:
+    """As many messages as a request of the server has; the template looks at all of them for each."""
+    text = GoTemplate(CHATML).render([USER, ANSWER] * 4096)
+    assert text.count("<|im_start|>") == 8192
+
+
+def test_a_cancelled_request_ends_what_it_renders() -> None:
+    def check() -> None:
+        raise TimeoutError("late")
+
+    with checked_by(check), pytest.raises(TimeoutError, match="late"):
+        GoTemplate("{{ range 9999 }}x{{ end }}").render([USER])
+
+
+def test_how_long_a_template_may_be() -> None:
+    assert GoTemplate("x" * MOST_SOURCE).source
+    for kind in (GoTemplate, ChatTemplate):
+        with pytest.raises(ChatError, match=f"has {MOST_SOURCE} characters at most, got {MOST_SOURCE + 1}"):
+            kind("x" * (MOST_SOURCE + 1))
 
 
 def test_the_engine_takes_one() -> None:
@@ -167,10 +190,12 @@ def test_the_engine_takes_one() -> None:
 
 @pytest.mark.parametrize("source", [
     '{{ $x := "a" }}{{ range 60 }}{{ $x = print $x $x }}{{ end }}{{ .Prompt }}',
-    "{{ range 900000 }}{{ $.Prompt }}{{ end }}",
-    "{{ range 900000 }}{{ $y := index $.Prompt 1 }}{{ end }}",
-], ids=["doubled", "written", "read"])  # fmt: skip
+    "{{ range 90000 }}{{ $.Prompt }}{{ end }}",
+    "{{ range 90000 }}{{ $y := index $.Prompt 1 }}{{ end }}",
+    "{{ range 90000 }}{{ $y := json $.Messages }}{{ end }}",
+], ids=["doubled", "written", "read", "nested"])  # fmt: skip
 def test_a_template_that_would_fill_the_memory(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluator, "MAX_CHARACTERS", 1 << 20)
-    with pytest.raises(ChatError, match="it has written 1048576 characters and is not done"):
+    monkeypatch.setattr(budget, "CHARACTERS", 1 << 20)
+    monkeypatch.setattr(budget, "CHARACTERS_EACH", 1)
+    with pytest.raises(ChatError, match="line 1: a chat template makes far more text than it is given"):
         GoTemplate(source).render([{"role": "user", "content": "x" * 5000}])
