@@ -103,8 +103,8 @@ class Engine(
             at least one for each of `parallel`. The least recently used go first.
         mmap: read weights from the mapped file instead of copying them: loading is quicker, and processes with the same
             model share its memory. Changing the file in place, instead of replacing it, closes the Engine with a
-            ClosedError. On Linux a read lease makes opening it for writing wait until the step in flight ends, 45
-            seconds at most (/proc/sys/fs/lease-break-time).
+            ClosedError. On Linux a read lease makes opening it for writing wait for a step or two; for 45 seconds
+            (/proc/sys/fs/lease-break-time) where this process is stopped, or a step takes as long.
             Elsewhere, and where this process may take no lease (the file is another user's, or on a network file
             system), truncating the file while a step computes kills the process (SIGBUS). So does truncating it while
             the model loads. With False none of this applies.

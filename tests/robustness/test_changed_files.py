@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ollama_engine import demo
+from ollama_engine import Engine, demo
+from ollama_engine.errors import ClosedError
+from ollama_engine.ml.gguf import mapped_files
+from ollama_engine.runner.core.engine_core import EngineCore
 from tests.ml.gguf.test_mapped_files import grants_leases
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="nobody truncates there")
 
@@ -73,6 +79,39 @@ def test_a_mapped_file_that_changes(tmp_path: Path, change: str, when: str) -> N
     assert said[0].startswith(f"ClosedError {path}: ")
     assert "mmap=False" in said[0]
     assert said[1].startswith(f"later {path}: ")
+
+
+def test_a_writer_waits_for_one_step_of_a_long_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many are left. The one that a writer comes in is the last: the engine's thread looks before each."""
+    path = tmp_path / "model.gguf"
+    shutil.copy(demo.path(), path)
+    if not grants_leases(path):
+        pytest.skip("without leases nobody waits")
+    leases: list[int] = []
+    hold, step = mapped_files._MappedFile.hold, EngineCore.step
+    writers: list[subprocess.Popen[bytes]] = []
+    steps: list[int] = []
+
+    def held(self: Any, thread: int) -> None:
+        hold(self, thread)
+        leases.append(self._descriptor)
+
+    def stepped(self: EngineCore) -> None:
+        steps.append(len(writers))
+        if len(steps) == 5:
+            writers.append(subprocess.Popen([sys.executable, "-c", f"open({str(path)!r}, 'r+b')"]))
+            eventually(lambda: fcntl.fcntl(leases[-1], fcntl.F_GETLEASE) != fcntl.F_RDLCK)
+            assert writers[0].poll() is None, "it waits"
+        step(self)
+
+    monkeypatch.setattr(mapped_files._MappedFile, "hold", held)
+    monkeypatch.setattr(EngineCore, "step", stepped)
+    monkeypatch.setattr(mapped_files, "LOOK_SECONDS", 0.0)
+    with Engine(path, num_ctx=512, threads=1, batch_size=8) as engine:
+        with pytest.raises(ClosedError, match="opened it for writing"):
+            engine.generate(list(range(3, 403)), max_tokens=1)
+        assert writers[0].wait(60) == 0
+    assert steps == [0] * 5, "50 were to come"
 
 
 @pytest.mark.parametrize("change", ["truncate", "overwrite"])

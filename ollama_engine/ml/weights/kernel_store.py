@@ -13,7 +13,7 @@ import math
 import os
 import sys
 import zlib
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,8 @@ from ollama_engine.new_file import write_new_file
 __all__ = ["TimingsFile", "cache_folder", "checksum"]
 
 FORMAT = 1
+LOCK_SECONDS = 0.3
+"""How long a load waits for another one to write its timings."""
 MOST_BYTES = 1 << 20
 """No file of timings is longer."""
 
@@ -95,19 +97,26 @@ class TimingsFile:
         write_new_file(self.path, len(raw), lambda file: file.write(raw), overwrite=True)
 
     def add(self, measured: Timings) -> Timings:
-        """Write these besides the timings that are kept, which win, and return all. Waits for other processes' `add`.
+        """Write these besides the timings that are kept, which win, and return all.
 
-        Drops the timings of a damaged file. Raises OSError.
+        Waits for `add` of other processes; of one that is stopped, not for long, and keeps nothing then. Drops the
+        timings of a damaged file. Raises OSError.
         """
         with ExitStack() as lock:
-            with suppress(OSError):  # a file system without locks: of two that write at once one may be lost
-                lock.enter_context(held(self.path.with_suffix(".lock")))
+            keeps = True
+            try:
+                lock.enter_context(held(self.path.with_suffix(".lock"), LOCK_SECONDS))
+            except TimeoutError:
+                keeps = False
+            except OSError:
+                pass  # a file system without locks: of two that write at once one may be lost
             try:
                 kept = self.read()
             except ValueError:
                 kept = {}
             timings = {**measured, **kept}
-            self.write(timings)
+            if keeps:
+                self.write(timings)
         return timings
 
     def check_writable(self) -> None:

@@ -30,6 +30,7 @@ from ollama_engine.sample import Sampler, SamplingParams, TokenLogprobs
 
 if TYPE_CHECKING:
     from ollama_engine.runner.schedule.pinned_prefix import PinnedPrefix
+    from ollama_engine.runner.schedule.shared_prompts import SharedPrompt
 
 __all__ = ["MAX_DRAFT", "Generation", "ScheduledRequest"]
 
@@ -68,6 +69,8 @@ class ScheduledRequest(QueuedRequest):
     """Number of requests that had ended at its preemption."""
     follows: ScheduledRequest | None = None
     """The request whose prompt it will share: it waits until that prompt is computed."""
+    shares: SharedPrompt | None = None
+    """The running request that it waited for at the last step, as both began alike."""
     cached: int | None = None
     """Inputs reused when it first began."""
     # -- images --

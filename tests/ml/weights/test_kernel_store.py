@@ -14,6 +14,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from ollama_engine.file_lock import try_lock, unlock
 from ollama_engine.ml.weights import kernel_store
 from ollama_engine.ml.weights.kernel_choice import FewRows
 from ollama_engine.ml.weights.kernel_store import TimingsFile, cache_folder
@@ -122,13 +123,26 @@ class ReadsBeside(TimingsFile):
         return timings
 
 
-def test_what_is_added_at_once_is_all_kept(file: TimingsFile) -> None:
+def test_what_is_added_at_once_is_all_kept(file: TimingsFile, monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads stand for processes: each opens the lock's file anew."""
+    monkeypatch.setattr(kernel_store, "LOCK_SECONDS", 60)
     adding = [{FewRows(dtype, 1, False): {"spread": 0.5}} for dtype in ("q4_0", "q8_0")]
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(ReadsBeside(file.folder, file.threads, file.version).add, adding))
     assert file.read() == {**adding[0], **adding[1]}
     assert [path.name for path in file.folder.iterdir()] == [file.path.name]
+
+
+def test_a_load_waits_no_longer_than_a_moment_for_one_that_is_stopped(file: TimingsFile) -> None:
+    """Whoever holds the lock for ever: the times are used, and not kept."""
+    file.folder.mkdir(parents=True)
+    lock = file.path.with_suffix(".lock")
+    handle = try_lock(lock)
+    assert handle is not None
+    assert file.add(TIMINGS) == TIMINGS
+    assert file.read() == {}
+    unlock(lock, handle)
+    assert file.add(TIMINGS) == file.read() == TIMINGS
 
 
 def test_what_is_kept_wins_and_damage_is_dropped(file: TimingsFile) -> None:
