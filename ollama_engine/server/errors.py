@@ -8,15 +8,16 @@ from typing import Any
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from ollama_engine.errors import ContextOverflowError, EngineBusyError, EngineError
+from ollama_engine.errors import ContextOverflowError, EngineBusyError, EngineError, ModelFormatError, RegistryError
+from ollama_engine.server.json_response import json_response
 
 log = logging.getLogger(__name__)
 
-__all__ = ["BUSY", "CLIENT_GONE", "TOO_LONG", "ApiError", "ClientGoneError", "error_response", "message_of",
-           "send_error", "status_of"]  # fmt: skip
+__all__ = ["BUSY", "CLIENT_GONE", "TOO_LONG", "ApiError", "ClientGoneError", "error_response", "log_failure",
+           "message_of", "send_error", "status_of"]  # fmt: skip
 
 CLIENT_GONE = 499
 BUSY = "server busy, please try again.  maximum pending requests exceeded"
@@ -77,16 +78,27 @@ def wrong_body(error: RequestValidationError) -> str:
     return f"{'.'.join(place)}: {first['msg']}" if place else str(first["msg"])
 
 
+def log_failure(what: str, error: Exception) -> None:
+    """Have the log say what has failed, and why: clients see no text of unexpected errors.
+
+    Of a registry that cannot be reached, and of a file that is no model, the message says all: it takes one line.
+    """
+    if isinstance(error, (RegistryError, ModelFormatError)):
+        log.warning("%s: %s", what, error)
+    else:
+        level = logging.ERROR if status_of(error) == 500 else logging.DEBUG
+        log.log(level, "%s", what, exc_info=error)
+
+
 async def error_response(request: Request, error: Exception) -> Response:
     """The response to a request that failed before anything was sent, in the form that its API has for errors."""
     status = status_of(error)
-    if status == 500:
-        log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    log_failure(f"{request.method} {request.url.path} failed", error)
     headers = getattr(error, "headers", None)
     for prefix, form in request.app.state.error_forms:
         if request.url.path.startswith(prefix):
-            return JSONResponse(form(error, status), status, headers=headers)
-    return JSONResponse({"error": message_of(error)}, status, headers=headers)
+            return json_response(form(error, status), status, headers)
+    return json_response({"error": message_of(error)}, status, headers)
 
 
 async def send_error(error: Exception, scope: Scope, receive: Receive, send: Send) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -21,7 +22,7 @@ async def leased(service: Service, name: str, capability: str | None = None) -> 
 
     Raises ModelNotFoundError, what `ManagesModels.lease` raises, and ApiError for a model without that capability.
     """
-    stored = service.library.find(name)
+    stored = await asyncio.to_thread(service.library.find, name)
     async with service.manager.lease(stored, read_options(stored.parameters).runner) as lease:
         if capability is not None and capability not in lease.model.facts.capabilities:
             raise ApiError(400, f'"{name}" does not {DOES[capability]}', param="model")

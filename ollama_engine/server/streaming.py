@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -12,9 +11,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ollama_engine.async_tasks import cancel_and_wait
-from ollama_engine.server.errors import ApiError, ClientGoneError, status_of
-
-log = logging.getLogger(__name__)
+from ollama_engine.server.errors import ApiError, ClientGoneError, log_failure
 
 __all__ = ["ENDING", "streamed", "while_connected"]
 
@@ -80,15 +77,9 @@ class StreamedResponse(Response):
             await chunks.aclose()
 
     async def _say_last(self, error: Exception, send: Send) -> None:
-        log_error(error)
+        log_failure("a stream ends with an error", error)
         await send({"type": "http.response.body", "body": self._last_words(error), "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-def log_error(error: Exception) -> None:
-    """Have the log say why a stream ends early: clients see no text of unexpected errors."""
-    level = logging.ERROR if status_of(error) == 500 else logging.DEBUG
-    log.log(level, "a stream ends with an error", exc_info=error)
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, Value]) -> Value:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from hashlib import sha256
@@ -36,6 +37,7 @@ class BlobStore:
         self.folder = root / "blobs"
         self.lock_folder = root / ".locks"
         self.lock_path = self.lock_folder / "store"
+        self.claim_folder = root / ".claims"
 
     def path(self, digest: str) -> Path:
         """Where a blob is or would be. Raises ModelFormatError for what is no digest."""
@@ -51,17 +53,37 @@ class BlobStore:
     def claim(self, digest: str) -> int | None:
         """The size of a blob that is about to be used in a new model, or None where there is none.
 
-        `discard` spares it for some time.
+        `discard` spares it for some time. An empty file says so, and not the blob's own time: engines that have mapped
+        the blob look at that, and a new one means that it has changed.
         """
         path = self.path(digest)
         if not path.exists():  # asked first: a store that cannot be written is not locked in vain
             return None
         with held(self.lock_path):
             try:
-                os.utime(path)
-                return path.stat().st_size
+                size = path.stat().st_size
             except FileNotFoundError:
                 return None
+            self.claim_folder.mkdir(parents=True, exist_ok=True)
+            (self.claim_folder / path.name).touch()
+            return size
+
+    def wanted_at(self, path: Path) -> float:
+        """When a blob was written, or claimed last. Raises FileNotFoundError."""
+        written = path.stat().st_mtime
+        try:
+            return max(written, (self.claim_folder / path.name).stat().st_mtime)
+        except FileNotFoundError:
+            return written
+
+    def forget_claims(self, older: float) -> None:
+        """Remove claims of more than so many seconds ago."""
+        for path in self.claim_folder.glob("*"):
+            with suppress(FileNotFoundError):
+                if time.time() - path.stat().st_mtime >= older:
+                    path.unlink()
+        with suppress(OSError):  # others are there, or none ever was
+            self.claim_folder.rmdir()
 
     def writer(self) -> BlobWriter:
         """A new blob, to be written piece by piece: a context manager."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from ollama_engine.async_tasks import wait_until_ended
 from ollama_engine.convert import quantize_model
 from ollama_engine.errors import ConfigError, ModelFormatError
 from ollama_engine.store.blobs import TEMPORARY
@@ -118,7 +119,7 @@ async def create_model(store: ModelStore, name: ModelName, recipe: Recipe, repor
         await asyncio.shield(task)
     except asyncio.CancelledError:
         stopped.set()
-        await asyncio.wait({task})
+        await wait_until_ended(task)
         raise
 
 

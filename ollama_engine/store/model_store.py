@@ -194,10 +194,11 @@ class ModelStore:
             aged += [(path, claimed) for path in self._manifests.glob("**/.*.part")]
             for path, limit in aged:
                 with suppress(FileNotFoundError):
-                    facts = path.stat()
-                    if time.time() - facts.st_mtime >= limit and not self.blobs.is_downloading(path):
+                    if time.time() - self.blobs.wanted_at(path) >= limit and not self.blobs.is_downloading(path):
+                        size = path.stat().st_size
                         path.unlink()
-                        removed = Pruned(removed.files + 1, removed.size + facts.st_size)
+                        removed = Pruned(removed.files + 1, removed.size + size)
+            self.blobs.forget_claims(claimed)
         return removed
 
     def unused(self) -> builtins.list[Path]:
@@ -253,8 +254,8 @@ class ModelStore:
         for layer in gone.manifest.blobs:
             path = self.blobs.path(layer.digest)
             with suppress(FileNotFoundError):
-                written = path.stat().st_mtime
-                claimed = written > gone.modified and time.time() - written < CLAIM_SECONDS
+                wanted = self.blobs.wanted_at(path)
+                claimed = wanted > gone.modified and time.time() - wanted < CLAIM_SECONDS
                 if hex_of(layer.digest) not in used and not claimed:
                     path.unlink()
 

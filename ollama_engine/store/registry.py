@@ -28,6 +28,8 @@ __all__ = ["Registry", "TransientError"]
 OCI_MANIFEST: Final = "application/vnd.oci.image.manifest.v1+json"
 TRANSIENT_STATUS: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 TRANSIENT_ERRORS: Final = (httpx.TransportError, httpx.StreamError)
+CONNECT_SECONDS: Final = 10.0
+"""How long a connection may take to be made. One to the other side of the world takes half a second."""
 MAX_ANSWER: Final = 64 << 10
 """Bytes of an error's text that are read."""
 
@@ -57,11 +59,11 @@ class Registry(AsyncClosing):
         self._base = f"{'http' if insecure else 'https'}://{name.host}/v2/{name.namespace}/{name.model}"
         self._credentials = credentials
         self._authorization: str | None = None
+        self._has_answered = False
         limits = httpx.Limits(max_connections=4 * settings.streams)
         hooks = {"request": [self._refuse_plain_text]}  # called for each address that a redirect leads to
-        self._client = httpx.AsyncClient(
-            follow_redirects=True, timeout=settings.timeout, limits=limits, event_hooks=hooks
-        )
+        patience = httpx.Timeout(settings.timeout, connect=min(CONNECT_SECONDS, settings.timeout))
+        self._client = httpx.AsyncClient(follow_redirects=True, timeout=patience, limits=limits, event_hooks=hooks)
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -159,7 +161,8 @@ class Registry(AsyncClosing):
     ) -> AsyncIterator[httpx.Response]:  # fmt: skip
         """One try of a request, whose body is read by the caller. `body` makes the content to send anew for each try.
 
-        Raises TransientError for what may pass; otherwise as `ask`.
+        Raises TransientError for what may pass; otherwise as `ask`. That no connection can be made may pass where the
+        registry has answered before: else its name is wrong, or there is no network.
         """
         try:
             for is_last in (False, True):
@@ -168,16 +171,23 @@ class Registry(AsyncClosing):
                     sent["Authorization"] = self._authorization
                 data = content if body is None else body()
                 async with self._client.stream(method, url, headers=sent, content=data) as response:
+                    self._has_answered = True
                     if response.status_code == 401 and not is_last:
                         await self._authorize(response)
                         continue
                     await self._check(response)
                     yield response
                     return
-        except httpx.ConnectError as error:
-            raise TransientError(f"it cannot be reached ({error}); are its name and the network right?") from error
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            reason = str(error) or f"no answer in {CONNECT_SECONDS:.0f} s"
+            told = f"it cannot be reached ({reason}); are its name and the network right?"
+            if self._has_answered:
+                raise TransientError(told) from error
+            raise RegistryError(f"{self.name.host}: {told}") from error
         except TRANSIENT_ERRORS as error:
             raise TransientError(f"{type(error).__name__}: {error}") from error
+        except (httpx.RequestError, httpx.InvalidURL) as error:  # it leads in a circle, or sends what is no gzip
+            raise RegistryError(f"{self.name.host}: {type(error).__name__}: {error}") from error
 
     async def _check(self, response: httpx.Response) -> None:
         status = response.status_code

@@ -70,6 +70,6 @@ def put_model(
 
 
 def files(root: Path) -> set[str]:
-    """All files below a folder, but locks."""
+    """All files below a folder, but locks and claims."""
     found = (path.relative_to(root) for path in root.rglob("*") if path.is_file())
-    return {str(path) for path in found if path.parts[0] != ".locks"}
+    return {str(path) for path in found if path.parts[0] not in (".locks", ".claims")}

@@ -166,6 +166,7 @@ def test_delete_spares_blobs_that_somebody_has_asked_for(store: ModelStore) -> N
     for blob in (store.folder / "blobs").iterdir():
         os.utime(blob, (1000, 1000))
     assert store.blobs.claim(layer.digest) == len(GGUF)
+    assert store.blobs.path(layer.digest).stat().st_mtime == 1000, "engines have mapped it, and look at its time"
     store.delete(name("a"))
     assert files(store.folder) == {f"blobs/{layer.digest.replace(':', '-')}"}
     assert store.prune().files == 0

@@ -7,6 +7,7 @@ import os
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -132,11 +133,41 @@ def test_models_that_are_not_there(fake: FakeRegistry, store: ModelStore) -> Non
         asyncio.run(pulled(fake, store, model="me/other"))
 
 
-def test_nobody_answers(store: ModelStore) -> None:
+def test_nobody_answers(store: ModelStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once: a name that is wrong stays wrong."""
+    monkeypatch.setattr(TransferSettings, "wait", Mock(side_effect=AssertionError("it is tried again")))
     with serving() as gone:
         pass
     with pytest.raises(RegistryError, match=r"cannot be reached .*network right"):
-        asyncio.run(pulled(gone, store, TransferSettings(retries=1, first_wait=0.01)))
+        asyncio.run(pulled(gone, store, TransferSettings(retries=1)))
+
+
+@pytest.mark.parametrize("where", ["/v2/me/m/manifests/latest", "http://[nowhere"])
+def test_a_registry_that_leads_nowhere(fake: FakeRegistry, store: ModelStore, where: str) -> None:
+    async def handle(self: httpx.AsyncHTTPTransport, request: httpx.Request) -> httpx.Response:
+        return httpx.Response(307, headers={"Location": where})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", handle)
+        with pytest.raises(RegistryError, match=fake.host):
+            asyncio.run(pulled(fake, store))
+
+
+def test_a_registry_that_has_answered_is_asked_again(fake: FakeRegistry, store: ModelStore) -> None:
+    """When it is not reached any more, as while it starts anew."""
+    real, refused = httpx.AsyncHTTPTransport.handle_async_request, []
+
+    async def handle(self: httpx.AsyncHTTPTransport, request: httpx.Request) -> httpx.Response:
+        if "/blobs/" in request.url.path and len(refused) < 2:
+            refused.append(request.url)
+            raise httpx.ConnectError("refused")
+        return await real(self, request)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", handle)
+        asyncio.run(pulled(fake, store))
+    assert len(refused) == 2
+    assert_whole(fake, store)
 
 
 def test_a_token_is_asked_for(fake: FakeRegistry, store: ModelStore) -> None:

@@ -38,11 +38,13 @@ class ProcessLoader(PlanningLoader):
         try:
             await process.started()
             answer = await watched(process, body, progress)
+            # In a thread: a Modelfile's template is compiled.
+            facts = await asyncio.to_thread(with_template, decode(answer["Facts"]), stored.template)
+            model = await asyncio.to_thread(RemoteModel, process, stored, facts)
         except BaseException:
             process.kill()
             await process.close()
             raise
-        model = RemoteModel(process, stored, with_template(decode(answer["Facts"]), stored.template))
         ended = (lambda: _over(process)) if self._settings.devices else process.ended
         return LoadedEngine(model, decode(answer["Report"]), process.close, process.over, ended)
 

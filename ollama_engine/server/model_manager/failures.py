@@ -19,6 +19,8 @@ def load_error(stored: StoredModel, cause: Exception) -> LoadError:
     error.__cause__ = cause
     if isinstance(cause, EngineError):
         error.http_status = cause.http_status
+    elif isinstance(cause, FileNotFoundError):  # another client has deleted it since it was found
+        error.http_status = 404
     return error
 
 

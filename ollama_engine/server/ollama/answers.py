@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
@@ -58,28 +59,35 @@ class OllamaCall:
     note: Callable[..., None]
 
 
-def read_call(service: Service, body: ModelRequest, request: Request) -> OllamaCall:
-    """The call in a request. Raises ApiError and ModelNotFoundError."""
+async def read_call(service: Service, body: ModelRequest, request: Request) -> OllamaCall:
+    """The call in a request. Raises ApiError and ModelNotFoundError.
+
+    A thread looks the model up: that reads files.
+    """
     started = time.perf_counter()
     note(request, model=body.model)
     if not body.model.strip():
         raise ApiError(400, "model is required")
-    stored = service.library.find(body.model)
+    stored = await asyncio.to_thread(service.library.find, body.model)
     options = read_options(stored.parameters, body.options)
     note_names(request, ignored=[*unused_fields(body), *options.ignored], clamped=options.clamped)
     return OllamaCall(body.model, stored, options, keep_alive(body.keep_alive), started, partial(note, request))
 
 
-def read_text_call(service: Service, body: TextRequest, verb: str, request: Request) -> OllamaCall:
+async def read_text_call(service: Service, body: TextRequest, verb: str, request: Request) -> OllamaCall:
     """`read_call`, for a model that can answer. Raises ApiError as well where it cannot, or not reason."""
-    call = read_call(service, body, request)
-    facts = short_facts(call.stored)
-    known = {"completion", "thinking"} if facts is None else model_capabilities(call.stored, facts)
-    if "completion" not in known:
+    call = await read_call(service, body, request)
+    if not await asyncio.to_thread(can_answer, call.stored):
         raise ApiError(400, f'"{call.name}" does not support {verb}')
     if body.top_logprobs is not None and not 0 <= body.top_logprobs <= MOST_TOP_LOGPROBS:
         raise ApiError(400, f"top_logprobs must be between 0 and {MOST_TOP_LOGPROBS}")
     return call
+
+
+def can_answer(stored: StoredModel) -> bool:
+    """Whether a model completes texts; True for a broken one, whose load says more. Compiles its template once."""
+    facts = short_facts(stored)
+    return facts is None or "completion" in model_capabilities(stored, facts)
 
 
 def sampling(call: OllamaCall, request: TextRequest, model: ServedModel) -> SamplingParams:
@@ -115,10 +123,11 @@ def long_prompts_refused(request: TextRequest) -> Iterator[None]:
         raise ApiError(400, TOO_LONG) if request.truncate is False else error from None
 
 
-def template_options(think: object, template: str = "", **others: Any) -> dict[str, Any]:
+async def template_options(think: object, template: str = "", **others: Any) -> dict[str, Any]:
     """Options of all that applies a template, those that are given. Raises ChatError for what is no template."""
     ways = NO_REASONING if think is False else "high" if think == "max" else think
-    given = {"think": ways, "template": GoTemplate(template) if template else None, **others}
+    compiled = await asyncio.to_thread(GoTemplate, template) if template else None
+    given = {"think": ways, "template": compiled, **others}
     return {name: value for name, value in given.items() if value is not None}
 
 

@@ -24,7 +24,7 @@ from ollama_engine.server.ollama.answers import (
     sampling,
     template_options,
 )
-from ollama_engine.server.ollama.messages import as_message
+from ollama_engine.server.ollama.messages import as_messages
 from ollama_engine.server.ollama.ndjson import Line, respond
 from ollama_engine.server.ollama.schemas import ChatRequest
 from ollama_engine.server.requests.stored_defaults import conversation
@@ -45,9 +45,9 @@ EMPTY: Line = {"message": {"role": "assistant", "content": ""}}
 @router.post("/api/chat")
 async def chat(body: ChatRequest, request: Request, service: Annotated[Service, Depends(service_of)]) -> Response:
     """The assistant's answer to a conversation; without messages, the model is loaded (or unloaded)."""
-    call = read_text_call(service, body, "chat", request)
+    call = await read_text_call(service, body, "chat", request)
     if body.messages:
-        messages = conversation(call.stored, list(map(as_message, body.messages)), instead=["system"])
+        messages = conversation(call.stored, await as_messages(body.messages), instead=["system"])
         lines = chat_lines(service, call, body, messages)
     else:
         lines = load_only(service, call, {**head_of(call), **EMPTY})
@@ -58,7 +58,8 @@ async def chat_lines(
     service: Service, call: OllamaCall, body: ChatRequest, messages: list[Message]
 ) -> AsyncGenerator[Line, None]:
     """The lines of an answer. Raises as the engine does."""
-    templating = template_options(body.think, tools=body.tools or None) | {"drop_messages": body.truncate is not False}
+    templating = await template_options(body.think, tools=body.tools or None)
+    templating["drop_messages"] = body.truncate is not False
     async with service.manager.lease(call.stored, call.options.runner, call.keep_alive) as lease:
         model = lease.model
         if body.debug_render_only:

@@ -30,7 +30,7 @@ router = APIRouter(tags=["ollama"], route_class=JsonRoute)
 @router.post("/api/embed")
 async def embed(body: EmbedRequest, request: Request, service: Annotated[Service, Depends(service_of)]) -> Response:
     """Embeddings of texts, each of length 1."""
-    call = read_call(service, body, request)
+    call = await read_call(service, body, request)
     texts = [body.input] if isinstance(body.input, str) and body.input else list(body.input or ())
     if body.dimensions is not None and body.dimensions < 0:
         raise ApiError(400, f"dimensions must not be negative, got {body.dimensions}")
@@ -64,7 +64,7 @@ async def embeddings(
     body: EmbeddingsRequest, request: Request, service: Annotated[Service, Depends(service_of)]
 ) -> Response:
     """The embedding of a text, as long as the model makes it."""
-    call = read_call(service, body, request)
+    call = await read_call(service, body, request)
     return JSONResponse(await while_connected(request, embedded_prompt(service, call, body.prompt)))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
-from ollama_engine.chat.go_template import GoTemplate
 from ollama_engine.runner.chat.results import ChatChunk
 from ollama_engine.segments import Text
 from ollama_engine.server.errors import ApiError
@@ -52,15 +52,15 @@ async def generate(
     body: GenerateRequest, request: Request, service: Annotated[Service, Depends(service_of)]
 ) -> Response:
     """The answer to a prompt; without a prompt, the model is loaded (or unloaded)."""
-    call = read_text_call(service, body, "generate", request)
+    call = await read_text_call(service, body, "generate", request)
     if body.raw and (body.template or body.system or body.context):
         raise ApiError(400, "raw mode does not support template, system, or context")
     if not body.prompt and not body.images and not body.suffix:
         lines = load_only(service, call, {**head_of(call), **EMPTY})
     elif body.raw or body.suffix:
-        lines = plain_lines(service, call, body, image_files(body.images))
+        lines = plain_lines(service, call, body, await image_files(body.images))
     else:
-        lines = templated_lines(service, call, body, messages_of(call, body))
+        lines = templated_lines(service, call, body, messages_of(call, body, await image_files(body.images)))
     return await respond(request, lines, joined_generate, stream=body.stream is not False)
 
 
@@ -71,8 +71,7 @@ async def plain_lines(
     prompt: str | list[Segment] = body.prompt
     if body.suffix and not body.raw:
         source = body.template or call.stored.template
-        template = GoTemplate(source) if source else None
-        prompt = fill_in(call.name, call.stored, body.prompt, body.suffix, template)
+        prompt = await asyncio.to_thread(fill_in, call.name, call.stored, body.prompt, body.suffix, source)
     segments: list[Segment] = [Text(prompt, parse_special=True)] if isinstance(prompt, str) else prompt
     if body.debug_render_only:
         yield debug_line(call, segments)
@@ -103,7 +102,7 @@ async def templated_lines(
     service: Service, call: OllamaCall, body: GenerateRequest, messages: list[Message]
 ) -> AsyncGenerator[Line, None]:
     """The lines of an answer to a prompt as a conversation of one message. Raises as the engine does."""
-    templating = template_options(body.think, body.template)
+    templating = await template_options(body.think, body.template)
     async with service.manager.lease(call.stored, call.options.runner, call.keep_alive) as lease:
         model = lease.model
         context = (body.context or [])[-model.facts.num_ctx :]  # no more of it is read
@@ -121,15 +120,15 @@ async def templated_lines(
                     yield line
 
 
-def messages_of(call: OllamaCall, body: GenerateRequest) -> list[Message]:
+def messages_of(call: OllamaCall, body: GenerateRequest, images: list[bytes]) -> list[Message]:
     """The conversation that a prompt stands for."""
     system = body.system or call.stored.system
     messages: list[Message] = [{"role": "system", "content": system}] if system else []
     if not body.context:
         messages += map(dict, call.stored.messages)
     message: Message = {"role": "user", "content": body.prompt}
-    if body.images:
-        message["images"] = image_files(body.images)
+    if images:
+        message["images"] = images
     return [*messages, message]
 
 

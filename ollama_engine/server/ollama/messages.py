@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
+import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ollama_engine.chat.message_images import from_base64
 from ollama_engine.server.errors import ApiError
 
 if TYPE_CHECKING:
     from ollama_engine.server.ollama.schemas import ChatMessage
     from ollama_engine.server.requests.prompts import Message
 
-__all__ = ["as_message", "image_files"]
+__all__ = ["as_messages", "image_files"]
 
 
-def as_message(given: ChatMessage) -> Message:
-    """The message in the engine's form. Texts never become paths. Raises ApiError for what is no base64."""
+async def as_messages(given: Sequence[ChatMessage]) -> list[Message]:
+    """The messages in the engine's form. Texts never become paths. Raises ApiError for what is no base64."""
+    return [_as_message(message, await image_files(message.images)) for message in given]
+
+
+def _as_message(given: ChatMessage, images: list[bytes]) -> Message:
     message: Message = {"role": given.role, "content": given.content or ""}
-    if given.images:
-        message["images"] = image_files(given.images)
+    if images:
+        message["images"] = images
     if given.tool_calls:
         message["tool_calls"] = [
             {"id": call.id, "function": {"name": call.function.name, "arguments": call.function.arguments}}
@@ -32,13 +36,17 @@ def as_message(given: ChatMessage) -> Message:
     return message
 
 
-def image_files(images: Sequence[str] | None) -> list[bytes]:
+async def image_files(images: Sequence[str] | None) -> list[bytes]:
     """The files of images that came in base64, with or without the head of a data URL. Raises ApiError."""
+    return await asyncio.to_thread(_image_files, images) if images else []
+
+
+def _image_files(images: Sequence[str]) -> list[bytes]:
     files = []
-    for number, text in enumerate(images or ()):
+    for number, text in enumerate(images):
         body = text.partition(",")[2] if text.startswith("data:") else text
         try:
-            files.append(base64.b64decode("".join(body.split()), validate=True))
-        except (binascii.Error, ValueError):
+            files.append(from_base64(body))
+        except ValueError:
             raise ApiError(400, f"images[{number}]: illegal base64 data") from None
     return files

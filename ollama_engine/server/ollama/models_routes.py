@@ -14,6 +14,7 @@ from starlette.responses import Response
 from ollama_engine.errors import ConfigError, EngineError
 from ollama_engine.server.errors import ApiError
 from ollama_engine.server.json_bodies import JsonRoute
+from ollama_engine.server.json_response import json_response
 from ollama_engine.server.library import Library
 from ollama_engine.server.ollama.models_schemas import CopyRequest, DeleteRequest, ShowRequest
 from ollama_engine.server.service import Service, service_of
@@ -61,9 +62,9 @@ def model_name(text: str) -> ModelName:
 
 @router.head("/api/tags", include_in_schema=False)
 @router.get("/api/tags")
-async def tags(service: Served) -> dict[str, Any]:
+async def tags(service: Served) -> Response:
     """All models that can be loaded, the newest first."""
-    return {"models": await asyncio.to_thread(_tags, service.library)}
+    return json_response({"models": await asyncio.to_thread(_tags, service.library)})
 
 
 def _tags(library: Library) -> list[dict[str, Any]]:
@@ -84,10 +85,10 @@ def _tag(stored: StoredModel) -> dict[str, Any]:
 
 
 @router.post("/api/show")
-async def show(body: ShowRequest, service: Served) -> dict[str, Any]:
+async def show(body: ShowRequest, service: Served) -> Response:
     """All that is known of a model."""
     model_name(body.chosen_name)
-    return await asyncio.to_thread(_show, service.library, body)
+    return await asyncio.to_thread(lambda: json_response(_show(service.library, body)))
 
 
 def _show(library: Library, body: ShowRequest) -> dict[str, Any]:

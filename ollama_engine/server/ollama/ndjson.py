@@ -8,9 +8,10 @@ from contextlib import aclosing
 from typing import Any
 
 from fastapi import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from ollama_engine.server.errors import message_of
+from ollama_engine.server.json_response import json_response
 from ollama_engine.server.request_log import note
 from ollama_engine.server.streaming import streamed, while_connected
 
@@ -28,7 +29,7 @@ async def respond(
     lines = noted(request, lines)
     if stream:
         return await as_lines(lines)
-    return JSONResponse(await while_connected(request, collected(lines, joined)))
+    return json_response(await while_connected(request, collected(lines, joined)))
 
 
 async def noted(request: Request, lines: AsyncGenerator[Line, None]) -> AsyncGenerator[Line, None]:

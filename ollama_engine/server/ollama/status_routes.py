@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
+from starlette.responses import Response
 
 import ollama_engine
 from ollama_engine.server.durations import FOREVER, timestamp
 from ollama_engine.server.json_bodies import JsonRoute
+from ollama_engine.server.json_response import json_response
 from ollama_engine.server.managing import LoadedModel
 from ollama_engine.server.service import Service, service_of
 from ollama_engine.store.showing import details, short_facts
@@ -37,9 +40,10 @@ async def status() -> dict[str, Any]:
 
 
 @router.get("/api/ps")
-async def running(service: Annotated[Service, Depends(service_of)]) -> dict[str, Any]:
+async def running(service: Annotated[Service, Depends(service_of)]) -> Response:
     """The models that are loaded, the one that expires last first."""
-    return {"models": [row(loaded) for loaded in service.manager.loaded()]}
+    loaded = service.manager.loaded()
+    return json_response({"models": await asyncio.to_thread(lambda: list(map(row, loaded)))})
 
 
 def row(loaded: LoadedModel) -> dict[str, Any]:

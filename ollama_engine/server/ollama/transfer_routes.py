@@ -109,7 +109,12 @@ async def create(request: Request, body: CreateRequest, service: Served, store: 
 
     async def work(report: Report) -> None:
         whole = await with_base(service.library, service.settings, store, body.from_, recipe, report)
-        await create_model(store, name, whole, report)
+        try:
+            await create_model(store, name, whole, report)
+        except ModelFormatError as error:
+            if not recipe.files and not recipe.adapters:
+                raise
+            raise ApiError(400, str(error)) from error  # the client has sent what is no model
 
     key = object()  # two requests for the same name may be of different recipes
     return await progress_response(request, service.library, key, work, stream=body.stream)

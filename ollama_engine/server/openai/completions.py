@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -10,7 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from ollama_engine.chat.go_template import GoTemplate
 from ollama_engine.runner.request.results import Chunk, Completion, collect
 from ollama_engine.server import sse
 from ollama_engine.server.errors import ApiError
@@ -106,7 +106,7 @@ class CompletionCall:
         call = cls([], made, returned, echo, request.logprobs is not None)
         for prompt in prompts:
             call.prompts.append(await _echoed(model, prompt) if echo else ("", [], 0))
-            whole = _filled_in(model, request, prompt) if request.suffix else prompt
+            whole = await asyncio.to_thread(_filled_in, model, request, prompt) if request.suffix else prompt
             params = _params(model, request, ranks=made > returned)
             for answer, own in enumerate(numbered_seeds(params, made)):
                 once = own if answer == 0 else replace(own, prompt_logprobs=None)
@@ -164,9 +164,8 @@ def _filled_in(model: ServedModel, request: CompletionRequest, prompt: Any) -> P
     """The prompt that asks for what stands between a text and the suffix. Raises ApiError where there is none."""
     if not isinstance(prompt, str) or request.echo:
         raise ApiError(400, "suffix goes with a prompt that is a text, and without echo", param="suffix")
-    template = None if model.stored.template is None else GoTemplate(model.stored.template)
     try:
-        return fill_in(request.model, model.stored, prompt, request.suffix or "", template)
+        return fill_in(request.model, model.stored, prompt, request.suffix or "", model.stored.template)
     except ApiError as error:
         raise ApiError(error.status, str(error), param="suffix") from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from datetime import datetime, timezone
 from typing import Annotated, Any, TypeVar
@@ -12,6 +13,7 @@ from starlette.responses import Response
 from ollama_engine.server import sse
 from ollama_engine.server.errors import status_of
 from ollama_engine.server.json_bodies import JsonRoute
+from ollama_engine.server.json_response import json_response
 from ollama_engine.server.large_answers import large_response
 from ollama_engine.server.openai.chat import chat_completion, chat_events
 from ollama_engine.server.openai.completions import completion_events, text_completion
@@ -36,7 +38,7 @@ Body = TypeVar("Body", ChatRequest, CompletionRequest, ResponseRequest)
 @router.get("/models")
 async def list_models(service: TheService) -> dict[str, Any]:
     """The models of the library, the newest first."""
-    models = [_model(stored) for stored in service.library.list()]
+    models = [_model(stored) for stored in await asyncio.to_thread(service.library.list)]
     names = [model["id"] for model in models]
     ends = {"first_id": names[0] if names else None, "last_id": names[-1] if names else None, "has_more": False}
     return {"object": "list", "data": models, **ends}
@@ -45,7 +47,7 @@ async def list_models(service: TheService) -> dict[str, Any]:
 @router.get("/models/{name:path}")
 async def show_model(name: str, service: TheService) -> dict[str, Any]:
     """A model by its name."""
-    return _model(service.library.find(name))
+    return _model(await asyncio.to_thread(service.library.find, name))
 
 
 @router.post("/chat/completions")
@@ -82,12 +84,7 @@ async def respond(
     note_body(request, body, body.model)
     if body.stream:
         return await streamed(events(service, body), sse.MEDIA_TYPE, last_words)
-    return answered(await while_connected(request, whole(service, body)))
-
-
-def answered(body: dict[str, Any]) -> Response:
-    """A response of JSON."""
-    return Response(sse.json_bytes(body), media_type="application/json")
+    return json_response(await while_connected(request, whole(service, body)))
 
 
 def last_words(error: Exception) -> bytes:

@@ -21,8 +21,12 @@ INFILL = (("fim_pre", "prefix"), ("fim_suf", "suffix"), ("fim_mid", "middle"))
 """Names of the tokens for what is filled in, in GGUF files and in older ones."""
 
 
-def fill_in(name: str, stored: StoredModel, prompt: str, suffix: str, template: GoTemplate | None) -> list[Segment]:
-    """The prompt that asks for what stands between two texts. Raises ApiError for a model that cannot do that."""
+def fill_in(name: str, stored: StoredModel, prompt: str, suffix: str, source: str | None) -> list[Segment]:
+    """The prompt that asks for what stands between two texts, by the template of this source, if any.
+
+    Raises ApiError for a model that cannot do that. Not for event loops: templates take time.
+    """
+    template = GoTemplate(source) if source else None
     if template is not None and template.reads("Suffix"):
         return [Text(template.fill_in(prompt, suffix), parse_special=True)]
     facts = short_facts(stored)

@@ -20,6 +20,7 @@ from ollama_engine.errors import ClosedError, ConfigError, EngineBusyError, Load
 from ollama_engine.server.app import create_app
 from ollama_engine.server.model_manager import loader as loading
 from ollama_engine.server.model_manager import waiting
+from ollama_engine.server.model_manager.failures import load_error
 from ollama_engine.server.model_manager.manager import ModelManager
 from ollama_engine.server.settings import ServerSettings
 from tests.server.model_manager.fakes import FakeLoader, manager, stored, until
@@ -189,6 +190,11 @@ def test_a_failed_load_is_reported_to_all_who_wait_once_and_tried_again() -> Non
         await pool.close()
 
     run(test)
+
+
+def test_a_model_that_is_deleted_while_it_loads_is_not_there() -> None:
+    assert load_error(stored("a"), FileNotFoundError(2, "gone")).http_status == 404
+    assert load_error(stored("a"), PermissionError(13, "not yours")).http_status == 500
 
 
 def test_a_file_that_cannot_be_measured_is_not_loaded() -> None:

@@ -45,6 +45,14 @@ def client(root: Path) -> Iterator[TestClient]:
         yield client
 
 
+def test_any_text_can_be_shown(client: TestClient) -> None:
+    """UTF-8 has no half of a surrogate pair; JSON has."""
+    body = b'{"model": "tiny", "system": "\\ud800", "template": "\\udfff", "options": {"stop": ["\\ud800"]}}'
+    shown = client.post("/api/show", content=body)
+    assert shown.status_code == 200
+    assert (shown.json()["system"], shown.json()["template"]) == ("\ud800", "\udfff")
+
+
 def test_tags(client: TestClient) -> None:
     tiny, plain, *packaged = client.get("/api/tags").json()["models"]
     assert [model["name"] for model in packaged] == PACKAGED_NAMES, "what can be loaded, whatever its age"

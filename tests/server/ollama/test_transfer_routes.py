@@ -270,7 +270,7 @@ def test_create_refuses_what_is_no_model(client: httpx.Client, root: Path) -> No
     assert "is no GGUF file" in told(client.post("/api/create", json={"model": "x", "files": named}))[-1]["error"]
     named = {"a.gguf": upload(client, b"GGUF\3\0\0\0")}
     answer = client.post("/api/create", json={"model": "x", "files": named, "stream": False})
-    assert (answer.status_code, "a.gguf" not in answer.json()) == (500, True)
+    assert (answer.status_code, "a.gguf" not in answer.json()) == (400, True)
 
 
 @pytest.fixture
@@ -313,6 +313,26 @@ def test_pull_fails(client: httpx.Client, fake: FakeRegistry) -> None:
     assert (refused.status_code, "insecure protocol http" in refused.json()["error"]) == (400, True)
     assert client.post("/api/push", json={"model": "nothing", "insecure": True}).status_code == 404
     assert client.post("/api/push", json={"model": "hf.co/a/b"}).status_code == 400
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_registry_that_nobody_reaches_is_one_line_of_the_log(
+    client: httpx.Client, caplog: pytest.LogCaptureFixture, *, stream: bool
+) -> None:
+    with serving() as gone:
+        pass
+    body = {"model": f"http://{gone.host}/me/other", "insecure": True, "stream": stream}
+    answer = client.post("/api/pull", json=body)
+    if stream:
+        begun, ended = told(answer)
+        assert begun == {"status": "pulling manifest"}
+    else:
+        assert answer.status_code == 500
+        ended = answer.json()
+    assert ended["error"].startswith(f"{gone.host}: it cannot be reached (")
+    (said,) = [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
+    assert (said.levelname, said.exc_info) == ("WARNING", None)
+    assert ended["error"] in said.getMessage()
 
 
 def test_clients_share_a_pull(client: httpx.Client, server: str, root: Path, fake: FakeRegistry) -> None:
