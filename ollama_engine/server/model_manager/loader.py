@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ollama_engine.async_tasks import in_thread_of_its_own
+from ollama_engine.config import DEFAULT_NUM_CTX
 from ollama_engine.engine import Engine
 from ollama_engine.errors import UnsupportedModelError
 from ollama_engine.ml.gguf.gguf_file import GGUFFile
@@ -131,13 +132,20 @@ def measure(stored: StoredModel, options: RunnerOptions, settings: ServerSetting
 
 
 def engine_options(stored: StoredModel, options: RunnerOptions, settings: ServerSettings) -> dict[str, Any]:
-    """Keyword arguments of the Engine; num_ctx is at most what the model was trained for, as in Ollama."""
+    """Keyword arguments of the Engine.
+
+    num_ctx is at most what the model was trained for, as in Ollama, and no batch is larger than all contexts: its graph
+    would take gigabytes.
+    """
     has_gpu = bool(settings.devices) or any(device.kind in ("gpu", "igpu") for device in Engine.devices())
     chosen = options.engine_options(settings, has_gpu=has_gpu)
     with GGUFFile(stored.model_path) as file:
         trained = file.metadata.get(f"{Metadata(file.metadata).architecture}.context_length")
     if chosen["num_ctx"] and isinstance(trained, int) and trained > 0:
         chosen["num_ctx"] = min(chosen["num_ctx"], trained)
+    if "batch_size" in chosen:
+        cells = (chosen["num_ctx"] or DEFAULT_NUM_CTX) * chosen["parallel"]
+        chosen["batch_size"] = min(chosen["batch_size"], cells)
     return chosen
 
 

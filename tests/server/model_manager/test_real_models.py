@@ -11,11 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from ollama_engine import Engine, demo
+from ollama_engine.config import DEFAULT_NUM_CTX
 from ollama_engine.sample import SamplingParams
 from ollama_engine.server.library import Library
 from ollama_engine.server.local_model import LocalModel
-from ollama_engine.server.model_manager.loader import LocalLoader
+from ollama_engine.server.model_manager.loader import LocalLoader, engine_options
 from ollama_engine.server.model_manager.manager import ModelManager
+from ollama_engine.server.model_manager.runner_options import RunnerOptions
 from ollama_engine.server.settings import ServerSettings
 from tests.server.model_manager.fakes import until
 
@@ -41,6 +43,15 @@ def test_two_models_answer_as_their_engines_do() -> None:
     for text, path in zip(found, (demo.path(), demo.path(), demo.vision_path()), strict=True):
         with Engine(path, num_ctx=64, batch_size=32, threads=1) as engine:
             assert text == engine.generate("Once upon a time", params).text
+
+
+@pytest.mark.parametrize(("num_ctx", "largest"), [(64, 128), (None, 2 * DEFAULT_NUM_CTX)])
+def test_no_batch_is_larger_than_what_it_may_read(num_ctx: int | None, largest: int) -> None:
+    """Its graph would take gigabytes: 9 of them where a request says the engine's largest, 65,536."""
+    settings = ServerSettings(num_parallel=2)
+    for asked_for, given in ((65_536, largest), (32, 32)):
+        options = RunnerOptions(num_ctx=num_ctx, num_batch=asked_for)
+        assert engine_options(Library().find("demo"), options, settings)["batch_size"] == given
 
 
 def test_an_engine_that_closed_itself_is_loaded_anew() -> None:
