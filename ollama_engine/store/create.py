@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from ollama_engine.async_tasks import wait_until_ended
 from ollama_engine.convert import quantize_model
-from ollama_engine.errors import ConfigError, ModelFormatError
+from ollama_engine.errors import ConfigError, ModelNotFoundError
 from ollama_engine.store.blobs import TEMPORARY
 from ollama_engine.store.gguf_facts import human_count, read_facts
 from ollama_engine.store.manifest import CONFIG_TYPE, Layer, Manifest
@@ -94,7 +94,7 @@ def _base(store: ModelStore, recipe: Recipe) -> tuple[list[Layer], dict[str, Any
     manifest = store.entry(recipe.base).manifest
     for layer in manifest.blobs:
         if store.blobs.claim(layer.digest) is None:
-            raise ModelFormatError(f"blob {layer.digest} was deleted a moment ago; pull {recipe.base.short} again")
+            raise ModelNotFoundError(f"blob {layer.digest} was deleted a moment ago; pull {recipe.base.short} again")
     config = read_json(manifest.config, store.blobs) if manifest.config.digest else {}
     layers = list(manifest.layers)
     if recipe.files:  # these are the weights instead
