@@ -65,14 +65,11 @@ class ScheduledRequest(QueuedRequest):
     """Tokens that steps in flight or prepared will give."""
     epoch: int = 0
     preemptions: int = 0
-    preempted_at: int = -1
-    """Number of requests that had ended at its preemption."""
+    preempted_at: int = -1  # number of requests that had ended at its preemption
     follows: ScheduledRequest | None = None
     """The request whose prompt it will share: it waits until that prompt is computed."""
-    shares: SharedPrompt | None = None
-    """The running request that it waited for at the last step, as both began alike."""
-    cached: int | None = None
-    """Inputs reused when it first began."""
+    shares: SharedPrompt | None = None  # with the running request that it waited for at the last step
+    cached: int | None = None  # inputs reused when it first began
     # -- images --
     encoded_at: int = 0
     """Number of the turn in which an image was encoded for it last."""
