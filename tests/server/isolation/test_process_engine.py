@@ -28,7 +28,7 @@ from ollama_engine.errors import (
 from tests.support.waiting import WAIT_SECONDS, ended, eventually, join, status_of
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8)
-OPTIONS: dict[str, Any] = {"num_ctx": 128, "parallel": 2, "threads": 1, "batch_size": 64}
+OPTIONS: dict[str, Any] = {"num_ctx": 128, "parallel": 2, "threads": 1, "batch_size": 64, "draft": "off"}
 FOREVER = {"type": "string", "minLength": 100_000}
 HELLO = [{"role": "user", "content": "Tell me of a fox."}]
 
@@ -99,7 +99,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 
 
 async def pieces(engine: Any) -> list[str]:
-    return [chunk.text async for chunk in engine.astream("One day", GREEDY, draft="off")]
+    return [chunk.text async for chunk in engine.astream("One day", GREEDY)]
 
 
 @pytest.mark.parametrize("call", CALLS)

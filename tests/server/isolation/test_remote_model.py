@@ -45,12 +45,13 @@ async def answer(stream: Any) -> Any:
 
 
 def timeless(found: Any) -> Any:
-    """Without seconds, and without what is random: ids of tool calls."""
+    """Without seconds, what depends on them (drafts), and what is random: ids of tool calls."""
     if isinstance(found, (list, tuple)) and not hasattr(found, "_fields"):
         return [timeless(item) for item in found]
     if hasattr(found, "queue_seconds"):
         seconds = [field.name for field in fields(found) if field.name.endswith("_seconds")]
-        return replace(found, cached_tokens=0, **dict.fromkeys(seconds, 0.0))
+        drafts = {"drafted_tokens": 0, "accepted_tokens": 0}
+        return replace(found, cached_tokens=0, **drafts, **dict.fromkeys(seconds, 0.0))
     if is_dataclass(found) and not isinstance(found, type):
         return (type(found).__name__, {name: timeless(getattr(found, name)) for name in found.__dataclass_fields__
                                        if name not in ("id", "reader")})  # fmt: skip
