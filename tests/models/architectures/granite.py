@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.models.families import Family
 
 SCALES = {
-    "head_dim": None, "embedding_multiplier": 3.0, "residual_multiplier": 0.7, "attention_multiplier": 0.2,
-    "logits_scaling": 2.0,
+    "head_dim": None, "hidden_size": 128, "embedding_multiplier": 3.0, "residual_multiplier": 0.7,
+    "attention_multiplier": 0.2, "logits_scaling": 2.0,
 }  # fmt: skip
 ATTENDING = {
     **SCALES, "layer_types": ["full_attention"] * 3, "mamba_n_heads": 4, "hidden_size": 64,

@@ -5,6 +5,6 @@ from __future__ import annotations
 from tests.models.families import Family
 
 CASES = (
-    Family("seed_oss", "SeedOss", {"head_dim": 48}, contract=True),
-    Family("seed_oss-bf16", "SeedOss", {"head_dim": 48}, dtype="BF16"),
+    Family("seed_oss", "SeedOss", {"head_dim": 64}, contract=True),
+    Family("seed_oss-bf16", "SeedOss", {"head_dim": 64}, dtype="BF16"),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.models.families import Family
 
-_SETTINGS = {"num_hidden_layers": 4, "head_dim": None, "tie_word_embeddings": False}
+_SETTINGS = {"num_hidden_layers": 4, "head_dim": None, "hidden_size": 128, "tie_word_embeddings": False}
 
 CASES = (
     Family("smollm3", "SmolLM3", _SETTINGS, contract=True),
