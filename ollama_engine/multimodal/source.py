@@ -70,8 +70,8 @@ def is_picture(value: object) -> bool:
 
 def is_pil(value: object) -> TypeGuard[Image]:
     """Whether it is a PIL.Image. Imports nothing: without Pillow imported, no caller can have one."""
-    module = sys.modules.get("PIL.Image")
-    return module is not None and isinstance(value, module.Image)
+    cls = getattr(sys.modules.get("PIL.Image"), "Image", None)  # another thread may be importing it
+    return cls is not None and isinstance(value, cls)
 
 
 def _file(path: str | os.PathLike[str]) -> bytes:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import os
+import sys
 import threading
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -195,3 +197,10 @@ def test_what_is_told_from_texts_and_lists() -> None:
     assert all(map(is_picture, (drawn(), pixels(drawn()), Path("x"), io.BytesIO(), bytearray(), memoryview(b""))))
     assert not any(map(is_picture, ("x", b"x", [], {}, 5, None)))
     assert read(turned(6)).shape == (23, 17, 3)
+
+
+def test_while_another_thread_imports_pillow_nothing_is_a_picture_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its module is there already, without its class: the first two requests with images may come at once."""
+    monkeypatch.setitem(sys.modules, "PIL.Image", ModuleType("PIL.Image"))
+    assert not is_picture("a text")
+    assert is_picture(Path("a"))
