@@ -83,7 +83,7 @@ ARCHITECTURES = (
     Registration("olmo2", "olmo2:Olmo2", "olmo"),
     Registration("phi3", "phi3:Phi3", "phi3", "phi4"),
     Registration("qwen2", "qwen2:Qwen2", "qwen", "hermes"),
-    Registration("qwen25vl", "qwen25vl:Qwen25VL", "qwen25vl", "hermes"),
+    Registration("qwen25vl", "qwen25vl.model:Qwen25VL", "qwen25vl", "hermes"),
     Registration("qwen2moe", "qwen_moe:Qwen2Moe", "qwen", "hermes"),
     Registration("qwen3", "qwen3:Qwen3", "qwen", "hermes"),
     Registration("qwen35", "qwen35:Qwen35", "qwen35", "hermes"),

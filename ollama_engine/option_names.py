@@ -76,7 +76,7 @@ NOT_HERE: Mapping[str, str] = {
     **dict.fromkeys(
         ("assistant_model", "draft_model", "model_draft", "num_speculative_tokens", "speculative_config",
          "speculative_model"),
-        "no other model drafts tokens here; draft=\"lookup\", the default, guesses them by what came before",
+        "no other model drafts tokens here; draft=\"auto\", the default, guesses them by what came before",
     ),
 }  # fmt: skip
 """Options of other engines that are none here, and what to do instead."""

@@ -32,8 +32,25 @@ def test_python_block_runs(block: str, capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().out.strip()
 
 
-def test_readme_has_the_two_commands_and_its_files() -> None:
+def test_readme_has_the_two_commands() -> None:
     assert "make run" in README
     assert "make test" in README
-    for target in re.findall(r"\]\(([\w/.]+)\)", README):
-        assert (ROOT / target).exists(), f"README links to {target}"
+
+
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*/README.md")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        name, _, anchor = target.partition("#")
+        if "://" not in target:
+            linked = page.parent / name if name else page
+            assert linked.exists(), target
+            assert not anchor or anchor in _anchors(linked), target
+
+
+def _anchors(page: Path) -> set[str]:
+    """Of its headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

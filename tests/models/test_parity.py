@@ -26,6 +26,7 @@ def test_the_gallery_is_what_the_files_say() -> None:
     found = shown()
     assert list(found) == list(expected), "docs/models.md lacks a row, or has one too many: make parity"
     for names, entry in expected.items():
+        assert (parity.MODELS / entry.path).exists()
         file, lines = found[names][1].removesuffix(" lines").split(", ")
         said = [f"[`{entry.path}`](../ollama_engine/models/{entry.path})", ", ".join(entry.classes), entry.special]
         assert [file, *found[names][2:4]] == said, "it is stale: make parity"

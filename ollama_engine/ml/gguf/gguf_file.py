@@ -178,7 +178,9 @@ class _LazyMetadata(Mapping[str, MetadataValue]):
 def _read_header(path: str) -> Header:
     status = os.stat(path)
     if stat.S_ISDIR(status.st_mode):
-        raise IsADirectoryError(errno.EISDIR, "is a directory; pass the .gguf file inside of it", path)
+        published = os.path.exists(os.path.join(path, "config.json"))  # Hugging Face's format
+        advice = "ollama-engine convert makes a .gguf file of it" if published else "pass the .gguf file inside of it"
+        raise IsADirectoryError(errno.EISDIR, f"is a directory; {advice}", path)
     if not stat.S_ISREG(status.st_mode):
         raise ModelFormatError(f"{path}: not a regular file; pass the path of a .gguf file")
     with open(path, "rb", buffering=0) as file:

@@ -327,6 +327,9 @@ def test_paths_that_are_no_files(tmp_path: Path) -> None:
         GGUFFile(tmp_path / "absent.gguf")
     with pytest.raises(IsADirectoryError, match=r"pass the \.gguf file inside"):
         GGUFFile(tmp_path)
+    (tmp_path / "config.json").touch()
+    with pytest.raises(IsADirectoryError, match=r"ollama-engine convert makes a \.gguf file of it"):
+        GGUFFile(tmp_path)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ModelFormatError, match="not a regular file"):
         GGUFFile(tmp_path / "pipe")
