@@ -17,7 +17,6 @@ from ollama_engine.convert.decoder import (
     OUTPUT,
     OUTPUT_NORM,
     experts,
-    norm,
 )
 from ollama_engine.convert.decoder import sizes as decoder_sizes
 from ollama_engine.convert.keys import DECODER_KEYS, require
@@ -31,7 +30,7 @@ from ollama_engine.convert.latent_attention import (
     only_narrow,
 )
 from ollama_engine.convert.mistral3 import VISION
-from ollama_engine.convert.next_tokens import N_NEXT, counted, next_token_keys, placed_behind
+from ollama_engine.convert.next_tokens import HEAD, N_NEXT, behind, counted_on, next_token_keys, placed_behind
 from ollama_engine.convert.rope import rope_keys, rope_parameters
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.errors import UnsupportedModelError
@@ -133,33 +132,12 @@ CORRECTION = TensorMap(
     BLOCK + "exp_probs_b.bias", LAYER + "mlp.gate.e_score_correction_bias", ("n_expert",), applies=_is_sparse
 )
 
-
-def _behind(name: str) -> str:
-    """Blocks that predict further tokens go on counting the others."""
-    return name.replace("{i}", "{behind}")
-
-
 NEXT = (
-    *placed_behind(
-        (
-            TensorMap(BLOCK + "nextn.eh_proj.weight", LAYER + "eh_proj.weight", ("n_embd", "n_embd_twice")),
-            norm(BLOCK + "nextn.enorm", LAYER + "enorm"),
-            norm(BLOCK + "nextn.hnorm", LAYER + "hnorm"),
-            norm(BLOCK + "nextn.shared_head_norm", LAYER + "shared_head.norm"),
-            TensorMap(
-                BLOCK + "nextn.embed_tokens.weight", LAYER + "embed_tokens.weight", ("n_vocab", "n_embd"), optional=True
-            ),
-            TensorMap(
-                BLOCK + "nextn.shared_head_head.weight", LAYER + "shared_head.head.weight", ("n_vocab", "n_embd"),
-                optional=True,
-            ),
-            ATTN_NORM, *LATENT, FFN_NORM, *MIXTURE, CORRECTION,
-        ),
-        _behind,
-    ),
-    *only_narrow(placed_behind(NARROW, _behind), narrow=True),
-    *only_narrow(placed_behind(WIDE, _behind), narrow=False),
-)  # fmt: skip
+    *HEAD,
+    *placed_behind((ATTN_NORM, *LATENT, FFN_NORM, *MIXTURE, CORRECTION), behind),
+    *only_narrow(placed_behind(NARROW, behind), narrow=True),
+    *only_narrow(placed_behind(WIDE, behind), narrow=False),
+)
 
 
 def _architecture(
@@ -190,7 +168,7 @@ def _architecture(
             OUTPUT,
             *next_tokens,
         ),
-        told_by_names=counted(r"\.layers\.(\d+)\.eh_proj\.") if next_tokens else lambda names: {},
+        told_by_names=counted_on if next_tokens else lambda names: {},
         pre_names=pre_names,
     )
 

@@ -27,6 +27,7 @@ from ollama_engine.convert.decoder import (
     sizes,
 )
 from ollama_engine.convert.keys import DECODER_KEYS, require
+from ollama_engine.convert.next_tokens import HEAD, N_NEXT, behind, counted_on, next_token_keys, placed_behind
 from ollama_engine.convert.rope import rope_keys
 from ollama_engine.convert.source.folder import Config
 
@@ -45,13 +46,17 @@ def _sparse(config: Config, layer: int) -> bool:
 def _sparse_sizes(config: Config) -> dict[str, int]:
     plain = sizes(config)
     shared = config.whole("n_shared_experts", default=1) * plain["n_ff_exp"]
-    return {**plain, "n_expert": config.whole("n_routed_experts", "num_local_experts"), "n_ff_shexp": shared}
+    return {
+        **plain, "n_expert": config.whole("n_routed_experts", "num_local_experts"), "n_ff_shexp": shared,
+        "n_embd_twice": 2 * plain["n_embd"], N_NEXT: config.whole(N_NEXT, default=0),
+    }  # fmt: skip
 
 
 def _sparse_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
     require(config, {"n_group": 1, "topk_group": 1})
     return {
         **_more_keys(config, sizes),
+        **next_token_keys(sizes),
         "expert_feed_forward_length": sizes["n_ff_exp"],
         "expert_shared_count": sizes["n_ff_shexp"] // sizes["n_ff_exp"],
         "leading_dense_block_count": config.whole("first_k_dense_replace", default=0),
@@ -62,6 +67,25 @@ def _sparse_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
 
 
 CORRECTION = TensorMap(BLOCK + "exp_probs_b.bias", LAYER + "mlp.gate.e_score_correction_bias", ("n_expert",))
+SPARSE_ATTENTION = (
+    ATTN_NORM,
+    *ATTENTION,
+    *(replace(tensor, optional=True) for tensor in QK_NORM),
+    norm(BLOCK + "post_attention_norm", LAYER + "post_attention_layernorm"),
+)
+MIXTURE = (*experts(_sparse), *only(_sparse, CORRECTION, *shared_expert("mlp.shared_experts")))
+GLM4MOE = decoder(
+    "glm4moe",
+    ("Glm4MoeForCausalLM",),
+    (*SPARSE_ATTENTION, *only(lambda config, i: not _sparse(config, i), *MLP), *MIXTURE),
+    sizes=_sparse_sizes,
+    keys=(
+        *(key for key in DECODER_KEYS if key.name != "expert_count"),
+        Key("expert_count", "u32", ("n_routed_experts", "num_local_experts")),
+    ),
+    more_keys=_sparse_keys,
+    pre_names=("glm4",),
+)
 
 ARCHITECTURES = (
     decoder(
@@ -80,27 +104,8 @@ ARCHITECTURES = (
         pre_names=("glm4",),
     ),
     replace(
-        decoder(
-            "glm4moe",
-            ("Glm4MoeForCausalLM",),
-            (
-                ATTN_NORM,
-                *ATTENTION,
-                *(replace(tensor, optional=True) for tensor in QK_NORM),
-                norm(BLOCK + "post_attention_norm", LAYER + "post_attention_layernorm"),
-                *only(lambda config, i: not _sparse(config, i), *MLP),
-                *experts(_sparse),
-                *only(_sparse, CORRECTION, *shared_expert("mlp.shared_experts")),
-            ),
-            sizes=_sparse_sizes,
-            keys=(
-                *(key for key in DECODER_KEYS if key.name != "expert_count"),
-                Key("expert_count", "u32", ("n_routed_experts", "num_local_experts")),
-            ),
-            more_keys=_sparse_keys,
-            pre_names=("glm4",),
-        ),
-        # The block that predicts tokens further ahead, which transformers leaves out of these models, too.
-        ignored=(r"^model\.layers\.(?:46|92)\.",),
+        GLM4MOE,
+        tensors=(*GLM4MOE.tensors, *HEAD, *placed_behind((*SPARSE_ATTENTION, *MIXTURE), behind)),
+        told_by_names=counted_on,
     ),
 )

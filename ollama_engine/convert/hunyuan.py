@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ollama_engine.convert.architecture import Sizes, TensorMap
+from ollama_engine.convert.architecture import Sizes, TensorMap, decoder_sizes
 from ollama_engine.convert.decoder import (
     ATTENTION,
     ATTN_NORM,
@@ -17,7 +17,6 @@ from ollama_engine.convert.decoder import (
     experts,
     shared_expert,
 )
-from ollama_engine.convert.decoder import sizes as dense_sizes
 from ollama_engine.convert.keys import DECODER_KEYS, require
 from ollama_engine.convert.rope import rope_keys, rope_parameters
 from ollama_engine.convert.source.folder import Config
@@ -53,7 +52,7 @@ def _more_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
 
 
 def _sparse_sizes(config: Config) -> dict[str, int]:
-    plain = dense_sizes(config)
+    plain = decoder_sizes(config)
     hidden = _one(config, "moe_intermediate_size", default=plain["n_ff"])
     shared = plain["n_ff"] * _one(config, "num_shared_expert", default=1)
     return {

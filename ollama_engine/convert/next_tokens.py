@@ -11,9 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 from ollama_engine.convert.architecture import Sizes, TensorMap
+from ollama_engine.convert.decoder import BLOCK, LAYER, norm
 from ollama_engine.errors import UnsupportedModelError
 
-__all__ = ["NEXT_TOKENS", "N_NEXT", "counted", "next_token_keys", "placed_behind"]
+__all__ = ["HEAD", "NEXT_TOKENS", "N_NEXT", "behind", "counted", "counted_on", "next_token_keys", "placed_behind"]
 
 NEXT_TOKENS = r"\bmtp\."
 """Names of their tensors. A head that is not as declared is left out: nothing computes with it yet."""
@@ -41,6 +42,33 @@ def placed_behind(tensors: Iterable[TensorMap], rename: Callable[[str], str]) ->
         replace(tensor, source=rename(tensor.source), layers=N_NEXT, after="n_layer", applies=None)
         for tensor in tensors
     )
+
+
+def behind(name: str) -> str:
+    """The name in checkpoints whose blocks of this kind go on counting the others."""
+    return name.replace("{i}", "{behind}")
+
+
+HEAD = placed_behind(
+    (
+        TensorMap(BLOCK + "nextn.eh_proj.weight", LAYER + "eh_proj.weight", ("n_embd", "n_embd_twice")),
+        norm(BLOCK + "nextn.enorm", LAYER + "enorm"),
+        norm(BLOCK + "nextn.hnorm", LAYER + "hnorm"),
+        norm(BLOCK + "nextn.shared_head_norm", LAYER + "shared_head.norm"),
+        TensorMap(
+            BLOCK + "nextn.embed_tokens.weight", LAYER + "embed_tokens.weight", ("n_vocab", "n_embd"), optional=True
+        ),
+        TensorMap(
+            BLOCK + "nextn.shared_head_head.weight", LAYER + "shared_head.head.weight", ("n_vocab", "n_embd"),
+            optional=True,
+        ),
+    ),
+    behind,
+)  # fmt: skip
+"""What such a block has beside the tensors of a usual one, in checkpoints since DeepSeek-V3."""
+
+counted_on = counted(r"\.layers\.(\d+)\.eh_proj\.")
+"""How many blocks of these checkpoints are of this kind."""
 
 
 def next_token_keys(sizes: Sizes) -> Mapping[str, Any]:

@@ -21,8 +21,8 @@ from tests.support.suite import slow_except
 from tests.support.tiny import Weights
 
 CASES = slow_except(
-    ("qwen35", "qwen35moe", "qwen3next", "nemotron_h_moe", "deepseek-v3-plain", "glm-4.7-flash"), "qwen35",
-    "nemotron_h_moe", "deepseek-v3-plain",
+    ("qwen35", "qwen35moe", "qwen3next", "nemotron_h_moe", "deepseek-v3-plain", "glm-4.7-flash", "glm4moe"),
+    "qwen35", "nemotron_h_moe", "deepseek-v3-plain", "glm4moe",
 )  # fmt: skip
 N_EMBD = families.SIZES["hidden_size"]
 QWEN = {"fc": "eh_proj", "pre_fc_norm_embedding": "enorm", "pre_fc_norm_hidden": "hnorm", "norm": "shared_head_norm"}
@@ -35,7 +35,7 @@ DEEPSEEK = {"eh_proj": "eh_proj", "enorm": "enorm", "hnorm": "hnorm", "shared_he
 
 def own_tensors(case: Family) -> tuple[str, dict[str, str]]:
     """What the names of a head begin with in a checkpoint, and those of its own tensors, with their kinds."""
-    if case.stem in ("DeepseekV3", "Glm4MoeLite"):
+    if case.stem in ("DeepseekV3", "Glm4MoeLite", "Glm4Moe"):
         return "model.layers.3.", DEEPSEEK  # behind the blocks that compute
     return "mtp.", NEMOTRON if case.stem.startswith("Nemotron") else QWEN
 

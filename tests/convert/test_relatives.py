@@ -52,6 +52,14 @@ def test_a_layer_without_its_number_is_named(tmp_path: Path) -> None:
         convert_model(source, tmp_path / "made.gguf", "f32")
 
 
+def test_numbers_for_each_layer_that_are_the_same_are_one(tmp_path: Path) -> None:
+    """Hunyuan A13B has lists of them."""
+    lists = {"moe_intermediate_size": [96] * 3, "moe_topk": [3] * 3, "num_shared_expert": [1] * 3}
+    for path, settings in (("one", {}), ("lists", lists)):
+        convert_model(folder(tmp_path / path / "source", "hunyuan-moe", **settings), tmp_path / f"{path}.gguf", "f32")
+    assert (tmp_path / "one.gguf").read_bytes() == (tmp_path / "lists.gguf").read_bytes()
+
+
 REFUSED = {
     "experts-by-groups": ("glm4moe", {"n_group": 2}, "n_group"),
     "experts-in-some-blocks": ("ernie4_5-moe", {"moe_layer_end_index": 1}, "moe_layer_end_index"),

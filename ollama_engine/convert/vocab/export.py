@@ -33,7 +33,7 @@ def add_tokenizer(
     """
     tokenizer = folder.json("tokenizer.json")
     table = _table(folder, tokenizer, n_vocab, pre_names)
-    keys = special_keys(folder, config, table)
+    keys = special_keys(folder, config, table, tokenizer)
     writer.add_tokenizer_model(table.model)
     writer.add_tokenizer_pre(table.pre)
     writer.add_token_list([text.encode("utf-8", "surrogateescape") for text in table.texts])

@@ -28,14 +28,20 @@ TURN_ENDS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftex
 MESSAGE_ENDS = ("<|eom_id|>",)
 
 
-def special_keys(folder: ModelFolder, config: Config, table: TokenTable) -> dict[str, Any]:
+def special_keys(
+    folder: ModelFolder, config: Config, table: TokenTable, tokenizer: Mapping[str, Any] | None
+) -> dict[str, Any]:
     """Keys below `tokenizer.ggml.` for all special tokens that the files name.
 
-    Ends beyond the first are stored as llama.cpp knows them (eot, eom), and all together as `eos_token_ids`, where
-    Ollama has them and our tokenizer looks for them.
+    A token that `tokenizer` puts behind every text is the first end, which is the one that GGUF's readers can add:
+    Qwen3-Embedding's is not the one that tokenizer_config.json names. Ends beyond the first are stored as llama.cpp
+    knows them (eot, eom), and all together as `eos_token_ids`, where Ollama has them and our tokenizer looks for them.
     """
     ids = {text: id_ for id_, text in enumerate(table.texts)}
     named = _by_text(folder, ids)
+    appended = ids.get(_appended(tokenizer) or "")
+    if appended is not None and appended not in named.get("sep", []):
+        named["eos"] = [appended, *named.get("eos", [])]
     generation = folder.json("generation_config.json") or {}
     keys: dict[str, Any] = {}
     for name, key in KEYS.items():
@@ -123,6 +129,17 @@ def _of_post_processor(spec: Any, keys: Mapping[str, Any], texts: list[str]) -> 
             if flags["add_bos_token"] and _is(first, keys, texts, "cls_token_id") and flags["add_eos_token"]:
                 flags["add_sep_token"] = True
     return flags
+
+
+def _appended(tokenizer: Mapping[str, Any] | None) -> str | None:
+    """The token that the post-processor puts behind a text, as `_of_post_processor` reads it."""
+    spec = (tokenizer or {}).get("post_processor") or {}
+    texts = [
+        _special_at([next(iter(step.items())) for step in part.get("single") or []], -1)
+        for part in spec.get("processors") or [spec]
+        if part.get("type") == "TemplateProcessing"
+    ]
+    return texts[-1] if texts else None
 
 
 def _special_at(template: list[tuple[str, Any]], place: int) -> str | None:

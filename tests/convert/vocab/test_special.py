@@ -58,6 +58,23 @@ def test_all_ends_are_stored_and_honoured(
     assert from_gguf(tmp_path / "vocab.gguf").eog_ids >= {expected[0], *(expected[3] or ())}
 
 
+def test_what_is_put_behind_every_text_is_the_end(tmp_path: Path) -> None:
+    """Qwen3-Embedding puts another token there than tokenizer_config.json names."""
+    tokenizer = bpe_tokenizer(N)
+    single = [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": SPECIALS[1], "type_id": 0}}]
+    tokenizer["post_processor"] = {
+        "type": "Sequence",
+        "processors": [{"type": "ByteLevel"}, {"type": "TemplateProcessing", "single": single}],
+    }
+    files = {
+        "tokenizer.json": tokenizer,
+        "tokenizer_config.json": {"eos_token": SPECIALS[2], "add_bos_token": False},
+    }
+    keys = export(tmp_path, files, N, {"eos_token_id": END})
+    assert (keys["eos_token_id"], keys["eot_token_id"], keys["add_eos_token"]) == (END, TURN, True)
+    assert from_gguf(tmp_path / "vocab.gguf").encode("a")[-1] == END
+
+
 def test_ids_outside_of_the_vocabulary_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     found = exported(tmp_path, {"bos_token_id": 999}, tokenizer_config={"eos_token": "<nowhere>"})
     assert "bos_token_id" not in found
