@@ -95,8 +95,9 @@ class Engine(
         kv_cache_type: element type of keys and values: "f32", "f16", "bf16", "q8_0" or "q4_0".
         draft: how tokens are guessed that one step verifies beside the next one, where that pays (speculative
             decoding). "lookup" guesses what followed the same tokens earlier in the context, or in recent answers with
-            the same `cache_salt`; "off" guesses nothing. "auto" is "lookup" where the CPU computes all layers: there
-            answers are the same to the bit. On devices several rows are rounded otherwise than one.
+            the same `cache_salt`; "off" guesses nothing. "auto" is "lookup" where the CPU computes all layers, with
+            kernels whose answers are then the same to the bit. Devices round several rows otherwise than one, and so do
+            kernels for some types of weights.
         image_cache_bytes: host memory for embeddings of images, so that an image is encoded once. The least
             recently used go first; an image that is needed again is encoded again.
         state_cache_bytes: memory for checkpoints of recurrent models (LFM2, say), where prompts that begin alike go on;

@@ -171,6 +171,16 @@ class KernelChoice:
         borders = self.borders.get(dtype)
         return borders.per_expert if borders is not None else 0
 
+    def same_bits(self, weight: Tensor, rows: int) -> bool:
+        """Whether a row of this weight's products has the same bits alone and among up to so many.
+
+        Products of f32, and those of experts with 16 bits, are ggml's, row by row.
+        """
+        ours = self.rows(weight.dtype, weight.dim(0))
+        if weight.dim(2) > 1:
+            return weight.dtype in ("f32", "f16", "bf16") or rows <= self.rows_per_expert(weight.dtype)
+        return weight.dtype == "f32" or (1 in ours and rows in ours and reads_in_place(weight))
+
     def variant(self, dtype: str, rows: int, *, experts: bool = False) -> str:
         """How our kernel fetches weights."""
         if not self.variants:

@@ -57,6 +57,7 @@ class Submission:
         self._making = Lock()
         self._answers = AnswerMemory()
         self._acceptance = Acceptance()
+        self._drafts_exactly = loaded.drafts_exactly
 
     def inputs(
         self, prompt: Prompt, preparing: Preparing | None = None, *, add_special: bool = True, several: str = SEVERAL,
@@ -113,7 +114,7 @@ class Submission:
 
     def _drafter(self, options: RequestOptions) -> Drafter | None:
         drafting = options.draft or self.loaded.config.draft
-        if drafting == "off" or (drafting == "auto" and not self.loaded.drafts_exactly):
+        if drafting == "off" or (drafting == "auto" and not self._drafts_exactly):
             return None
         answers = partial(self._answers.of, options.cache_salt or "") if options.cache else None
         return LookupDrafter(Acceptance(self._acceptance), answers)

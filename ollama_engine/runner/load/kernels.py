@@ -7,6 +7,7 @@ folder cannot be written (or each load would decide anew), and for what is too s
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -18,15 +19,17 @@ from ollama_engine.ml.device.placement import BackendParams
 from ollama_engine.ml.gguf.gguf_file import GGUFFile
 from ollama_engine.ml.gguf.model_file import ModelFile
 from ollama_engine.ml.graph.backend import Backend
+from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.ml.threads.machine_load import waiting_threads
 from ollama_engine.ml.weights.kernel_choice import BY_TABLE, KernelChoice
 from ollama_engine.ml.weights.kernel_measure import Kind, Weighed, kinds_of, measure
 from ollama_engine.ml.weights.kernel_timings import Timings, decide
+from ollama_engine.ml.weights.weight_plan import OUTPUT, TIED
 
 if TYPE_CHECKING:
     from ollama_engine.ml.weights.kernel_store import TimingsFile
 
-__all__ = ["choose_kernels", "kept_kernels", "timings_file"]
+__all__ = ["choose_kernels", "kept_kernels", "rows_are_alike", "timings_file"]
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +60,19 @@ def choose_kernels(gguf: GGUFFile, config: EngineConfig) -> KernelChoice:
     choice = decide(BY_TABLE, mine)
     log.info("kernels: %s", "; ".join(choice.measured) or "by the table", extra={"kernels": choice.measured})
     return choice
+
+
+def rows_are_alike(kernels: KernelChoice, weights: Mapping[str, Tensor], rows: int) -> bool:
+    """Whether a row of each product of an answer's step has the same bits alone and among up to so many.
+
+    Not where all kernels are ggml's: its products of some types depend on the number of rows.
+    """
+    tied = OUTPUT not in weights
+    return bool(kernels.borders) and all(
+        kernels.same_bits(weight, rows)
+        for name, weight in weights.items()
+        if name.startswith("blk.") or name == (TIED if tied else OUTPUT)
+    )
 
 
 def kept_kernels(config: EngineConfig) -> tuple[str, KernelChoice]:

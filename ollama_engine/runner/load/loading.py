@@ -19,7 +19,7 @@ from ollama_engine.ml.device.device_info import system_line
 from ollama_engine.ml.device.placement import BackendParams
 from ollama_engine.ml.gguf.gguf_file import IMAGE_PARTS, GGUFFile
 from ollama_engine.ml.graph.backend import Backend
-from ollama_engine.ml.weights.kernel_choice import KernelChoice
+from ollama_engine.ml.weights.kernel_choice import KernelChoice, kernels_of
 from ollama_engine.ml.weights.weight_plan import OUTPUT, TIED
 from ollama_engine.ml.weights.weights import Weights
 from ollama_engine.models import (
@@ -36,7 +36,7 @@ from ollama_engine.runner.execute.executor import Executor
 from ollama_engine.runner.load.caches import make_encoder, make_model_cache, make_text_executor
 from ollama_engine.runner.load.errors import does_not_fit, naming
 from ollama_engine.runner.load.fit import DeviceChoice
-from ollama_engine.runner.load.kernels import choose_kernels
+from ollama_engine.runner.load.kernels import choose_kernels, rows_are_alike
 from ollama_engine.runner.load.memory_plan import (
     batch_size_of,
     memory_report,
@@ -105,7 +105,8 @@ class Loaded:
     def drafts_exactly(self) -> bool:
         """Whether rows of a draft get the bits that they get alone, and a wrong one is simply removed."""
         on_cpu = self.placement is None or not self.placement.gpu_layers
-        return on_cpu and self.cache.recurrent is None
+        alike = rows_are_alike(kernels_of(self.backend), self.weights, self.executor.max_outputs)
+        return on_cpu and self.cache.recurrent is None and alike
 
     @property
     def image_reader(self) -> ImageReader | None:

@@ -12,6 +12,8 @@ DRIFT, CHANGE = 0.2, 0.2
 """How far one measurement moves the estimates of all rows, as contexts grow, and then its own."""
 OUTLIER = 2.0
 """Most that one measurement may differ from its estimate: the machine did something else meanwhile."""
+FORGET = 2000
+"""Measurements after which one that was not repeated is forgotten: nothing else shows that it was too high."""
 
 
 class StepCosts:
@@ -20,20 +22,35 @@ class StepCosts:
     def __init__(self) -> None:
         self._rows: list[int] = []
         self._costs: list[float] = []
+        self._noted: list[int] = []
+        """When each was measured last, counted in measurements."""
+        self._n = 0
         self._level = 1.0
 
     def note(self, rows: int, seconds: float) -> None:
         """A step of so many rows took so long."""
         if seconds <= 0:
             return
+        self._n += 1
+        if self._n % FORGET == 0:
+            self._forget()
         i = bisect_left(self._rows, rows)
         if i == len(self._rows) or self._rows[i] != rows:
+            expected = self.seconds(rows)
+            seconds = seconds if expected is None else min(seconds, OUTLIER * expected)
             self._rows.insert(i, rows)
             self._costs.insert(i, seconds / self._level)
+            self._noted.insert(i, self._n)
             return
+        self._noted[i] = self._n
         ratio = min(max(seconds / (self._costs[i] * self._level), 1 / OUTLIER), OUTLIER)
         self._level *= ratio**DRIFT
         self._costs[i] *= ratio**CHANGE
+
+    def _forget(self) -> None:
+        for i in reversed(range(len(self._rows))):
+            if self._n - self._noted[i] >= FORGET:
+                del self._rows[i], self._costs[i], self._noted[i]
 
     def seconds(self, rows: int) -> float | None:
         """What a step of so many rows is expected to take; None before the first measurement."""

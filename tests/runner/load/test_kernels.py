@@ -13,8 +13,9 @@ from ollama_engine.config import EngineConfig
 from ollama_engine.ml.gguf.gguf_file import GGUFFile
 from ollama_engine.ml.ops.small_batch import SMALL_BATCH_VARIANTS, small_batch_instructions
 from ollama_engine.ml.weights import kernel_measure, kernel_store
-from ollama_engine.ml.weights.kernel_choice import BY_TABLE, FEW_ROWS, FewRows, KernelChoice
+from ollama_engine.ml.weights.kernel_choice import BY_TABLE, FEW_ROWS, GGML, FewRows, KernelChoice, choice_by_table
 from ollama_engine.runner.load import kernels
+from tests.models.variants import loaded
 from tests.support.tiny import write_tiny_llama
 
 pytestmark = [
@@ -120,3 +121,24 @@ def test_a_slow_kernel_that_is_kept_as_the_fastest_gives_the_same_answer(path: s
             result = engine.generate("One day", SamplingParams(max_tokens=12, temperature=0, logprobs=1))
             answers.add((result.text, str(result.logprobs)))
     assert len(answers) == 1
+
+
+@pytest.mark.parametrize("n_expert", [0, 4])
+@pytest.mark.parametrize(
+    ("dtype", "alike", "not_alike"),
+    [
+        ("f32", ["avx512vnni", "amx", "avx2"], []),
+        ("q8_0", ["avx512vnni", "amx", "avx2"], []),
+        ("f16", ["avx512vnni"], ["amx", "avx2"]),
+        ("bf16", ["avx512vnni"], ["avx512vnni-intel", "avxvnni"]),
+    ],
+)
+def test_rows_are_alike_where_one_kernel_computes_any_number_of_them(
+    tmp_path: Path, dtype: str, alike: list[str], not_alike: list[str], n_expert: int
+) -> None:
+    """Elsewhere a draft of an F16 model had other log-probabilities than its tokens one by one."""
+    path = write_tiny_llama(tmp_path / "tiny.gguf", dtype=dtype, n_embd=256, n_ff=512, n_expert=n_expert).path
+    with loaded(path) as parts:
+        found = {cpu: kernels.rows_are_alike(choice_by_table(cpu), parts.weights, 32) for cpu in [*alike, *not_alike]}
+        assert found == {**dict.fromkeys(alike, True), **dict.fromkeys(not_alike, False)}
+        assert not kernels.rows_are_alike(GGML, parts.weights, 32)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ollama_engine.runner.schedule.draft_lengths import WORTH, draft_lengths
-from ollama_engine.runner.schedule.step_costs import ROW, StepCosts
+from ollama_engine.runner.schedule.step_costs import FORGET, ROW, StepCosts
 
 
 def falling(chances: list[float]) -> list[float]:
@@ -78,3 +78,18 @@ def test_one_slow_step_does_not_count_for_much() -> None:
     after = costs.seconds(1)
     assert after is not None
     assert after < 16
+
+
+def test_drafts_come_back_after_a_slow_first_step_with_one() -> None:
+    """As where an image of another request was encoded meanwhile, or a graph of so many rows was built first."""
+    costs = costs_of(lambda rows: 10.0, [1])
+    chances = {0: falling([0.95] * 16)}
+    (length,) = draft_lengths(1, chances, costs.seconds, 32).values()
+    costs.note(1 + length, 5000)
+    assert draft_lengths(1, chances, costs.seconds, 32), "one measurement is not believed that is so far off"
+    for _ in range(30):
+        costs.note(1 + length, 5000)
+    assert not draft_lengths(1, chances, costs.seconds, 32)
+    for _ in range(2 * FORGET):
+        costs.note(1, 10.0)
+    assert draft_lengths(1, chances, costs.seconds, 32), "perhaps the machine was busy then"
