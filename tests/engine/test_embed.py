@@ -249,6 +249,8 @@ def test_an_encoder_writes_nothing(bert: Engine) -> None:
         with pytest.raises(ConfigError, match=told):
             ask("a")
     assert bert.embed("a").shape == (64,)
+    with pytest.raises(ConfigError, match=told):
+        bert.chat([{"role": "user", "content": "Hello"}])
 
 
 def test_bert_has_no_more_positions(bert_path: Path) -> None:

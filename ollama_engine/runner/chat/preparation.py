@@ -25,7 +25,7 @@ from ollama_engine.runner.chat.forced_call import ForcedCall
 from ollama_engine.runner.chat.options import ChatOptions, TemplateKeywords
 from ollama_engine.runner.chat.prepared import PreparedChat
 from ollama_engine.runner.chat.template_sources import is_steering, template_sources
-from ollama_engine.runner.core.input_processor import refuse_media
+from ollama_engine.runner.core.input_processor import refuse_encoder, refuse_media
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.sample import SamplingParams
 from ollama_engine.sample.constraints.formats import Lark
@@ -78,8 +78,9 @@ class ChatPreparation:
     def read(self, messages: Sequence[object], options: ChatOptions) -> Conversation:
         """Raises ChatError for messages, tools and documents that cannot be read.
 
-        And UnsupportedInputError for images where the model reads text only.
+        And UnsupportedInputError for images where the model reads text only, ConfigError for an encoder.
         """
+        refuse_encoder(self._loaded)
         conversation = self._read(messages, options)
         if any(message.media for message in conversation.messages):
             refuse_media(self._loaded)
