@@ -6,12 +6,15 @@ llama.cpp's converter compares a hash of token ids instead, which knows only the
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import regex
 
 from ollama_engine.convert.vocab.hf_splitting import make_split
 from ollama_engine.convert.vocab.probes import PROBES
 from ollama_engine.errors import UnsupportedModelError
+from ollama_engine.tokenizer.bpe import gpt2_alphabet
 from ollama_engine.tokenizer.pretokenizer import PreTokenizer
 from ollama_engine.tokenizer.pretokenizer_table import PreTokenizerSpec, find_spec, pretokenizer_names
 
@@ -35,7 +38,11 @@ def find_pre(tokenizer: Mapping[str, Any], preferred: Sequence[str], home: str) 
     whole = bool((tokenizer.get("model") or {}).get("ignore_merges"))
     expected = [split(text) for text in PROBES]
     names = dict.fromkeys([*preferred, *COMMON, *pretokenizer_names()])
-    alike = [spec for spec in map(find_spec, names) if _cuts_alike(spec, expected)]
+    specs = [find_spec(name) for name in names]
+    alike = [spec for spec in specs if _cuts_alike(spec, expected)]
+    if not alike and not _joins_numbers(tokenizer):
+        # DeepSeek-V2 takes digits apart, which `deepseek-llm` leaves to its vocabulary.
+        alike = [spec for spec in specs if _cuts_alike(spec, expected, numbers=False)]
     if not alike:
         raise UnsupportedModelError(
             f"{home}: no pre-tokenizer known here cuts text as this one: {tokenizer.get('pre_tokenizer')!s:.300}; "
@@ -47,8 +54,22 @@ def find_pre(tokenizer: Mapping[str, Any], preferred: Sequence[str], home: str) 
     return (exact or alike)[0].name
 
 
-def _cuts_alike(spec: PreTokenizerSpec, expected: Sequence[list[str]]) -> bool:
+def _cuts_alike(spec: PreTokenizerSpec, expected: Sequence[list[str]], *, numbers: bool = True) -> bool:
+    """Whether the texts are cut as expected; without `numbers`, wherever that is between two numerals."""
     if not spec.byte_level:
         return False
     cut = PreTokenizer(spec).split
-    return all(cut(text) == pieces for text, pieces in zip(PROBES, expected, strict=True))
+    same: Callable[[list[str]], list[str]] = list if numbers else _numerals_apart
+    return all(same(cut(text)) == same(pieces) for text, pieces in zip(PROBES, expected, strict=True))
+
+
+def _numerals_apart(pieces: list[str]) -> list[str]:
+    return [part for piece in pieces for part in (piece if regex.fullmatch(r"\p{N}+", piece) else (piece,))]
+
+
+def _joins_numbers(tokenizer: Mapping[str, Any]) -> bool:
+    """Whether some token holds two numerals side by side, so that cuts between them change what a text becomes."""
+    bytes_of = {code: byte for byte, code in enumerate(gpt2_alphabet())}
+    spelled = [text.translate(bytes_of) for text in (tokenizer.get("model") or {}).get("vocab") or {}]
+    texts = (text.encode("latin-1", "ignore").decode(errors="ignore") for text in spelled)
+    return any(regex.search(r"\p{N}\p{N}", text) for text in texts)

@@ -69,6 +69,17 @@ def test_forms_that_models_have() -> None:
         assert find_pre({"pre_tokenizer": REAL[name]}, (), "tokenizer.json") == name
 
 
+def test_digits_may_be_cut_apart_where_no_token_joins_them() -> None:
+    """As DeepSeek-V2's tokenizer.json does, for which llama.cpp's name is `deepseek-llm`."""
+    stages = [split(stage.expression) for stage in find_spec("deepseek-llm").stages[:-1]]
+    made = {"pre_tokenizer": sequence(*stages, {"type": "Digits", "individual_digits": True}, BYTES)}
+    found = find_pre({**made, "model": {"vocab": {"1": 0, "2": 1, "a1": 2, "Ġ1": 3}}}, ("deepseek-llm",), "home")
+    assert found == "deepseek-llm"
+    for joined in ("12", "a12", "\u00c2\u00b2\u00c2\u00b3"):  # the last: two superscripts, byte by byte
+        with pytest.raises(UnsupportedModelError, match="no pre-tokenizer known here"):
+            find_pre({**made, "model": {"vocab": {"1": 0, joined: 1}}}, ("deepseek-llm",), "home")
+
+
 PARTS = {
     **REAL,
     **{name: as_json(find_spec(name))["pre_tokenizer"] for name in ("llama-bpe", "tekken", "deepseek-v3", "gpt-4o")},
