@@ -160,6 +160,7 @@ def test_a_port_that_is_taken() -> None:
     (["--port", "70000"], {}, "--port is a number from 0 to 65535"),
     (["--keep-alive", "soon"], {}, "argument --keep-alive: expected a number of seconds, or a duration"),
     (["--host", "a:b"], {}, "--host is HOST"),
+    ([__file__], {}, "test_serve.py: not a GGUF file"),
     (["nowhere.gguf"], {}, "nowhere.gguf: No such file or directory; MODEL is a GGUF file. Models of the store"),
     (["--device", "GPU5"], {}, "--device names 'GPU5', which does not exist; there are: "),
     (["--device", "rpc://a:99999"], {}, "argument --device: expected names that `devices` lists"),

@@ -18,6 +18,7 @@ from ollama_engine.cli.logs import log_format, log_formatter
 from ollama_engine.cli.measure.devices import refuse_unknown
 from ollama_engine.cli.paths import existing
 from ollama_engine.ml.device.device_info import system_line
+from ollama_engine.ml.gguf.gguf_file import GGUFFile
 from ollama_engine.server.settings import SETTINGS, ServerSettings, Setting, read_address
 
 __all__ = ["add_arguments", "main"]
@@ -181,7 +182,10 @@ def settings_of(args: argparse.Namespace) -> ServerSettings:
 
 
 def served_file(model: str) -> tuple[str, Path]:
-    """Name and path of a file, or of a packaged model, which lists show where it is named. Raises FileNotFoundError."""
+    """Name and path of a file, or of a packaged model, which lists show where it is named.
+
+    Raises FileNotFoundError, and as `GGUFFile` for what is no model: else the first request would be told.
+    """
     if model in PACKAGED:
         return model, PACKAGED[model]()
     try:
@@ -189,4 +193,5 @@ def served_file(model: str) -> tuple[str, Path]:
     except FileNotFoundError as error:
         message = f"{error.strerror}; MODEL is a GGUF file. Models of the store are served without being named"
         raise FileNotFoundError(error.errno, message, model) from None
+    GGUFFile(path).close()
     return path.stem, path
