@@ -103,8 +103,8 @@ class EngineCore:
             outputs = self._collect(record)
             if outputs and self._next is not None and misses_forced(self._next, outputs):
                 self.scrap()
-            if outputs and self._speculation.draft():
-                self.scrap()  # what is prepared has no drafts
+            if outputs and (self._speculation.draft(outputs) or (self._next is not None and self._next.drafted)):
+                self.scrap()  # what is prepared has no drafts, or earlier ones
             self._exclusive()
             self._launch(record)
             self._deliver(outputs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ollama_engine.runner.core.request_queue import RequestQueue
+from ollama_engine.runner.core.step_output import StepOutput
 from ollama_engine.runner.schedule.batching import Step
 from ollama_engine.runner.schedule.draft_lengths import draft_lengths
 from ollama_engine.runner.schedule.sequence import Generation
@@ -31,21 +32,23 @@ class Speculation:
         if keys <= before and all(entry.decoding for entry in step.entries):
             self._costs.note(len(step.batch), now - then)
 
-    def draft(self) -> bool:
-        """Choose the drafts of the next step, while none is in flight; whether there are any."""
-        drafts = self._queue.propose()
+    def draft(self, outputs: Sequence[StepOutput]) -> bool:
+        """Choose the drafts of the next step, while none is in flight; whether there are any.
+
+        `outputs`: of the step that was collected. Answers that end with it are still among those that run.
+        """
+        ending = {output.sequence.key for output in outputs if output.reason or output.error}
+        drafts = {key: draft for key, draft in self._queue.propose().items() if key not in ending}
         if not any(draft.tokens for draft in drafts.values()):
             return False
-        running = self._queue.running
+        running = {key: sequence for key, sequence in self._queue.running.items() if key not in ending}
         lengths = {key: len(draft.tokens) for key, draft in drafts.items() if draft.chances is None}
         if all(sequence.decoding for sequence in running.values()):
-            lengths |= self._that_pay({key: draft.chances for key, draft in drafts.items() if draft.chances}, lengths)
+            n_rows = len(running) + sum(lengths.values())
+            chances = {key: draft.chances for key, draft in drafts.items() if draft.chances}
+            lengths |= draft_lengths(n_rows, chances, self._costs.seconds, self._max_outputs - n_rows)
         for key, length in lengths.items():
             generation = running[key]
             assert isinstance(generation, Generation), "the only kind that drafts"
             generation.draft = tuple(drafts[key].tokens[:length])
         return any(lengths.values())
-
-    def _that_pay(self, chances: dict[int, Sequence[float]], sure: dict[int, int]) -> dict[int, int]:
-        n_rows = len(self._queue.running) + sum(sure.values())
-        return draft_lengths(n_rows, chances, self._costs.seconds, self._max_outputs - n_rows)

@@ -18,6 +18,8 @@ from ollama_engine import Completion, Engine, SamplingParams
 from ollama_engine.errors import SamplingError
 from ollama_engine.runner.core import submission
 from ollama_engine.runner.core.new_requests import new_generation
+from ollama_engine.runner.core.request_queue import RequestQueue
+from ollama_engine.runner.schedule.scheduler import Candidate
 from ollama_engine.runner.schedule.steering import Constraint, Draft, Drafter, TokenMask
 from tests.support.tiny import write_tiny_llama
 from tests.support.waiting import eventually
@@ -228,6 +230,32 @@ def test_right_drafts_in_company(engine: Engine) -> None:
     others = [engine.submit([9, *PROMPT], greedy(60)) for _ in range(2)]
     assert ask(engine, greedy(40), drafter=Says([*PROMPT, *expected.tokens])).tokens == expected.tokens
     assert others[0].result(PATIENCE).tokens == others[1].result(PATIENCE).tokens
+
+
+def test_a_draft_that_found_no_room_and_is_not_proposed_again(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is in the step that was prepared meanwhile, which makes way."""
+    expected = engine.generate(PROMPT, greedy(40))
+    drafter = SaysOnceTold([*PROMPT, *expected.tokens])
+    candidates, says = RequestQueue.candidates, drafter.propose
+    left_out: list[int] = []
+
+    def without_a_draft(queue: RequestQueue) -> list[Candidate]:
+        drafted = [key for key, sequence in queue.running.items() if sequence.draft]
+        if not drafted or left_out or len(queue.running) == 1:
+            return candidates(queue)
+        left_out.extend(drafted)
+        return [candidate for candidate in candidates(queue) if candidate.key not in drafted]
+
+    monkeypatch.setattr(RequestQueue, "candidates", without_a_draft)
+    monkeypatch.setattr(drafter, "propose", lambda *given: Draft() if left_out else says(*given))
+    with ThreadPoolExecutor(1) as callers:
+        drafted = callers.submit(ask, engine, greedy(40), drafter=drafter)
+        assert drafter.holds.wait(PATIENCE)
+        other = engine.submit([9, *PROMPT], greedy(60))
+        drafter.may.set()
+        assert drafted.result(PATIENCE).tokens == expected.tokens
+    assert len(other.result(PATIENCE).tokens) == 60
+    assert left_out
 
 
 def test_wrong_guesses_leave_the_cache(engine: Engine) -> None:
