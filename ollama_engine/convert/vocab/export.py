@@ -60,7 +60,11 @@ def _table(
         data = None
     added = added_tokens(folder, tokenizer).values()
     if data is not None:
-        return sentencepiece_table(read_sentencepiece(data, str(folder.path / "tokenizer.model")), added, n_vocab)
+        table = sentencepiece_table(read_sentencepiece(data, str(folder.path / "tokenizer.model")), added, n_vocab)
+        # It wins, as in transformers, and in llama.cpp's converter for Llama, ERNIE 4.5 and InternLM 3.
+        if (folder.json("tokenizer_config.json") or {}).get("add_prefix_space") is False:
+            table.flags["add_space_prefix"] = False
+        return table
     if tokenizer is not None:
         return _of_json(tokenizer, folder, n_vocab, pre_names)
     ranks = folder.bytes("tiktoken.model")

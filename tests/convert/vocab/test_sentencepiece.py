@@ -30,6 +30,14 @@ def test_ids_are_those_of_the_sentencepiece_library(options: dict[str, Any], tmp
     assert (ours.bos_id, ours.eos_id, ours.add_bos) == (1, 2, True)
 
 
+@pytest.mark.parametrize(("said", "expected"), [(False, False), (True, True), (None, True)])
+def test_the_config_may_leave_out_the_space_before_a_text(said: bool | None, expected: bool, tmp_path: Path) -> None:
+    data = train_spm(CORPUS, 900).serialized_model_proto()
+    named = NAMES if said is None else {**NAMES, "add_prefix_space": said}
+    keys = export(tmp_path, {"tokenizer.model": data, "tokenizer_config.json": named}, 900)
+    assert keys["add_space_prefix"] is expected
+
+
 def test_what_the_proto_says_is_read() -> None:
     model = train_spm(CORPUS, 900, user_defined_symbols=["<mine>"], add_dummy_prefix=False)
     proto = read_sentencepiece(model.serialized_model_proto(), "tokenizer.model")
