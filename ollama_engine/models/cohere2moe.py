@@ -17,7 +17,7 @@ from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.attention import LayerStep, SelfAttention
 from ollama_engine.models.command_r import CommandR
-from ollama_engine.models.experts import CHOSEN, SIGMOID, SparseMLP, read_mixture
+from ollama_engine.models.experts import CHOSEN, SIGMOID, SOFTMAX, SparseMLP, read_mixture
 from ollama_engine.models.options import LAYER_EPS, RMS_EPS, Options, extended, read_common, read_windows
 
 
@@ -96,7 +96,8 @@ class Cohere2Moe(CommandR):
     @staticmethod
     def read_options(metadata: Metadata, n_vocab: int) -> CohereMoeOptions:
         gating = metadata.u32("expert_gating_func", SIGMOID) or SIGMOID
-        if gating not in (SIGMOID, CHOSEN):
+        # llama.cpp's converter writes SOFTMAX for the softmax of config.json, which is one over the chosen logits.
+        if gating not in (SIGMOID, SOFTMAX, CHOSEN):
             raise ModelFormatError(f"expert_gating_func is {SIGMOID} or {CHOSEN} for cohere2moe, got {gating}")
         centered = RMS_EPS not in metadata
         o = read_common(metadata, n_vocab, rope_mode="norm", eps=LAYER_EPS if centered else RMS_EPS)

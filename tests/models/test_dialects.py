@@ -156,6 +156,8 @@ CASES = {
                              change=with_spare("mtp.layers.0.mixer.experts.0.up_proj.weight")),
     "nemotron_h_omni": Theirs("nemotron_h_moe", "nemotron_h_omni", added={"vision.block_count": 1},
                               change=with_spare("v.blk.0.attn_qkv.weight", "mm.1.weight", "a.blk.0.ffn_up.weight")),
+    "cohere2moe-of-llama.cpp": Theirs("cohere2moe-bf16", "cohere2moe", {"expert_gating_func": None},
+                                      added={"expert_gating_func": 1}),
     "qwen2vl": Theirs("qwen25vl", "qwen2vl", {"rope.mrope_section": "rope.dimension_sections"}),
 }  # fmt: skip
 
