@@ -43,8 +43,9 @@ class Speculation:
             return False
         running = {key: sequence for key, sequence in self._queue.running.items() if key not in ending}
         lengths = {key: len(draft.tokens) for key, draft in drafts.items() if draft.chances is None}
-        if all(sequence.decoding for sequence in running.values()):
-            n_rows = len(running) + sum(lengths.values())
+        n_rows = len(running) + sum(lengths.values())
+        # Steps without drafts come now and then, so that drafts are compared with what these take now.
+        if self._costs.is_recent(n_rows) and all(sequence.decoding for sequence in running.values()):
             chances = {key: draft.chances for key, draft in drafts.items() if draft.chances}
             lengths |= draft_lengths(n_rows, chances, self._costs.seconds, self._max_outputs - n_rows)
         for key, length in lengths.items():

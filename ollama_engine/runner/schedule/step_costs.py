@@ -11,7 +11,9 @@ ROW = 0.1
 DRIFT, CHANGE = 0.2, 0.2
 """How far one measurement moves the estimates of all rows, as contexts grow, and then its own."""
 OUTLIER = 2.0
-"""Most that one measurement may differ from its estimate: the machine did something else meanwhile."""
+"""A measurement counts as so many times its estimate at most: more, and the machine did something else meanwhile."""
+RECENT = 32
+"""Measurements for which one is recent."""
 FORGET = 2000
 """Measurements after which one that was not repeated is forgotten: nothing else shows that it was too high."""
 
@@ -43,9 +45,14 @@ class StepCosts:
             self._noted.insert(i, self._n)
             return
         self._noted[i] = self._n
-        ratio = min(max(seconds / (self._costs[i] * self._level), 1 / OUTLIER), OUTLIER)
+        ratio = min(seconds / (self._costs[i] * self._level), OUTLIER)
         self._level *= ratio**DRIFT
         self._costs[i] *= ratio**CHANGE
+
+    def is_recent(self, rows: int) -> bool:
+        """Whether a step of so many rows was measured lately."""
+        i = bisect_left(self._rows, rows)
+        return i < len(self._rows) and self._rows[i] == rows and self._n - self._noted[i] < RECENT
 
     def _forget(self) -> None:
         for i in reversed(range(len(self._rows))):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ollama_engine.runner.schedule.draft_lengths import WORTH, draft_lengths
-from ollama_engine.runner.schedule.step_costs import FORGET, ROW, StepCosts
+from ollama_engine.runner.schedule.step_costs import FORGET, RECENT, ROW, StepCosts
 
 
 def falling(chances: list[float]) -> list[float]:
@@ -93,3 +93,15 @@ def test_drafts_come_back_after_a_slow_first_step_with_one() -> None:
     for _ in range(2 * FORGET):
         costs.note(1, 10.0)
     assert draft_lengths(1, chances, costs.seconds, 32), "perhaps the machine was busy then"
+
+
+def test_drafts_end_where_the_first_step_without_them_was_slow() -> None:
+    """Each row costs its full price, but the first step built its graph."""
+    costs, chances = costs_of(lambda rows: 5000.0, [24], times=1), {key: falling([1.0] * 4) for key in range(24)}
+    lengths = []
+    for _ in range(20 * RECENT):
+        drafts = draft_lengths(24, chances, costs.seconds, 8) if costs.is_recent(24) else {}
+        lengths.append(sum(drafts.values()))
+        costs.note(24 + lengths[-1], 10.0 * (24 + lengths[-1]))
+    assert max(lengths[:RECENT]) > 0
+    assert max(lengths[-RECENT:]) == 0
