@@ -20,7 +20,7 @@ from ollama_engine.convert.architecture import (
     no_tensors,
 )
 from ollama_engine.convert.keys import DECODER_KEYS, require
-from ollama_engine.convert.rope import llama3_factors, rope_keys, rope_parameters
+from ollama_engine.convert.rope import ROPE_FACTORS, llama3_factors, rope_keys, rope_parameters
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.transforms import Transform, half
 
@@ -176,7 +176,7 @@ def decoder(
 def llama3_tensors(config: Config, sizes: Sizes) -> Mapping[str, NDArray[np.float32]]:
     """The rotary factors of Llama 3.1, where the config has them."""
     factors = llama3_factors(config, sizes["head_dim"])
-    return {} if factors is None else {"rope_freqs.weight": factors}
+    return {} if factors is None else {ROPE_FACTORS: factors}
 
 
 def local_rope_keys(config: Config) -> Mapping[str, Any]:

@@ -15,6 +15,7 @@ from ollama_engine.convert.metadata import add_model, encode, model_keys, new_wr
 from ollama_engine.convert.outtype import FILE_TYPES, element_type
 from ollama_engine.convert.plan import PlannedTensor, plan_tensors
 from ollama_engine.convert.registry import find_architecture
+from ollama_engine.convert.rope import ROPE_FACTORS, has_factors
 from ollama_engine.convert.sentence_modules import SentenceModules
 from ollama_engine.convert.source.checkpoint import open_checkpoint
 from ollama_engine.convert.source.folder import Config, ModelFolder, read_config
@@ -117,7 +118,10 @@ def _plan_all(architecture: Architecture, config: Config, stored: Mapping[str, S
     config = config.completed(architecture.told_by_names(stored))
     sizes = architecture.sizes(config)
     keys = model_keys(architecture, config, sizes)
-    return _Plan(config, sizes, keys, plan_tensors(architecture, config, sizes, stored))
+    planned = plan_tensors(architecture, config, sizes, stored)
+    if has_factors(config) and all(tensor.name != ROPE_FACTORS for tensor in planned):
+        raise UnsupportedModelError(f"{config.home}: rope_type is llama3, which {architecture.name} does not have")
+    return _Plan(config, sizes, keys, planned)
 
 
 def _announced(planned: PlannedTensor, outtype: str, always_f32: Sequence[str]) -> OutTensor:

@@ -16,12 +16,15 @@ from ollama_engine.convert.late_warnings import warn
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.errors import ModelFormatError, UnsupportedModelError
 
-__all__ = ["llama3_factors", "rope_keys", "rope_parameters"]
+__all__ = ["ROPE_FACTORS", "has_factors", "llama3_factors", "rope_keys", "rope_parameters"]
 
 logger = logging.getLogger(__name__)
 
 KINDS = ("default", "linear", "yarn", "llama3", "longrope", "su", "dynamic", "mrope")
 """mrope is default, with positions of several axes: which pairs go by which is the architecture's matter."""
+
+ROPE_FACTORS = "rope_freqs.weight"
+"""The tensor of `llama3_factors`, which no key stands for."""
 
 YARN_KEYS = {
     "rope.scaling.yarn_ext_factor": ("extrapolation_factor",),
@@ -74,6 +77,12 @@ def _yarn_keys(rope: Mapping[str, Any], config: Config) -> dict[str, Any]:
         if value is not None:
             keys[key] = float(value)
     return keys
+
+
+def has_factors(config: Config) -> bool:
+    """Whether the rotation is Llama 3.1's."""
+    rope = {**config.mapping("rope_scaling"), **config.mapping("rope_parameters")}
+    return "llama3" in (rope.get("rope_type"), rope.get("type"))
 
 
 def llama3_factors(config: Config, n_dims: int) -> NDArray[np.float32] | None:

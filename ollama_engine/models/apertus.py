@@ -12,7 +12,7 @@ from ollama_engine import nn
 from ollama_engine.ml import ops
 from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.tensor import Tensor
-from ollama_engine.models.decoder import Decoder, PreNormLayer
+from ollama_engine.models.decoder import FactoredDecoder, PreNormLayer
 from ollama_engine.models.options import Options, extended, read_common
 from ollama_engine.models.qwen3 import NormedAttention
 
@@ -41,18 +41,14 @@ class Layer(PreNormLayer):
     mlp = nn.Part(XieluMLP)
 
 
-class Apertus(Decoder):
+class Apertus(FactoredDecoder):
     options: ApertusOptions
     architecture = "apertus"
 
     layers = nn.Blocks(Layer, "n_layer")
-    rope_freqs = nn.Factors("rope_freqs", "n_rope_factors")
 
     @staticmethod
     def read_options(metadata: Metadata, n_vocab: int) -> ApertusOptions:
         o = read_common(metadata, n_vocab)
         columns = [metadata.f32s(f"xielu.{name}", o.n_layer) for name in ("alpha_n", "alpha_p", "beta", "eps")]
         return extended(o, ApertusOptions, curves=tuple(zip(*columns, strict=True)))
-
-    def rope_factors(self, like: Tensor) -> Tensor | None:
-        return self.rope_freqs.weight

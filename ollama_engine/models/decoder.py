@@ -74,3 +74,12 @@ class Decoder(Transformer):
         """Keys f32 [head_dim, n_head_kv, n] of a layer, moved to their positions plus `deltas` i32 [n]."""
         rope = self.options.ropes[layer]
         return keys if rope is None else rope.shifted(keys, deltas, self.rope_factors(keys))
+
+
+class FactoredDecoder(Decoder):
+    """A decoder whose frequencies of rotation are divided by factors, where the file has some (Llama 3.1)."""
+
+    rope_freqs = nn.Factors("rope_freqs", "n_rope_factors")
+
+    def rope_factors(self, like: Tensor) -> Tensor | None:
+        return self.rope_freqs.weight

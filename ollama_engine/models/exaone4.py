@@ -10,9 +10,8 @@ from dataclasses import replace
 
 from ollama_engine import nn
 from ollama_engine.ml.gguf.metadata import Metadata
-from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models import olmo2
-from ollama_engine.models.decoder import Decoder
+from ollama_engine.models.decoder import FactoredDecoder
 from ollama_engine.models.options import Options, read_common, read_windows
 from ollama_engine.models.qwen3 import NormedAttention
 
@@ -21,11 +20,10 @@ class Layer(olmo2.Layer):
     attention = nn.Part(NormedAttention)
 
 
-class Exaone4(Decoder):
+class Exaone4(FactoredDecoder):
     architecture = "exaone4"
 
     layers = nn.Blocks(Layer, "n_layer")
-    rope_freqs = nn.Factors("rope_freqs", "n_rope_factors")
 
     @staticmethod
     def read_options(metadata: Metadata, n_vocab: int) -> Options:
@@ -34,6 +32,3 @@ class Exaone4(Decoder):
             return o
         windows = read_windows(metadata, o.n_layer, period=4)
         return replace(o, windows=windows, ropes=tuple(o.rope if window else None for window in windows))
-
-    def rope_factors(self, like: Tensor) -> Tensor | None:
-        return self.rope_freqs.weight

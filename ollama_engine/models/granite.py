@@ -14,7 +14,7 @@ from ollama_engine.ml import ops
 from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.attention import LayerStep
-from ollama_engine.models.decoder import Decoder, PreNormLayer, SparseLayer
+from ollama_engine.models.decoder import FactoredDecoder, PreNormLayer, SparseLayer
 from ollama_engine.models.experts import SparseMLP
 from ollama_engine.models.options import Options, OptionsT, read_common, read_experts
 
@@ -51,18 +51,14 @@ def with_scales(metadata: Metadata, o: OptionsT) -> OptionsT:
     )  # fmt: skip
 
 
-class Granite(Decoder):
+class Granite(FactoredDecoder):
     architecture = "granite"
 
     layers = nn.Blocks(make_layer, "n_layer")
-    rope_freqs = nn.Factors("rope_freqs", "n_rope_factors")
 
     @staticmethod
     def read_options(metadata: Metadata, n_vocab: int) -> Options:
         return with_scales(metadata, read_common(metadata, n_vocab, rope_mode="norm"))
-
-    def rope_factors(self, like: Tensor) -> Tensor | None:
-        return self.rope_freqs.weight
 
     def embed(self, tokens: Tensor) -> Tensor:
         return ops.scale(super().embed(tokens), self.options.embedding_scale)

@@ -12,7 +12,7 @@ from ollama_engine import nn
 from ollama_engine.ml import ops
 from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.tensor import Tensor
-from ollama_engine.models.decoder import Decoder, PreNormLayer, SparseLayer
+from ollama_engine.models.decoder import FactoredDecoder, PreNormLayer, SparseLayer
 from ollama_engine.models.options import Options, read_llama, read_windows
 
 
@@ -55,11 +55,10 @@ def make_layer(scope: nn.Scope) -> PreNormLayer:
     return MixtralLayer(scope) if scope.options.n_expert else PreNormLayer(scope)
 
 
-class Llama(Decoder):
+class Llama(FactoredDecoder):
     architecture = "llama"
 
     layers = nn.Blocks(make_layer, "n_layer")
-    rope_freqs = nn.Factors("rope_freqs", "n_rope_factors")
 
     @staticmethod
     def read_options(metadata: Metadata, n_vocab: int) -> Options:
@@ -69,6 +68,3 @@ class Llama(Decoder):
             windows=read_windows(metadata, o.n_layer, period=0),
             attention_scale=metadata.f32("attention.scale", 0.0) or o.attention_scale,  # 0 is written for "none"
         )
-
-    def rope_factors(self, like: Tensor) -> Tensor | None:
-        return self.rope_freqs.weight
