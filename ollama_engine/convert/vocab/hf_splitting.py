@@ -6,12 +6,12 @@ Only the cutting is done here: a piece stays text, where the original goes on to
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import count
 from typing import Any
 
 import regex
 
 from ollama_engine.errors import ModelFormatError, UnsupportedModelError
+from ollama_engine.tokenizer.bpe import gpt2_alphabet
 
 __all__ = ["Split", "make_split"]
 
@@ -63,7 +63,7 @@ def _stages(specs: Sequence[Mapping[str, Any]], home: str) -> list[Split]:
 
 
 def _on_bytes(split: Split) -> Split:
-    alphabet = _byte_characters()
+    alphabet = [chr(code) for code in gpt2_alphabet()]
     values = {character: byte for byte, character in enumerate(alphabet)}
 
     def on_bytes(text: str) -> list[str]:
@@ -72,13 +72,6 @@ def _on_bytes(split: Split) -> Split:
         return [piece.decode("utf-8", "surrogateescape") for piece in pieces]
 
     return on_bytes
-
-
-def _byte_characters() -> list[str]:
-    """GPT-2's character for each byte: itself where it is printable, else one from U+0100 on."""
-    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
-    others = count(256)
-    return [chr(byte if byte in printable else next(others)) for byte in range(256)]
 
 
 def _chain(parts: list[Split]) -> Split:
