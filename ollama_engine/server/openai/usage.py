@@ -20,9 +20,5 @@ def usage_body(prompts: Sequence[Usage], answers: Sequence[Usage], *, reasoning_
         "completion_tokens": written,
         "total_tokens": read + written,
         "prompt_tokens_details": {"cached_tokens": sum(usage.cached_tokens for usage in prompts)},
-        "completion_tokens_details": {
-            "reasoning_tokens": reasoning_tokens,
-            "accepted_prediction_tokens": sum(usage.accepted_tokens for usage in answers),
-            "rejected_prediction_tokens": sum(usage.drafted_tokens - usage.accepted_tokens for usage in answers),
-        },
+        "completion_tokens_details": {"reasoning_tokens": reasoning_tokens},
     }
