@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 
 import pytest
 
@@ -32,11 +33,14 @@ class Watching:
         self.batch_size = loaded.executor.batch_size
         self.batches: list[tuple[int, int]] = []
 
-    def run(self, batch: Batch) -> None:
+    def prepare(self, batch: Batch) -> None:
         first = int(batch.positions[0])
         assert self._loaded.cache.usage.used == first, "exactly the tokens before this batch are there"
-        self._loaded.executor.run(batch)
+        self._loaded.executor.prepare(batch)
         self.batches.append((first, len(batch)))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loaded.executor, name)
 
 
 def watched(loaded: Loaded, plan: BenchPlan, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
@@ -103,10 +107,10 @@ def test_a_window_that_has_moved_on_is_computed_again(tmp_path, monkeypatch: pyt
     config = EngineConfig(num_ctx=2048, parallel=1, threads=1, batch_size=512)
     begun: list[int] = []
     with closing(load(path, config)) as loaded:
-        run = loaded.executor.run
+        prepare = loaded.executor.prepare
         monkeypatch.setattr(
-            "ollama_engine.runner.execute.executor.Executor.run",
-            lambda _, batch: (begun.append(int(batch.positions[0])), run(batch)),
+            "ollama_engine.runner.execute.executor.Executor.prepare",
+            lambda _, batch: (begun.append(int(batch.positions[0])), prepare(batch)),
         )
         measure_depths(loaded, BenchPlan(1900, 1, 2, warmup=False, depths=(100,)), lambda text: None)
     # The context, and again after each prompt.

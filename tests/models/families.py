@@ -6,6 +6,7 @@ transformers made, `test_family_reference` with transformers itself, and `varian
 
 from __future__ import annotations
 
+import copy
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -88,7 +89,8 @@ class Family:
     @property
     def arguments(self) -> dict[str, Any]:
         """Arguments of the config class in transformers."""
-        text = {k: v for k, v in {**SIZES, **self.settings}.items() if v is not None or k in NULLABLE}
+        chosen = copy.deepcopy({**SIZES, **self.settings})  # config classes add to the dicts that they are given
+        text = {k: v for k, v in chosen.items() if v is not None or k in NULLABLE}
         return text if self.vision is None else {**self.outer, "text_config": text, "vision_config": dict(self.vision)}
 
     @property

@@ -13,11 +13,11 @@ from ollama_engine import Engine, SamplingParams
 from ollama_engine.errors import ModelFormatError, UnsupportedModelError
 from ollama_engine.ml.device.placement import BackendParams
 from ollama_engine.ml.gguf.gguf_file import GGUFFile
-from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.storage import Storage
 from ollama_engine.ml.weights.weights import Weights
 from ollama_engine.models import model_class
+from ollama_engine.models.dialects import known_values
 from tests.models.variants import CPU, QUICK_VARIANTS, VARIANTS, WRITERS, Variant, minimal
 from tests.support.suite import slow_except
 from tests.support.tiny import write_tiny_llama
@@ -32,7 +32,7 @@ def test_every_missing_or_misshapen_tensor_is_named(architecture: str, tmp_path:
         Storage(backend, 1) as storage,
     ):
         weights.load()
-        model, metadata = model_class(architecture), Metadata(gguf.metadata)
+        model, metadata = model_class(architecture), known_values(gguf.metadata)
         wrong = storage.add("wrong", "f32", (3, 5, 7))
         storage.allocate(0)
         assert not model(metadata, weights).unused_weights

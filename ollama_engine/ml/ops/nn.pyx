@@ -95,6 +95,9 @@ def add_id(Tensor a not None, Tensor rows not None, Tensor ids not None):
             x.ne[1] != i.ne[0] or x.ne[2] != i.ne[1]:
         raise ShapeError(f"add_id: {describe(a)} takes rows [{x.ne[0]}, ..] and ids [{x.ne[1]}, {x.ne[2]}], "
                          f"got {describe(rows)} and {describe(ids)}")
+    if graph.owns(root_of(y)):
+        # ggml would write the sums over rows of the same shape, and read them again for the next sum.
+        lib.ggml_set_output(root_of(y))
     result = lib.ggml_add_id(graph.ctx, dense(graph, a, "add_id"), y, i)
     limit_index(graph, ids, y.ne[1], result)
     return wrap(graph, result)

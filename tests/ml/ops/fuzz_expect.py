@@ -110,7 +110,7 @@ def clamp(a: Value, low: float, high: float) -> Expected:
 
 
 def xielu(a: Value, alpha_n: float, alpha_p: float, beta: float, eps: float) -> Expected:
-    x, p, n = f64(a), np.log1p(np.exp(alpha_p)), beta + np.log1p(np.exp(alpha_n))
+    x, p, n = f64(a), np.logaddexp(0, alpha_p), beta + np.logaddexp(0, alpha_n)
     with np.errstate(over="ignore"):
         out = np.where(x > 0, p * x * x, (np.expm1(np.minimum(x, eps)) - x) * n) + beta * x
     steepness = 2 * p * top(a.array) + abs(n) + abs(beta)

@@ -106,6 +106,14 @@ def test_argsort(ctx: Context, compute: Compute, descending: bool) -> None:
     np.testing.assert_array_equal(places, expected)
 
 
+def test_add_id_reads_rows_that_were_computed(ctx: Context, compute: Compute) -> None:
+    """Rows of the sum's shape: ggml gave the sum their memory, and added sums to the later rows."""
+    a, rows = ctx.from_floats(np.ones((2, 20))), ctx.from_floats(np.full((2, 20), 3.0))
+    ids = ctx.from_ints([1, 0], shape=(2, 1))
+    found = compute(ops.add_id(ops.reshape(ops.scale(a, 2.0), 20, 2, 1), ops.scale(rows, 1.0), ids))
+    np.testing.assert_array_equal(found.reshape(2, 20), 5.0)
+
+
 def test_best_k(ctx: Context, compute: Compute) -> None:
     values = normal(5, 33)
     best = ops.best_k(ctx.from_floats(values), 4)
