@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from ollama_engine.runner.core.request_queue import RequestQueue
 from ollama_engine.runner.core.step_output import StepOutput
@@ -30,7 +31,7 @@ class Speculation:
         before, then = self._collected
         self._collected = (keys, now)
         if keys <= before and all(entry.decoding for entry in step.entries):
-            self._costs.note(len(step.batch), now - then)
+            self._costs.note(len(step.batch), now - then, drafted=step.drafted)
 
     def draft(self, outputs: Sequence[StepOutput]) -> bool:
         """Choose the drafts of the next step, while none is in flight; whether there are any.
@@ -47,7 +48,8 @@ class Speculation:
         # Steps without drafts come now and then, so that drafts are compared with what these take now.
         if self._costs.is_recent(n_rows) and all(sequence.decoding for sequence in running.values()):
             chances = {key: draft.chances for key, draft in drafts.items() if draft.chances}
-            lengths |= draft_lengths(n_rows, chances, self._costs.seconds, self._max_outputs - n_rows)
+            plain, seconds = self._costs.seconds(n_rows), partial(self._costs.seconds, drafted=True)
+            lengths |= draft_lengths(n_rows, chances, plain, seconds, self._max_outputs - n_rows)
         for key, length in lengths.items():
             generation = running[key]
             assert isinstance(generation, Generation), "the only kind that drafts"

@@ -18,14 +18,15 @@ LEAST_CHANCE = 0.02
 
 
 def draft_lengths(
-    n_rows: int, chances: Mapping[int, Sequence[float]], seconds: Callable[[int], float | None], most: int
-) -> dict[int, int]:
+    n_rows: int, chances: Mapping[int, Sequence[float]], plain: float | None, seconds: Callable[[int], float | None],
+    most: int,
+) -> dict[int, int]:  # fmt: skip
     """The number of tokens to verify of each draft, by key; those of 0 are left out.
 
     `n_rows`: rows of the step without drafts, each of which gives a token. `chances`: for each token of a draft, the
-    chance that it and all before it are right. `most`: rows that drafts may have together.
+    chance that it and all before it are right. `plain`: seconds of the step without drafts; `seconds`: of one of so
+    many rows with drafts. `most`: rows that drafts may have together.
     """
-    plain = seconds(n_rows)
     if plain is None or not n_rows:
         return {}
     line = [(-of_draft[0], key, 0) for key, of_draft in chances.items() if of_draft]

@@ -18,58 +18,84 @@ FORGET = 2000
 """Measurements after which one that was not repeated is forgotten: nothing else shows that it was too high."""
 
 
-class StepCosts:
-    """Seconds by rows. What was not measured lies on the line between its neighbours."""
+class _Curve:
+    """Costs by rows, in units of the level. What was not measured lies on the line between its neighbours."""
 
     def __init__(self) -> None:
-        self._rows: list[int] = []
-        self._costs: list[float] = []
-        self._noted: list[int] = []
+        self.rows: list[int] = []
+        self.costs: list[float] = []
+        self.noted: list[int] = []
         """When each was measured last, counted in measurements."""
+
+    def place(self, rows: int) -> tuple[int, bool]:
+        """(where it stands, or would stand; whether it is there)."""
+        i = bisect_left(self.rows, rows)
+        return i, i < len(self.rows) and self.rows[i] == rows
+
+    def at(self, rows: int) -> float | None:
+        """The cost of so many rows; None before the first measurement."""
+        i, known = self.place(rows)
+        if known or not self.rows:
+            return self.costs[i] if known else None
+        low = self.costs[i - 1] if i else self.costs[0]
+        if i == 0 or i == len(self.rows):
+            near = self.rows[max(0, i - 1)]
+            one = self.costs[0] / (1 + ROW * (self.rows[0] - 1))
+            return max(low + ROW * one * (rows - near), one)
+        left, right = self.rows[i - 1], self.rows[i]
+        return low + (self.costs[i] - low) * (rows - left) / (right - left)
+
+    def forget(self, before: int) -> None:
+        """Drop what was measured last before a time."""
+        for i in reversed(range(len(self.rows))):
+            if self.noted[i] <= before:
+                del self.rows[i], self.costs[i], self.noted[i]
+
+
+class StepCosts:
+    """Seconds by rows, of steps without drafts and of steps with drafts.
+
+    These cost more than their rows: they are planned when the tokens before them are there, and not while the device
+    computes, and their number of rows is mostly another one than before, so that a graph is built.
+    """
+
+    def __init__(self) -> None:
+        self._plain, self._drafted = _Curve(), _Curve()
         self._n = 0
         self._level = 1.0
 
-    def note(self, rows: int, seconds: float) -> None:
+    def note(self, rows: int, seconds: float, *, drafted: bool = False) -> None:
         """A step of so many rows took so long."""
         if seconds <= 0:
             return
         self._n += 1
         if self._n % FORGET == 0:
-            self._forget()
-        i = bisect_left(self._rows, rows)
-        if i == len(self._rows) or self._rows[i] != rows:
-            expected = self.seconds(rows)
+            self._plain.forget(self._n - FORGET)
+            self._drafted.forget(self._n - FORGET)
+        curve = self._drafted if drafted else self._plain
+        i, known = curve.place(rows)
+        if not known:
+            expected = self.seconds(rows, drafted=drafted)
             seconds = seconds if expected is None else min(seconds, OUTLIER * expected)
-            self._rows.insert(i, rows)
-            self._costs.insert(i, seconds / self._level)
-            self._noted.insert(i, self._n)
+            curve.rows.insert(i, rows)
+            curve.costs.insert(i, seconds / self._level)
+            curve.noted.insert(i, self._n)
             return
-        self._noted[i] = self._n
-        ratio = min(seconds / (self._costs[i] * self._level), OUTLIER)
+        curve.noted[i] = self._n
+        ratio = min(seconds / (curve.costs[i] * self._level), OUTLIER)
         self._level *= ratio**DRIFT
-        self._costs[i] *= ratio**CHANGE
+        curve.costs[i] *= ratio**CHANGE
 
     def is_recent(self, rows: int) -> bool:
-        """Whether a step of so many rows was measured lately."""
-        i = bisect_left(self._rows, rows)
-        return i < len(self._rows) and self._rows[i] == rows and self._n - self._noted[i] < RECENT
+        """Whether a step of so many rows, without drafts, was measured lately."""
+        i, known = self._plain.place(rows)
+        return known and self._n - self._plain.noted[i] < RECENT
 
-    def _forget(self) -> None:
-        for i in reversed(range(len(self._rows))):
-            if self._n - self._noted[i] >= FORGET:
-                del self._rows[i], self._costs[i], self._noted[i]
+    def seconds(self, rows: int, *, drafted: bool = False) -> float | None:
+        """What a step of so many rows is expected to take; None before the first measurement.
 
-    def seconds(self, rows: int) -> float | None:
-        """What a step of so many rows is expected to take; None before the first measurement."""
-        if not self._rows:
-            return None
-        i = bisect_left(self._rows, rows)
-        if i < len(self._rows) and self._rows[i] == rows:
-            return self._level * self._costs[i]
-        low = self._costs[i - 1] if i else self._costs[0]
-        if i == 0 or i == len(self._rows):
-            near = self._rows[max(0, i - 1)]
-            one = self._costs[0] / (1 + ROW * (self._rows[0] - 1))
-            return self._level * max(low + ROW * one * (rows - near), one)
-        left, right = self._rows[i - 1], self._rows[i]
-        return self._level * (low + (self._costs[i] - low) * (rows - left) / (right - left))
+        Before the first step with drafts, one is expected to take what its rows take without.
+        """
+        cost = self._drafted.at(rows) if drafted else None
+        cost = self._plain.at(rows) if cost is None else cost
+        return None if cost is None else self._level * cost

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -29,7 +30,7 @@ def test_no_other_choice_gives_more_tokens_a_second(
 
     n_rows = max(n_rows, len(drafts))
     chances = dict(enumerate(drafts))
-    found = draft_lengths(n_rows, chances, seconds, 64)
+    found = draft_lengths(n_rows, chances, seconds(n_rows), seconds, 64)
 
     def speed(lengths: tuple[int, ...]) -> float:
         tokens = n_rows + sum(sum(drafts[key][:length]) for key, length in enumerate(lengths))
@@ -42,10 +43,10 @@ def test_no_other_choice_gives_more_tokens_a_second(
 
 
 def test_many_callers_whose_rows_cost_their_full_price_draft_nothing() -> None:
-    assert draft_lengths(8, {key: [0.9, 0.8] for key in range(8)}, float, 64) == {}
-    assert draft_lengths(1, {0: [0.9, 0.8]}, lambda rows: 1 + rows / 100, 64) == {0: 2}
-    assert draft_lengths(1, {0: [0.9, 0.8]}, lambda rows: 1 + rows / 100, 1) == {0: 1}
-    assert draft_lengths(1, {0: [0.9]}, lambda rows: None, 64) == {}, "nothing was measured"
+    assert draft_lengths(8, {key: [0.9, 0.8] for key in range(8)}, 8.0, float, 64) == {}
+    assert draft_lengths(1, {0: [0.9, 0.8]}, 1.01, lambda rows: 1 + rows / 100, 64) == {0: 2}
+    assert draft_lengths(1, {0: [0.9, 0.8]}, 1.01, lambda rows: 1 + rows / 100, 1) == {0: 1}
+    assert draft_lengths(1, {0: [0.9]}, None, lambda rows: None, 64) == {}, "nothing was measured"
 
 
 def costs_of(measured: Callable[[int], float], rows: list[int], times: int = 30) -> StepCosts:
@@ -84,15 +85,17 @@ def test_drafts_come_back_after_a_slow_first_step_with_one() -> None:
     """As where an image of another request was encoded meanwhile, or a graph of so many rows was built first."""
     costs = costs_of(lambda rows: 10.0, [1])
     chances = {0: falling([0.95] * 16)}
-    (length,) = draft_lengths(1, chances, costs.seconds, 32).values()
+    (length,) = draft_lengths(1, chances, costs.seconds(1), costs.seconds, 32).values()
     costs.note(1 + length, 5000)
-    assert draft_lengths(1, chances, costs.seconds, 32), "one measurement is not believed that is so far off"
+    assert draft_lengths(1, chances, costs.seconds(1), costs.seconds, 32), (
+        "one measurement is not believed that is so far off"
+    )
     for _ in range(30):
         costs.note(1 + length, 5000)
-    assert not draft_lengths(1, chances, costs.seconds, 32)
+    assert not draft_lengths(1, chances, costs.seconds(1), costs.seconds, 32)
     for _ in range(2 * FORGET):
         costs.note(1, 10.0)
-    assert draft_lengths(1, chances, costs.seconds, 32), "perhaps the machine was busy then"
+    assert draft_lengths(1, chances, costs.seconds(1), costs.seconds, 32), "perhaps the machine was busy then"
 
 
 def test_drafts_end_where_the_first_step_without_them_was_slow() -> None:
@@ -100,8 +103,20 @@ def test_drafts_end_where_the_first_step_without_them_was_slow() -> None:
     costs, chances = costs_of(lambda rows: 5000.0, [24], times=1), {key: falling([1.0] * 4) for key in range(24)}
     lengths = []
     for _ in range(20 * RECENT):
-        drafts = draft_lengths(24, chances, costs.seconds, 8) if costs.is_recent(24) else {}
+        drafts = draft_lengths(24, chances, costs.seconds(24), costs.seconds, 8) if costs.is_recent(24) else {}
         lengths.append(sum(drafts.values()))
         costs.note(24 + lengths[-1], 10.0 * (24 + lengths[-1]))
     assert max(lengths[:RECENT]) > 0
     assert max(lengths[-RECENT:]) == 0
+
+
+def test_what_drafts_cost_beside_their_rows_counts_for_any_number_of_rows() -> None:
+    """A graph is built and nothing is planned meanwhile: measured with 12 rows, and expected with 6."""
+    costs = costs_of(lambda rows: 10 + rows / 10, [4])
+    for _ in range(30):
+        costs.note(12, 24, drafted=True)
+    assert costs.seconds(4) == pytest.approx(10.4)
+    six = costs.seconds(6, drafted=True)
+    assert six is not None
+    assert six > 15
+    assert not draft_lengths(4, {0: [0.9, 0.8]}, costs.seconds(4), partial(costs.seconds, drafted=True), 32)
