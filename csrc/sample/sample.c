@@ -319,6 +319,13 @@ int32_t oe_sampler_candidates(oe_sample_job *job, int32_t *id, double *p) {
         return 0;
     }
     job->status = status_of(find_repetitions(s));
+    if (job->status == OE_SAMPLE_OK && s->is_greedy) {
+        const oe_row row = make_row(job, n_allowed);
+        job->status = take_best(s, &row, &id[0]);
+        p[0] = 1.0;
+        oe_penalties_end_step(&s->penalties);
+        return job->status == OE_SAMPLE_OK;
+    }
     if (job->status == OE_SAMPLE_OK) {
         const oe_row row = make_row(job, n_allowed);
         job->status = run_chain(s, &row, oe_philox(s->params.seed, s->draws).second, NULL);

@@ -151,6 +151,14 @@ parameters = st.fixed_dictionaries(
 )
 
 
+def test_greedy_takes_the_best_logit_where_two_weigh_the_same() -> None:
+    """Weights have 40 bits: top-p alone would keep the first of two tokens whose logits differ by less."""
+    logits = np.array([-1e-9, 0], dtype=np.float32)
+    sampler = Sampler(SamplingParams(temperature=0, top_p=0, samplers=("top_p", "temperature")), 2)
+    assert sampler.candidates(logits) == {1: 1.0}
+    assert sampler.sample(logits) == 1
+
+
 @settings(max_examples=scaled(1500, quick=300))
 @given(logits=logits_rows, given=parameters, data=st.data())
 def test_any_row_any_chain(logits: FloatRow, given: dict[str, Any], data: st.DataObject) -> None:

@@ -335,12 +335,15 @@ def candidates(
     pool = Pool(np.flatnonzero(x > -np.inf), x[x > -np.inf])
     state = state or State.of(params)
     before: dict[int, float] = {}
+    greedy = only_best_matters(params, len(logits))
     cuts = {"typ_p": typical, "top_p": top_p, "min_p": min_p, "top_n_sigma": top_n_sigma, "temperature": temperature}
     for name in params.samplers:
         if not len(pool.tokens):
             return None
         if not is_on(name, params, len(logits)):
             continue
+        if greedy and name not in ("penalties", "dry"):
+            pool.keep_best(1)  # before tokens whose logits differ by less than weights can
         if name in ("penalties", "dry"):
             if pool.inverse != 1:
                 most = float(np.finfo(F32).max)
@@ -366,6 +369,18 @@ def candidates(
         mirostat(pool, params, state.mu, len(logits))
     pool.weigh()
     return pool, before
+
+
+def only_best_matters(params: SamplingParams, n: int) -> bool:
+    """Whether a temperature of 0 leaves the best logit, whatever else cuts before it."""
+    on = [name for name in params.samplers if is_on(name, params, n)]
+    if "temperature" not in on or params.mirostat or "adaptive_p" in on:
+        return False
+    before = on[: on.index("temperature")]
+    lead = [name for name in before if name in ("penalties", "dry")]
+    if before[: len(lead)] != lead or "typ_p" in before or "xtc" in before:
+        return False
+    return params.temperature == 0 and not params.dynatemp_range > 0
 
 
 def adapt(pool: Pool, params: SamplingParams, state: State) -> dict[int, float]:
