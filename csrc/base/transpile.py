@@ -61,7 +61,7 @@ def remade(output: Path, made_of: list[object], make: Callable[[Path], None]) ->
     known = output.with_suffix(".key")
     if output.exists() and known.exists() and known.read_text(encoding="ascii") == key:
         return
-    # Cython 3.3.0 writes a shared module to no other suffix, and names it by the file, whatever it is told.
+    # Cython 3.3.0 writes a shared module to a .cpp file only, and ignores --module-name: the file names the module.
     fresh = output.with_suffix(".cpp")
     make(fresh)
     text = fresh.read_bytes().replace(fresh.name.encode(), output.name.encode())

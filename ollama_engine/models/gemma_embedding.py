@@ -21,7 +21,7 @@ class DenseSizes:
 
 
 class DenseLayers(nn.Module):
-    """Two products without biases. llama.cpp's converter leaves them out unless it is told otherwise."""
+    """Two products without biases. llama.cpp's converter leaves them out by default."""
 
     up = nn.Linear("dense_2", "n_embd", "n_dense", optional=True)
     down = nn.Linear("dense_3", "n_dense", "n_embd", optional=True)

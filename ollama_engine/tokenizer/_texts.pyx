@@ -91,7 +91,7 @@ def join_texts(list texts not None):
         largest = max(largest, PyUnicode_MAX_CHAR_VALUE(text))
     if size == 0:
         return ""
-    joined = PyUnicode_New(size, largest)  # nobody else has it yet, so it may be written
+    joined = PyUnicode_New(size, largest)  # no other code has a reference yet, so it may be written
     target, width = PyUnicode_DATA(joined), PyUnicode_KIND(joined)
     for text in texts:
         source, given, n = PyUnicode_DATA(text), PyUnicode_KIND(text), PyUnicode_GET_LENGTH(text)

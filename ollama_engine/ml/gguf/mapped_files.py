@@ -5,8 +5,8 @@ process writes into the file is what is read. So while steps are computed, read 
 files, where the system grants them. Opening such a file for writing, or truncating it, waits until the lease is given
 back: the watch looks for that between two steps, and raises. So a writer waits for a step or two; 45 seconds, after
 which Linux takes the lease, only for a process that is stopped or a step that takes as long. While nothing is computed
-there is no lease, and nobody waits; afterwards, the size and the time of the last change tell whether the file is as it
-was.
+there is no lease, and no writer waits; afterwards, the size and the time of the last change tell whether the file is as
+it was.
 
 A lease needs Linux, a file system that knows leases, and a file that belongs to this process's user (or CAP_LEASE), and
 that no process has open for writing. Without one the watch looks at size and time only, which is too late for a file
