@@ -150,6 +150,8 @@ class Architecture:
     """Regular expression of the checkpoint's names of a part that is left out where it is not as declared."""
     ignored: tuple[str, ...] = ()
     """Regular expressions of names that carry no weights, besides COMMON_IGNORED."""
+    unsupported: Mapping[str, str] = field(default_factory=dict)
+    """Regular expressions of names of whole parts that are left out, and what such a part reads: "sound"."""
     always_f32: tuple[str, ...] = field(default=())
     """Regular expressions of GGUF names that are never stored in fewer bits, besides those of `outtype`."""
     numbers: Mapping[str, str] = field(default_factory=dict)

@@ -185,6 +185,11 @@ ARCHITECTURES = (
         "deepseek2", "DeepseekV3ForCausalLM", _v3_keys, ("deepseek-v3", "kimi-k2"), CORRECTION, next_tokens=NEXT
     ),
     _architecture("deepseek2", "Glm4MoeLiteForCausalLM", _v3_keys, ("glm4",), CORRECTION, next_tokens=NEXT),
-    replace(MISTRAL4, classes=("Mistral3ForConditionalGeneration",), fits=_is_mistral4, ignored=(VISION.sources,)),
+    replace(
+        MISTRAL4,
+        classes=("Mistral3ForConditionalGeneration",),
+        fits=_is_mistral4,
+        unsupported={VISION.sources: "images"},
+    ),
     MISTRAL4,
 )

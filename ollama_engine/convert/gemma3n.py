@@ -163,7 +163,10 @@ ARCHITECTURES = (
             output_norm=MODEL,
         ),
         defaults=DEFAULTS,
-        ignored=(r"^(?:model\.)?(?:vision_tower|audio_tower|embed_vision|embed_audio)\.",),
+        unsupported={
+            r"^(?:model\.)?(?:vision_tower|embed_vision)\.": "images",
+            r"^(?:model\.)?(?:audio_tower|embed_audio)\.": "sound",
+        },
         renames=((r"^(?:model\.)?(?:language_model\.)?(?=per_layer_|altup_)", "model."), *COMMON_RENAMES),
     ),
 )

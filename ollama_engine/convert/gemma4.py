@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ollama_engine.convert.architecture import COMMON_RENAMES, Sizes, TensorMap, linear
 from ollama_engine.convert.decoder import ATTN_NORM, BLOCK, LAYER, MLP, decoder, layer_types, norm
 from ollama_engine.convert.decoder import sizes as decoder_sizes
-from ollama_engine.convert.gemma4_vision import VISION
+from ollama_engine.convert.gemma4_vision import UNIFIED_VISION, VISION
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.transforms import half
 from ollama_engine.convert.vision import expect
@@ -235,9 +235,9 @@ TEXT = replace(
         pre_names=("gemma4",),
     ),
     made_tensors=_rope_freqs,
-    ignored=(r"^(?:model\.)?(?:audio_tower|embed_audio)\.",),
+    unsupported={r"^(?:model\.)?(?:audio_tower|embed_audio)\.": "sound"},
     renames=(
-        (r"^model\.(?=embed_vision\.)", ""),
+        (r"^model\.(?=embed_vision\.|vision_embedder\.)", ""),
         (r"^(?:model\.)?(?:language_model\.)?(?=per_layer_)", "model."),
         *COMMON_RENAMES,
     ),
@@ -246,10 +246,14 @@ TEXT = replace(
 
 UNIFIED = replace(
     TEXT,
-    classes=("Gemma4UnifiedForCausalLM", "Gemma4UnifiedForConditionalGeneration"),
+    classes=("Gemma4UnifiedForCausalLM",),
     defaults={"hidden_size_per_layer_input": 0},
-    ignored=(r"^(?:model\.)?(?:vision_embedder|embed_vision|embed_audio)\.",),
 )
-"""The 12B model, its text part: it sees and hears by other means."""
+"""The 12B model, whose parts that see and hear are a product each."""
 
-ARCHITECTURES = (replace(TEXT, classes=("Gemma4ForConditionalGeneration",), vision=VISION), TEXT, UNIFIED)
+ARCHITECTURES = (
+    replace(TEXT, classes=("Gemma4ForConditionalGeneration",), vision=VISION),
+    TEXT,
+    replace(UNIFIED, classes=("Gemma4UnifiedForConditionalGeneration",), vision=UNIFIED_VISION),
+    UNIFIED,
+)

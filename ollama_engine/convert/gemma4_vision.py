@@ -1,10 +1,11 @@
-"""The part of Gemma 4 that reads images, in the names of llama.cpp's files, which Ollama has as well.
+"""The parts of Gemma 4 that read images, in the names of llama.cpp's files, which Ollama has as well.
 
 What hears is left out.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,10 +16,10 @@ from numpy.typing import NDArray
 from ollama_engine.convert.architecture import Key, Sizes, TensorMap, layered
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.transforms import Transform
-from ollama_engine.convert.vision import expect, image_part, matrix, rope_base, side
+from ollama_engine.convert.vision import affine, expect, image_part, matrix, rope_base, side
 from ollama_engine.errors import UnsupportedModelError
 
-__all__ = ["VISION"]
+__all__ = ["UNIFIED_VISION", "VISION"]
 
 DEFAULTS = {
     "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 16, "num_attention_heads": 12, "head_dim": 64,
@@ -60,13 +61,14 @@ def _image_keys(processor: Config) -> Mapping[str, Any]:
     return {} if most is None else {"vision.max_soft_tokens": processor.whole("max_soft_tokens")}
 
 
-def _convolution(rows: NDArray[Any], sizes: Sizes) -> NDArray[Any]:
-    """The projection of a patch's pixels (row, column, channel) as a kernel (channel, row, column)."""
-    patch = sizes["v_patch"]
-    return np.ascontiguousarray(rows.reshape(-1, patch, patch, 3).transpose(0, 3, 1, 2))
+def _square(pixels: NDArray[Any], sizes: Sizes) -> NDArray[Any]:
+    """The pixels of a square in the last dimension (row, column, channel) -> (channel, row, column) in three."""
+    side = math.isqrt(pixels.shape[-1] // 3)
+    return np.ascontiguousarray(np.moveaxis(pixels.reshape(*pixels.shape[:-1], side, side, 3), -1, -3))
 
 
-KERNEL = Transform(_convolution, lambda shape, sizes: (shape[0], 3, sizes["v_patch"], sizes["v_patch"]))
+KERNEL = Transform(_square, lambda shape, sizes: (shape[0], 3, sizes["v_patch"], sizes["v_patch"]))
+CHANNELS_FIRST = Transform(lambda pixels, sizes: _square(pixels, sizes).reshape(pixels.shape), entrywise=False)
 ONE = Transform(lambda values, sizes: values.reshape(1), lambda shape, sizes: (1,), entrywise=False)
 
 
@@ -117,4 +119,54 @@ VISION = replace(
         ),
     ),
     sources=r"^(?:model\.)?(?:vision_tower|embed_vision)\.",
+)  # fmt: skip
+
+
+# -- the 12B model, which has no tower ---------------------------------------------------------------------------------
+
+
+def _unified_sizes(vision: Config, config: Config) -> Sizes:
+    n_pixels = 3 * (side(vision, "patch_size") * vision.whole("pooling_kernel_size")) ** 2
+    return {"v_positions": vision.whole("mm_posemb_size"), "v_pixels": n_pixels}
+
+
+def _unified_keys(vision: Config, config: Config, sizes: Sizes) -> Mapping[str, Any]:
+    text = config.outer.get("text_config", config.outer)
+    return {
+        "vision.projector.scale_factor": vision.whole("pooling_kernel_size"),
+        # Where it is null, which it is not by default, images are causal.
+        "vision.bidirectional": text.get("use_bidirectional_attention", "vision") == "vision",
+    }
+
+
+FLIPPED = Transform(
+    lambda table, sizes: np.ascontiguousarray(table.swapaxes(0, 1)),
+    lambda shape, sizes: (shape[1], shape[0], shape[2]),
+    entrywise=False,
+)
+UNIFIED_VISION = replace(
+    image_part(
+        activation="gelu_pytorch_tanh",
+        defaults={
+            "mm_embed_dim": 3840, "mm_posemb_size": 1120, "patch_size": 16, "pooling_kernel_size": 3,
+            "num_channels": 3, "rms_norm_eps": 1e-6,
+            # llama.cpp's files have these keys, too.
+            "num_hidden_layers": 0, "num_attention_heads": 0, "intermediate_size": 0,
+        },
+        keys=(Key("vision.attention.layer_norm_epsilon", "f32", ("rms_norm_eps",)),),
+        outer_keys=IMAGE_KEYS,
+        more_sizes=_unified_sizes,
+        more_keys=_unified_keys,
+        image_keys=_image_keys,
+        tensors=(
+            *affine("v.patch_norm.1", "vision_embedder.patch_ln1", "v_pixels", transform=CHANNELS_FIRST),
+            matrix("v.patch_embd", "vision_embedder.patch_dense", "v_embd", "v_pixels", transform=CHANNELS_FIRST),
+            TensorMap("v.patch_embd.bias", "vision_embedder.patch_dense.bias", ("v_embd",)),
+            *affine("v.patch_norm.2", "vision_embedder.patch_ln2", "v_embd"),
+            TensorMap("v.position_embd.weight", "vision_embedder.pos_embedding", ("v_positions", 2, "v_embd"), FLIPPED),
+            *affine("v.patch_norm.3", "vision_embedder.pos_norm", "v_embd"),
+            matrix("mm.input_projection", "embed_vision.embedding_projection", "n_embd", "v_embd"),
+        ),
+    ),
+    sources=r"^(?:model\.)?(?:vision_embedder|embed_vision)\.",
 )  # fmt: skip

@@ -73,4 +73,4 @@ MUSE_GLIMMER = decoder(
     made_tensors=_made_tensors,
     pre_names=("llama4",),
 )
-ARCHITECTURES = (replace(MUSE_GLIMMER, ignored=(r"^(?:model\.)?vision_(?:tower|adapter|projection)\.",)),)
+ARCHITECTURES = (replace(MUSE_GLIMMER, unsupported={r"^(?:model\.)?vision_(?:tower|adapter|projection)\.": "images"}),)

@@ -94,6 +94,7 @@ ARCHITECTURES = (
         PHI3,
         made_tensors=_made_tensors,
         renames=(*COMMON_RENAMES, (r"\.base_layer\.(?=weight$)", ".")),
-        ignored=(r"^model\.embed_tokens_extend\.", r"\.lora_[AB]\."),
+        ignored=(r"\.lora_[AB]\.",),
+        unsupported={r"^model\.embed_tokens_extend\.": "images and sound"},
     ),
 )

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ollama_engine.convert.architecture import COMMON_IGNORED, Architecture, Sizes, TensorMap
+from ollama_engine.convert.late_warnings import warn
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.source.tensors import StoredTensor, describe
 from ollama_engine.convert.transforms import Transform, multiplied
@@ -88,7 +89,7 @@ def _renamed(architecture: Architecture, stored: Mapping[str, StoredTensor]) -> 
     """The tensors by names without the prefixes that come and go; those that carry no weights are left out."""
     ignored = re.compile("|".join((*COMMON_IGNORED, *architecture.ignored)))
     renamed: dict[str, StoredTensor] = {}
-    for name, tensor in stored.items():
+    for name, tensor in _supported(architecture, stored).items():
         if ignored.search(name):
             logger.debug("%s holds no weights; it is left out", name)
             continue
@@ -98,6 +99,16 @@ def _renamed(architecture: Architecture, stored: Mapping[str, StoredTensor]) -> 
         if other is not tensor:
             raise ModelFormatError(f"{other.name} and {tensor.name} are both {name}; the checkpoint holds it twice")
     return renamed
+
+
+def _supported(architecture: Architecture, stored: Mapping[str, StoredTensor]) -> Mapping[str, StoredTensor]:
+    """Without whole parts that no model here has, of which a warning tells."""
+    for pattern, what in architecture.unsupported.items():
+        kept = {name: tensor for name, tensor in stored.items() if not re.search(pattern, name)}
+        if left := len(stored) - len(kept):
+            warn(logger, "the part that reads %s is not supported: its %d tensors are left out", what, left)
+        stored = kept
+    return stored
 
 
 def _declared(architecture: Architecture, config: Config, sizes: Sizes) -> Iterator[tuple[TensorMap, int]]:

@@ -34,7 +34,7 @@ __all__ = [
 
 NAMES: Mapping[str, tuple[str, ...]] = {
     "v_layer": ("num_hidden_layers", "depth"),
-    "v_embd": ("hidden_size",),
+    "v_embd": ("hidden_size", "mm_embed_dim"),
     "v_head": ("num_attention_heads", "attention_heads", "num_heads"),
     "v_ff": ("intermediate_size",),
     "v_channels": ("num_channels", "in_chans", "in_channels"),
@@ -104,6 +104,8 @@ def image_part(
 
 def colours(processor: Config) -> MetadataValues:
     """Mean and deviation of the colours, where the image processor's config has them. Raises ModelFormatError."""
+    if processor.get("do_normalize") is False:
+        return {"vision.image_mean": [0.0] * 3, "vision.image_std": [1.0] * 3}
     keys: dict[str, list[float]] = {}
     for name in ("image_mean", "image_std"):
         value = processor.get(name)

@@ -145,7 +145,7 @@ def _projector_type(clip: Mapping[str, MetadataValue]) -> str:
             OPTION, f" is a file of architecture {clip.get('general.architecture')!r}, and not the vision part of a "
             "model (an \"mmproj\" file, of architecture 'clip')",
         )  # fmt: skip
-    for key in ("clip.vision.projector_type", "clip.projector_type"):
+    for key in ("clip.vision.projector_type", "clip.projector_type", "clip.audio.projector_type"):
         if isinstance(found := clip.get(key), str):
             return found
     # Files of the first LLaVA do not say.

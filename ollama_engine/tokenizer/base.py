@@ -83,6 +83,11 @@ class Tokenizer:
         """All ids that end a generation."""
         return self._vocab.eog_ids
 
+    @property
+    def suppressed_ids(self) -> frozenset[int]:
+        """The tokens that an answer never has (`suppress_tokens`)."""
+        return self._vocab.suppressed_ids
+
     @cached_property
     def longest_token(self) -> int | None:
         """Most characters that a token stands for; None where some may vanish, such as white space."""

@@ -68,6 +68,8 @@ class Vocabulary:
     rstrip_ids: frozenset[int]
     doubles_end: bool = False
     """Whether EOS stands twice between the two texts of a pair, as in RoBERTa and XLM-R."""
+    suppressed_ids: frozenset[int] = frozenset()
+    """Tokens that an answer never has, such as those which stand for images."""
 
     @property
     def ordinary(self) -> NDArray[np.bool_]:
@@ -122,6 +124,7 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
         lstrip_ids=lstrip_ids,
         rstrip_ids=rstrip_ids,
         doubles_end=model == "t5" or pre == "roberta-bpe",
+        suppressed_ids=frozenset(fields.token_ids("suppress_tokens", n_vocab)),
     )
 
 

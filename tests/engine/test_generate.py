@@ -119,6 +119,15 @@ def test_logit_bias_forces_and_bans(tiny: Engine) -> None:
     assert first not in banned.tokens
 
 
+def test_tokens_that_the_file_suppresses_never_come(tmp_path: Path) -> None:
+    """`tokenizer.ggml.suppress_tokens`, as llama.cpp writes it; a caller's bias does not bring them back."""
+    metadata = {"tokenizer.ggml.suppress_tokens": [5, 6]}
+    path = write_tiny_llama(tmp_path / "banned.gguf", n_layer=1, metadata=metadata).path
+    with Engine(path) as engine:
+        raised = engine.generate("a", greedy(max_tokens=4, logit_bias={5: 100.0, 6: 90.0, 7: 80.0}))
+    assert raised.tokens == (7,) * 4
+
+
 def test_the_same_seed_gives_the_same_tokens(tiny: Engine) -> None:
     def draw(seed: int | None) -> tuple[int, ...]:
         return tiny.generate(PROMPT, SamplingParams(seed=seed, max_tokens=20, temperature=1.5, top_k=0)).tokens

@@ -1,13 +1,17 @@
-"""Gemma 4 in llama.cpp's pair of files, and how pictures get their size."""
+"""Gemma 4 in llama.cpp's pair of files and in Ollama's names."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
+from gguf import GGUFReader
 
+from ollama_engine.errors import ModelFormatError
 from tests.models.vision import harness
-from tests.support.mmproj import Cut, cut, vision_keys
+from tests.support.mmproj import Cut, changed, cut, vision_keys
 
 pytest.importorskip("PIL", reason="Pillow is not installed")
 
@@ -21,15 +25,51 @@ CUT = Cut(
     names=(),
     text_keys=dict.fromkeys(("image_start_token_id", "image_end_token_id")),
 )  # fmt: skip
+MAPS = ("attn_q", "attn_k", "attn_v", "attn_out", "ffn_gate", "ffn_up", "ffn_down")
+LIMITS = ("input_min", "input_max", "output_min", "output_max")
 
 
-@pytest.mark.parametrize("name", ["gemma4", "gemma4-small"])
-def test_a_pair_answers_as_one_file_does(name: str, tmp_path: Path) -> None:
+def case_named(name: str) -> harness.Case:
+    return next(case for case in harness.cases() if case.name == name)
+
+
+def answer(path: Path, case: harness.Case, **options: Path) -> list[int]:
+    with harness.engine(path, **options) as engine:
+        return engine.generate(case.segments(case.prompts["two"]), harness.greedy(case)).tokens
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("gemma4", "gemma4v"), ("gemma4-small", "gemma4v"), ("gemma4-unified", "gemma4uv")]
+)
+def test_a_pair_answers_as_one_file_does(
+    name: str, kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Whether images are bidirectional is no key there: it follows from the embeddings for each layer."""
-    case = next(case for case in harness.cases() if case.name == name)
+    case = case_named(name)
     whole = harness.converted(case, tmp_path)
-    text, part = cut(whole, tmp_path, CUT)
-    segments = case.segments(case.prompts["two"])
-    with harness.engine(whole) as one, harness.engine(text, projector=part) as two:
-        expected = one.generate(segments, harness.greedy(case))
-        assert two.generate(segments, harness.greedy(case)).tokens == expected.tokens
+    text, part = cut(whole, tmp_path, CUT, kind=kind)
+    # What hears lies in the same file, and is left aside.
+    sound = {name: np.ones(8, np.float32) for name in ("a.blk.0.ln1.weight", "mm.a.fc.bias")}
+    part = changed(part, tmp_path / "both.gguf", {"clip.audio.projector_type": "gemma4a"}, sound)
+    assert answer(text, case, projector=part) == answer(whole, case)
+    assert "a part that reads sound, which is not supported" in caplog.text
+    assert "not used" not in caplog.text
+
+
+def test_limits_in_one_tensor_are_those_of_single_ones(tmp_path: Path) -> None:
+    """Ollama's first files have them so; 0s stand for a map without limits, as the last one is."""
+    case = case_named("gemma4-small")
+    whole = harness.converted(case, tmp_path)
+    single = {t.name: float(t.data[0]) for t in GGUFReader(whole).tensors if re.search(r"put_m(in|ax)$", t.name)}
+    rows = [[single[f"v.blk.{i}.{name}.{limit}"] for limit in LIMITS] for i in range(2) for name in MAPS]
+    packed = np.array([*rows, [0.0] * 4], np.float32).ravel()
+    gone = dict.fromkeys(single)
+    ollamas = changed(whole, tmp_path / "packed.gguf", {}, {**gone, "v.clamp_data": packed})
+    none = changed(whole, tmp_path / "none.gguf", {}, gone)
+    expected = answer(whole, case)
+    assert answer(ollamas, case) == expected
+    assert answer(none, case) != expected, "the limits make no difference"
+
+    short = changed(whole, tmp_path / "short.gguf", {}, {**gone, "v.clamp_data": packed[:-4]})
+    with pytest.raises(ModelFormatError, match=r"v\.clamp_data has 56 numbers; expected 60"):
+        answer(short, case)

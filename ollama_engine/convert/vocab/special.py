@@ -1,7 +1,8 @@
 """Finds the special tokens of a model: their ids, whether text gets them added, and all that end a generation.
 
 Four files speak of them: tokenizer_config.json and special_tokens_map.json by text, config.json and
-generation_config.json by id. The first that names one counts; of the ends all are kept.
+generation_config.json by id. The first that names one counts; of the ends all are kept. The last one also says which
+tokens are never to be sampled.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ def special_keys(
             keys[key] = token_ids[0]
         if name == "eos" and len(token_ids) > 1:
             keys |= _more_ends(token_ids, table.texts)
+    if banned := _inside(_ids(generation.get("suppress_tokens")), "suppress", len(table.texts)):
+        keys["suppress_tokens"] = banned
     # What encoders put around a text, where llama.cpp looks for it.
     for name, other in (("bos", "cls"), ("eos", "sep")):
         if KEYS[name] not in keys and KEYS[other] in keys:

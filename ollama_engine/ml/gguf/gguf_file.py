@@ -25,10 +25,12 @@ from ollama_engine.ml.gguf.metadata import Metadata, MetadataValue
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["IMAGE_PARTS", "GGUFFile", "TensorInfo"]
+__all__ = ["IMAGE_PARTS", "SOUND_PARTS", "GGUFFile", "TensorInfo"]
 
 IMAGE_PARTS: Final = ("v.", "mm.")
 """Prefixes of the tensors of a vision tower and of its projector."""
+SOUND_PARTS: Final = ("a.", "mm.a.")
+"""The same of a part that reads sound."""
 
 # A vocabulary of 128k tokens with merges makes a header of about 8 MB. Memory costs more than parsing: 1 MB takes
 # 0.4 ms to allocate and 0.2 ms to walk. So the buffer grows by half at a time instead of being far too large.

@@ -12,6 +12,7 @@ from ollama_engine.input import Input, MediaItem, MediaTraits, PreparedImage
 from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.gemma4.preprocess import Preprocessor
+from ollama_engine.models.gemma4.unified import FIRST_NORM, UnifiedPart, read_unified_options
 from ollama_engine.models.gemma4.vision import POSITIONS, VisionPart, read_options
 from ollama_engine.models.images import ImageTokens, input_ids
 from ollama_engine.models.media_tokens import token_id
@@ -30,8 +31,11 @@ class Gemma4Multimodal(ImageTokens):
     def __init__(self, metadata: Metadata, scope: nn.Scope) -> None:
         """`scope`: all weights of the file, with the options of the text model."""
         positions = scope.weights.get(POSITIONS)
-        self.options = read_options(metadata, scope.options.n_embd, 0 if positions is None else positions.dim(1))
-        self.vision = VisionPart(nn.Scope(scope.weights, self.options, used=scope.used))
+        unified = FIRST_NORM in scope.weights
+        read = read_unified_options if unified else read_options
+        self.options = read(metadata, scope.options.n_embd, 0 if positions is None else positions.dim(1))
+        part = UnifiedPart if unified else VisionPart
+        self.vision = part(nn.Scope(scope.weights, self.options, used=scope.used))
         self._preprocessor = Preprocessor(metadata, self.options)
         super().__init__(self._preprocessor)
         n_ids = input_ids(scope)

@@ -6,7 +6,7 @@ from ollama_engine.models.projectors import Projector, tower_keys
 
 PROJECTOR = Projector(
     "gemma4",
-    types=("gemma4v",),
+    types=("gemma4v", "gemma4uv"),
     keys=tower_keys("vision.projector.scale_factor", "vision.max_soft_tokens"),
     names=(),
 )

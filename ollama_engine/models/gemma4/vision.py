@@ -17,6 +17,7 @@ from ollama_engine.ml import ops
 from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.attention import heads
+from ollama_engine.models.gemma4.clamped import ClampedLinear
 from ollama_engine.nn import vision
 
 if TYPE_CHECKING:
@@ -37,6 +38,11 @@ class VisionOptions(vision.TowerOptions):
     """Length of an embedding of the text model."""
 
     @property
+    def n_pixels(self) -> int:
+        """Numbers in a patch."""
+        return self.n_channels * self.patch_size**2
+
+    @property
     def attention_scale(self) -> float:
         """Scores are not scaled: queries and keys are normalized."""
         return 1.0
@@ -52,30 +58,6 @@ def read_options(metadata: Metadata, n_text: int, n_positions: int) -> VisionOpt
             f"/ vision.attention.head_count), expected a multiple of 4; vision.projector.scale_factor {pool} is above 0"
         )
     return VisionOptions(**sizes, pool=pool, n_positions=n_positions, n_text=n_text)
-
-
-class ClampedLinear(nn.Linear):
-    """A linear map without bias. In small models its input and output are clamped to what was seen in training."""
-
-    input_range: tuple[float, float]
-    output_range: tuple[float, float]
-
-    def bind(self, scope: nn.Scope) -> Any:
-        """A bound copy; see Weight.bind."""
-        bound = super().bind(scope)
-        ends = {"min": -math.inf, "max": math.inf}
-        bound.input_range, bound.output_range = (
-            tuple(nn.Scalar(f"{self.name}.{side}_{end}", default=ends[end]).bind(scope).value for end in ends)
-            for side in ("input", "output")
-        )
-        return bound
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return _clamped(vision.wide_product(self.tensor, _clamped(x, self.input_range)), self.output_range)
-
-
-def _clamped(x: Tensor, limits: tuple[float, float]) -> Tensor:
-    return x if limits == (-math.inf, math.inf) else ops.clamp(x, *limits)
 
 
 class Attention(nn.Module):
@@ -177,7 +159,7 @@ class VisionPart(nn.Module):
 
     tower = nn.Part(Tower, "v")
     standardization = nn.Part[Any](lambda scope: Standardization(scope) if BIAS in scope.weights else None)
-    projection = nn.Linear("mm.input_projection", "n_embd", "n_text")
+    projection = ClampedLinear("mm.input_projection", "n_embd", "n_text")
 
     def forward(self, patches: Tensor, places: tuple[Tensor, Tensor], columns: int, o: VisionOptions) -> Tensor:
         """The embeddings of an image, block by block.
@@ -195,4 +177,4 @@ class VisionPart(nn.Module):
         x = ops.scale(x, math.sqrt(o.n_embd))
         if self.standardization is not None:
             x = self.standardization.forward(x)
-        return vision.wide_product(self.projection.tensor, ops.rms_norm(x, o.norm_eps))
+        return self.projection(ops.rms_norm(x, o.norm_eps))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
+from dataclasses import replace
 
 from ollama_engine.errors import (
     ConfigError,
@@ -93,6 +95,8 @@ def _sampler(loaded: Loaded, params: SamplingParams) -> Sampler:
     # A model may have more rows of output than tokens, for padding; those are not drawn.
     n_drawn = min(loaded.model.n_vocab, loaded.tokenizer.n_vocab)
     breakers = loaded.breakers.find(tuple(params.dry_sequence_breakers)) if params.dry_multiplier else None
+    if banned := loaded.tokenizer.suppressed_ids:
+        params = replace(params, logit_bias={**params.logit_bias, **dict.fromkeys(banned, -math.inf)})
     return Sampler(params, n_drawn, breakers=breakers)
 
 

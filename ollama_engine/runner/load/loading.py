@@ -17,7 +17,7 @@ from ollama_engine.errors import ConfigError, ModelFormatError, NoMemoryError, O
 from ollama_engine.kvcache import Cache
 from ollama_engine.ml.device.device_info import system_line
 from ollama_engine.ml.device.placement import BackendParams
-from ollama_engine.ml.gguf.gguf_file import IMAGE_PARTS, GGUFFile
+from ollama_engine.ml.gguf.gguf_file import IMAGE_PARTS, SOUND_PARTS, GGUFFile
 from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.weights.kernel_choice import KernelChoice, kernels_of
 from ollama_engine.ml.weights.weight_plan import OUTPUT, TIED
@@ -282,6 +282,9 @@ def _check_model(model: Model, gguf: GGUFFile) -> None:
     if model.n_vocab < 1 and not isinstance(model, EmbedsImages):
         raise ModelFormatError("the model has no vocabulary")
     unused = list(model.unused_weights)
+    if any(name.startswith(SOUND_PARTS) for name in unused):
+        log.warning("the file has a part that reads sound, which is not supported: it is left aside")
+        unused = [name for name in unused if not name.startswith(SOUND_PARTS)]
     images = [name for name in unused if name.startswith(IMAGE_PARTS)]
     if images and reads_media(model) is None and not isinstance(model, EmbedsImages):
         if isinstance(gguf, JoinedFile):

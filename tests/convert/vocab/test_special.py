@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ollama_engine.tokenizer import from_gguf
@@ -32,6 +33,15 @@ def test_each_file_is_asked_in_turn(tmp_path: Path) -> None:
     expected = {"bos_token_id": BEGIN, "eos_token_id": TURN, "padding_token_id": 7, "seperator_token_id": 9}
     assert {key: keys[key] for key in expected} == expected
     assert keys["eos_token_ids"].tolist() == [TURN, END]
+
+
+def test_tokens_that_are_never_sampled_are_stored(tmp_path: Path) -> None:
+    """As int32, which llama.cpp insists on; one that is no token is left out."""
+    keys = exported(tmp_path, generation_config={"suppress_tokens": [4, 7, N, -1]})
+    assert keys["suppress_tokens"].tolist() == [4, 7]
+    assert keys["suppress_tokens"].dtype == np.int32
+    assert from_gguf(tmp_path / "vocab.gguf").suppressed_ids == {4, 7}
+    assert "suppress_tokens" not in exported(tmp_path, generation_config={"suppress_tokens": None})
 
 
 ENDS = [
