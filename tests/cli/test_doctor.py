@@ -33,6 +33,7 @@ def test_report(cli: Cli, root: Path) -> None:
     assert f"version   {ollama_engine.__version__}" in told.out
     assert f"store {root}: 1 models, 6 B\n  no blob is missing; --verify reads them all" in told.out
     assert f"{demo.path()} fits, with num_ctx 64:" in told.out
+    assert "-m ollama_engine.selftest` shows whether" in told.out
     report = json.loads(cli("doctor", "--json", "--verify").out)
     assert report["store"] == {
         "folder": str(root), "models": 1, "size": 6, "problems": [], "leftovers": 0, "verified": True,

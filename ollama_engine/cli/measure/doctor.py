@@ -174,6 +174,9 @@ def _text(report: dict[str, Any], health: Health) -> str:
     parts.append(_kernels_text(report["kernels"]))
     if "model" in report:
         parts.append(_model_text(report["model"]))
+    parts.append(
+        f"`{Path(sys.executable).name} -m ollama_engine.selftest` shows whether kernels and answers are right here"
+    )
     return "\n\n".join(parts)
 
 
