@@ -71,7 +71,8 @@ class SelfAttention(Attention):
     v = nn.Linear("attn_v", "n_embd", "kv_size")
 
     def project(self, x: Tensor, o: Options) -> tuple[Tensor, Tensor, Tensor]:
-        return heads(self.q(x), o.head_dim), heads(self.k(x), o.head_dim), heads(self.v(x), o.head_dim)
+        q, k, v = nn.linears(x, self.q, self.k, self.v)
+        return heads(q, o.head_dim), heads(k, o.head_dim), heads(v, o.head_dim)
 
 
 def heads(x: Tensor, head_dim: int) -> Tensor:

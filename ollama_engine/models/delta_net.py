@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,9 +99,14 @@ class Projections(nn.Module):
     qkv = nn.Linear("attn_qkv", "n_embd", "conv_size")
     gate = nn.Linear("attn_gate", "n_embd", "value_size")
 
-    def forward(self, x: Tensor, o: DeltaNetOptions) -> tuple[Tensor, Tensor]:
-        """x [n_embd, n] -> [conv_size, n], [value_size, n]."""
-        return self.qkv(x), self.gate(x)
+    @property
+    def maps(self) -> tuple[nn.Linear, ...]:
+        return self.qkv, self.gate
+
+    def split(self, results: Sequence[Tensor], o: DeltaNetOptions) -> tuple[Tensor, Tensor]:
+        """The results of `maps` -> [conv_size, n], [value_size, n]."""
+        qkv, gate = results
+        return qkv, gate
 
 
 class DeltaNet(nn.Module):
@@ -113,15 +119,22 @@ class DeltaNet(nn.Module):
     norm = nn.RMSNorm("ssm_norm", "value_dim")
     out = nn.Linear("ssm_out", "value_size", "n_embd")
 
-    def strengths(self, x: Tensor, o: DeltaNetOptions) -> tuple[Tensor, Tensor]:
-        """x [n_embd, n] -> the raw strength of the update, and of the decay, [n_value_heads, n]."""
+    @property
+    def strength_maps(self) -> tuple[nn.Linear, ...]:
+        """Maps to how strong the update and the decay are."""
+        raise NotImplementedError
+
+    def strengths(self, results: Sequence[Tensor], o: DeltaNetOptions) -> tuple[Tensor, Tensor]:
+        """The results of `strength_maps` -> the raw strength of the update, and of the decay, [n_value_heads, n]."""
         raise NotImplementedError
 
     def forward(self, x: Tensor, step: LayerStep, o: DeltaNetOptions) -> Tensor:
         """x [n_embd, n] -> [n_embd, n]."""
-        beta, alpha = self.strengths(x, o)
+        maps = self.projections.maps
+        results = nn.linears(x, *maps, *self.strength_maps)
+        qkv, gate = self.projections.split(results[: len(maps)], o)
+        beta, alpha = self.strengths(results[len(maps) :], o)
         g = ops.unary(alpha + self.dt.tensor, "softplus") * self.a.tensor
-        qkv, gate = self.projections.forward(x, o)
         qkv = self.conv(qkv, step.cache, silu=True)
         key_size = o.n_key_heads * o.key_dim
         q, k = (part(qkv, at, o.key_dim, o.n_key_heads) for at in (0, key_size))

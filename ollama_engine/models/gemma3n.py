@@ -104,11 +104,11 @@ class SparseMLP(nn.GeluMLP):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [n_embd, n] -> [n_embd, n]."""
-        gate = self.gate(x)
+        gate, up = nn.linears(x, self.gate, self.up)
         if self.cutoff > 0:
             gate = gate - ops.mean(gate)
             gate = ops.unary(gate - ops.scale(magnitude(gate), self.cutoff), "relu")
-        return self.down(nn.gelu(gate) * self.up(x))
+        return self.down(nn.gelu(gate) * up)
 
 
 class Layer(nn.Module):

@@ -57,19 +57,20 @@ class DeltaAttention(nn.Module):
 
     def forward(self, x: Tensor, step: LayerStep, o: KimiOptions) -> Tensor:
         """x [n_embd, n] -> [n_embd, n]."""
+        *qkv, decay, beta, gate = nn.linears(x, self.q, self.k, self.v, self.decay_in, self.beta, self.gate_in)
         q, k, v = (
-            heads(conv(linear(x), step.cache, part, silu=True), o.key_dim)
-            for part, (linear, conv) in enumerate(((self.q, self.q_conv), (self.k, self.k_conv), (self.v, self.v_conv)))
+            heads(conv(rows, step.cache, part, silu=True), o.key_dim)
+            for part, (rows, conv) in enumerate(zip(qkv, (self.q_conv, self.k_conv, self.v_conv), strict=True))
         )
-        g = ops.unary(self.decay_out(self.decay_in(x)) + self.dt.tensor, "softplus")
+        g = ops.unary(self.decay_out(decay) + self.dt.tensor, "softplus")
         g = heads(g, o.key_dim) * self.a.tensor
         q, k = (ops.rms_norm(part, L2_EPS / o.key_dim) for part in (q, k))  # sqrt(key_dim) long
         y = nn.delta_net(
-            ops.scale(q, 1 / o.key_dim), ops.scale(k, o.key_dim**-0.5), v, g, ops.unary(self.beta(x), "sigmoid"),
-            step.cache, part=3,
+            ops.scale(q, 1 / o.key_dim), ops.scale(k, o.key_dim**-0.5), v, g, ops.unary(beta, "sigmoid"), step.cache,
+            part=3,
         )  # fmt: skip
         y = ops.reshape(self.norm(y, o.norm_eps), o.delta_size, x.dim(1))
-        return self.output(y * ops.unary(self.gate_out(self.gate_in(x)), "sigmoid"))
+        return self.output(y * ops.unary(self.gate_out(gate), "sigmoid"))
 
 
 class SparseAttentionLayer(SparseLayer):

@@ -24,8 +24,9 @@ class NormedAttention(SelfAttention):
     k_norm = nn.RMSNorm("attn_k_norm", "kv_size")
 
     def project(self, x: Tensor, o: Options) -> tuple[Tensor, Tensor, Tensor]:
-        q, k = self.q_norm(self.q(x), o.norm_eps), self.k_norm(self.k(x), o.norm_eps)
-        return heads(q, o.head_dim), heads(k, o.head_dim), heads(self.v(x), o.head_dim)
+        q, k, v = nn.linears(x, self.q, self.k, self.v)
+        q, k = self.q_norm(q, o.norm_eps), self.k_norm(k, o.norm_eps)
+        return heads(q, o.head_dim), heads(k, o.head_dim), heads(v, o.head_dim)
 
 
 class Layer(nn.Module):

@@ -6,6 +6,7 @@ Source: Qwen team 2025 and 2026.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ollama_engine import nn
@@ -29,13 +30,14 @@ class GatedAttention(NormedAttention):
     q = nn.Linear("attn_q", "n_embd", "q_size_twice")
 
     def forward(self, x: Tensor, step: LayerStep, o: Options) -> Tensor:
-        both = heads(self.q(x), 2 * o.head_dim)
+        both, key, value = nn.linears(x, self.q, self.k, self.v)
+        both = heads(both, 2 * o.head_dim)
         query, gate = (
             ops.cont(ops.view(both, (o.head_dim, o.n_head, x.dim(1)), (both.stride(1), both.stride(2)), at))
             for at in (0, o.head_dim * both.stride(0))
         )
-        key = self.k_norm(heads(self.k(x), o.head_dim), o.norm_eps)
-        step.cache.put(step.rotate(key), heads(self.v(x), o.head_dim))
+        key = self.k_norm(heads(key, o.head_dim), o.norm_eps)
+        step.cache.put(step.rotate(key), heads(value, o.head_dim))
         y = nn.attention(step.rotate(self.q_norm(query, o.norm_eps)), step.cache, o.attention_scale)
         return self.output(y * ops.unary(ops.reshape(gate, o.q_size, x.dim(1)), "sigmoid"))
 
@@ -44,8 +46,13 @@ class Qwen35DeltaNet(DeltaNet):
     beta = nn.Linear("ssm_beta", "n_embd", "n_value_heads")
     alpha = nn.Linear("ssm_alpha", "n_embd", "n_value_heads")
 
-    def strengths(self, x: Tensor, o: DeltaNetOptions) -> tuple[Tensor, Tensor]:
-        return self.beta(x), self.alpha(x)
+    @property
+    def strength_maps(self) -> tuple[nn.Linear, ...]:
+        return self.beta, self.alpha
+
+    def strengths(self, results: Sequence[Tensor], o: DeltaNetOptions) -> tuple[Tensor, Tensor]:
+        beta, alpha = results
+        return beta, alpha
 
 
 class GroupedProjections(nn.Module):
@@ -56,16 +63,18 @@ class GroupedProjections(nn.Module):
 
     into = nn.Linear("ssm_in", "n_embd", "into_size")
 
-    def forward(self, x: Tensor, o: DeltaNetOptions) -> tuple[Tensor, Tensor]:
-        """x [n_embd, n] -> [conv_size, n], [value_size, n]."""
-        share = o.value_size // o.n_key_heads
-        rows = heads(self.into(x), 2 * (o.key_dim + share))
+    @property
+    def maps(self) -> tuple[nn.Linear, ...]:
+        return (self.into,)
+
+    def split(self, results: Sequence[Tensor], o: DeltaNetOptions) -> tuple[Tensor, Tensor]:
+        """The result of `maps` -> [conv_size, n], [value_size, n]."""
+        share, n = o.value_size // o.n_key_heads, results[0].dim(1)
+        rows = heads(results[0], 2 * (o.key_dim + share))
         parts, begin = [], 0
         for size in (o.key_dim, o.key_dim, share, share):
-            group = ops.view(
-                rows, (size, o.n_key_heads, x.dim(1)), (rows.stride(1), rows.stride(2)), begin * rows.stride(0)
-            )
-            parts.append(ops.reshape(ops.cont(group), size * o.n_key_heads, x.dim(1)))
+            group = ops.view(rows, (size, o.n_key_heads, n), (rows.stride(1), rows.stride(2)), begin * rows.stride(0))
+            parts.append(ops.reshape(ops.cont(group), size * o.n_key_heads, n))
             begin += size
         query, key, value, gate = parts
         return ops.concat(ops.concat(query, key, 0), value, 0), gate
@@ -77,10 +86,14 @@ class Qwen3NextDeltaNet(DeltaNet):
     )
     both = nn.Linear("ssm_ba", "n_embd", "n_value_heads_twice")
 
-    def strengths(self, x: Tensor, o: DeltaNetOptions) -> tuple[Tensor, Tensor]:
+    @property
+    def strength_maps(self) -> tuple[nn.Linear, ...]:
+        return (self.both,)
+
+    def strengths(self, results: Sequence[Tensor], o: DeltaNetOptions) -> tuple[Tensor, Tensor]:
         """The projection has both numbers of all heads that share a head of keys, one after the other."""
-        share, n = o.n_value_heads // o.n_key_heads, x.dim(1)
-        rows = heads(self.both(x), 2 * share)
+        share, n = o.n_value_heads // o.n_key_heads, results[0].dim(1)
+        rows = heads(results[0], 2 * share)
         beta, alpha = (
             ops.cont(ops.view(rows, (share, o.n_key_heads, n), (rows.stride(1), rows.stride(2)), at * rows.stride(0)))
             for at in (0, share)

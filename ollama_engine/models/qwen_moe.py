@@ -31,7 +31,8 @@ class GatedExpert(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x [n_embd, n] -> [n_embd, n]."""
         share = ops.unary(self.share(x), "sigmoid")
-        y = self.down(ops.glu(self.gate(x), self.up(x)))
+        gate, up = nn.linears(x, self.gate, self.up)
+        y = self.down(ops.glu(gate, up))
         return nn.scaled_rows(y, ops.reshape(share, 1, 1, y.dim(1)))
 
 

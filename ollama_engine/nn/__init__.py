@@ -2,6 +2,7 @@
 
 Module, Part, Blocks, Scope      how a model declares and finds its weights
 Linear, Embedding, HeadLinear    linear map, token embedding, a linear map for each head
+linears                          several linear maps of the same values, side by side
 Vector, Scalar                   tensors without `.weight` behind their names; one number
 RMSNorm, LayerNorm               norms
 GatedMLP, GeluMLP                feed-forward blocks with a gate; gelu
@@ -18,7 +19,18 @@ from __future__ import annotations
 
 from ollama_engine.nn.attention import attention, soft_cap, temperature
 from ollama_engine.nn.feed_forward import ErfMLP, GatedMLP, GeluMLP, PlainMLP, SquaredMLP, gelu, gelu_erf, relu_squared
-from ollama_engine.nn.layers import Embedding, Factors, HeadLinear, LayerNorm, Linear, Norm, RMSNorm, Scalar, Vector
+from ollama_engine.nn.layers import (
+    Embedding,
+    Factors,
+    HeadLinear,
+    LayerNorm,
+    Linear,
+    Norm,
+    RMSNorm,
+    Scalar,
+    Vector,
+    linears,
+)
 from ollama_engine.nn.module import Blocks, Module, Part, Scope, Weight
 from ollama_engine.nn.moe import (
     ExpertLinear,
@@ -65,6 +77,7 @@ __all__ = [
     "delta_net",
     "gelu",
     "gelu_erf",
+    "linears",
     "of_best_groups",
     "read_rope",
     "relu_squared",

@@ -7,7 +7,7 @@ import math
 from ollama_engine.ml import ops
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.ml.ops.operands import lies_on_cpu
-from ollama_engine.nn.layers import Linear
+from ollama_engine.nn.layers import Linear, linears
 from ollama_engine.nn.module import Module
 
 
@@ -20,7 +20,8 @@ class GatedMLP(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [n_embd, n] -> [n_embd, n]."""
-        return self.down(ops.glu(self.gate(x), self.up(x)))
+        gate, up = linears(x, self.gate, self.up)
+        return self.down(ops.glu(gate, up))
 
 
 class GeluMLP(GatedMLP):
@@ -28,7 +29,8 @@ class GeluMLP(GatedMLP):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [n_embd, n] -> [n_embd, n]."""
-        return self.down(gelu(self.gate(x)) * self.up(x))
+        gate, up = linears(x, self.gate, self.up)
+        return self.down(gelu(gate) * up)
 
 
 class PlainMLP(Module):

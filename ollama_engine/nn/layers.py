@@ -11,7 +11,7 @@ from ollama_engine.ml import ops
 from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.ml.graph.types import block_of
-from ollama_engine.ml.weights.kernel_choice import head_product, product
+from ollama_engine.ml.weights.kernel_choice import head_product, products
 from ollama_engine.nn.module import Dim, Scope, Weight
 
 
@@ -37,8 +37,13 @@ class Linear(Biased):
     """x [in, n] -> [out, n]. Dims: in, out."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        y = product(self.tensor, x)
-        return y if self.bias is None else y + self.bias
+        return linears(x, self)[0]
+
+
+def linears(x: Tensor, *maps: Linear) -> list[Tensor]:
+    """The result of each map of x, computed side by side."""
+    results = products([each.tensor for each in maps], x)
+    return [y if each.bias is None else y + each.bias for each, y in zip(maps, results, strict=True)]
 
 
 class HeadLinear(Weight):

@@ -129,32 +129,64 @@ void oe_sb_quantize_norm_op(struct ggml_tensor *dst, int ith, int nth, void *rou
 
 /* -- products ------------------------------------------------------------------------------------------------------ */
 
-void oe_sb_multiply_op(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
-    const oe_sb_multiplying *by = userdata;
+/* One of the products of an operation. */
+typedef struct part {
+    oe_sb_product product;
+    void (*multiply)(const oe_sb_product *p, int64_t first, int64_t last);
+    int64_t groups, most; /* of weight rows; and how many of them a thread takes at most */
+} part;
+
+static part part_of(const oe_sb_multiplying *by, const struct ggml_tensor *weights, const struct ggml_tensor *acts,
+                    int64_t rows, float *out) {
     const oe_sb_kernel *kernel = by->kernel;
-    const struct ggml_tensor *weights = dst->src[0], *acts = dst->src[1];
-    const oe_sb_product product = {
-        .weights = weights->data,
-        .row_bytes = weights->nb[1],
-        .acts = acts_of(acts),
-        .packed = kernel->packs ? packed_in(kernel, acts, weights->ne[0], dst->ne[1], 0) : NULL,
-        .blocks = weights->ne[0] / kernel->block,
-        .m = dst->ne[0],
-        .rows = dst->ne[1],
-        .variant = by->variant,
-        .out = dst->data,
+    const int64_t k = weights->ne[0], m = weights->ne[1];
+    return (part){
+        .product = {.weights = weights->data,
+                    .row_bytes = weights->nb[1],
+                    .acts = acts_of(acts),
+                    .packed = kernel->packs ? packed_in(kernel, acts, k, rows, 0) : NULL,
+                    .blocks = k / kernel->block,
+                    .m = m,
+                    .rows = rows,
+                    .variant = by->variant,
+                    .out = out},
+        .multiply = rows == 1 && kernel->multiply_single ? kernel->multiply_single : kernel->multiply,
+        .groups = (m + OE_SB_GROUP - 1) / OE_SB_GROUP,
+        .most = oe_sb_most_groups(kernel, k, rows),
     };
-    void (*const multiply)(const oe_sb_product *p, int64_t first, int64_t last) =
-        product.rows == 1 && kernel->multiply_single ? kernel->multiply_single : kernel->multiply;
-    const int64_t groups = (product.m + OE_SB_GROUP - 1) / OE_SB_GROUP;
-    oe_chunk_counter *taken = taken_groups(kernel, acts, weights->ne[0], product.rows);
-    const int64_t unit = oe_sb_groups_at_once(product.rows);
-    const int64_t most = oe_sb_most_groups(kernel, weights->ne[0], product.rows);
-    int64_t first, last;
+}
+
+/* Groups first .. last - 1 of all products, one after the other. */
+static void multiply_groups(const part *parts, int64_t first, int64_t last) {
+    for (; last > 0; parts++) {
+        const int64_t from = (first > 0 ? first : 0) * OE_SB_GROUP;
+        const int64_t to = (last < parts->groups ? last : parts->groups) * OE_SB_GROUP;
+        if (from < to) {
+            parts->multiply(&parts->product, from, to < parts->product.m ? to : parts->product.m);
+        }
+        first -= parts->groups;
+        last -= parts->groups;
+    }
+}
+
+void oe_sb_multiply_op(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
+    const oe_sb_together *by = userdata;
+    const struct ggml_tensor *acts = dst->src[0];
+    const int64_t rows = by->rows, k = dst->src[1]->ne[0];
+    part parts[OE_SB_TOGETHER];
+    int64_t groups = 0, most = INT64_MAX;
+    float *out = dst->data;
     (void)ith;
-    while (oe_take_chunk_of(taken, groups, nth, most, unit, &first, &last)) {
-        const int64_t end = last * OE_SB_GROUP;
-        multiply(&product, first * OE_SB_GROUP, end < product.m ? end : product.m);
+    for (int i = 0; i < by->count; i++) {
+        parts[i] = part_of(&by->products[i], dst->src[1 + i], acts, rows, out);
+        out += parts[i].product.m * rows;
+        groups += parts[i].groups;
+        most = parts[i].most < most ? parts[i].most : most;
+    }
+    oe_chunk_counter *taken = taken_groups(by->products[0].kernel, acts, k, rows);
+    int64_t first, last;
+    while (oe_take_chunk_of(taken, groups, nth, most, oe_sb_groups_at_once(rows), &first, &last)) {
+        multiply_groups(parts, first, last);
     }
     oe_leave_chunks(taken, groups, nth);
 }

@@ -1,5 +1,5 @@
 /* Small-batch matmul (kernel.h) as ggml custom operations: callbacks for ggml_custom_4d, run by the CPU backend's
- * threads. `rounding` is an oe_sb_rounding, `multiplying` an oe_sb_multiplying. What comes before a product may be
+ * threads. `rounding` is an oe_sb_rounding, `together` an oe_sb_together. What comes before a product may be
  * computed while activations are quantized: its results are not written to memory and read again. */
 #ifndef OE_SB_OP_H
 #define OE_SB_OP_H
@@ -40,10 +40,20 @@ typedef struct oe_sb_multiplying {
     oe_sb_variant variant;
 } oe_sb_multiplying;
 
-/* dst f32 [m, rows] from src[0], the weights [k, m], and src[1], which one of these wrote; with a kernel that packs, if
- * this one does. Several products may share src[1], but must run one after the other, because it holds their chunk
- * counter. */
-void oe_sb_multiply_op(struct ggml_tensor *dst, int ith, int nth, void *multiplying);
+#define OE_SB_TOGETHER 8 /* most products of one operation */
+
+/* Products of the same activations. */
+typedef struct oe_sb_together {
+    int64_t rows; /* of activations */
+    int count;
+    oe_sb_multiplying products[OE_SB_TOGETHER];
+} oe_sb_together;
+
+/* dst f32, the results [m, rows] of each product in turn, from src[0], the activations, which one of these wrote, and
+ * src[1] on, the weights [k, m] of each; with kernels that pack, if these do. Threads share out all rows of all weights
+ * as if they were one matrix: so they wait for each other once, and each reads long runs. Several operations may share
+ * src[0], but must run one after the other, because it holds their chunk counter. */
+void oe_sb_multiply_op(struct ggml_tensor *dst, int ith, int nth, void *together);
 
 /* Threads take the groups of a product in wholes of this many: as many panels share each look at the activations. */
 static inline int64_t oe_sb_groups_at_once(int64_t rows) { return rows < OE_SB_MANY ? 1 : 4; }

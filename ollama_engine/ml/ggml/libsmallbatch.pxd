@@ -78,7 +78,14 @@ cdef extern from "kernels/small_batch/op.h" nogil:
         const oe_sb_kernel *kernel
         oe_sb_variant variant
 
-    void oe_sb_multiply_op(ggml_tensor *dst, int ith, int nth, void *multiplying) noexcept
+    const int OE_SB_TOGETHER
+
+    struct oe_sb_together:
+        int64_t rows
+        int count
+        oe_sb_multiplying *products
+
+    void oe_sb_multiply_op(ggml_tensor *dst, int ith, int nth, void *together) noexcept
 
 
 cdef extern from "kernels/small_batch/experts_op.h" nogil:

@@ -16,10 +16,11 @@ from ollama_engine.ml.ggml.libsmallbatch cimport (
     OE_SB_AMX, OE_SB_AVX2, OE_SB_AVX512, OE_SB_AVX_VNNI, OE_SB_BF16, OE_SB_F16, OE_SB_FETCH_BURST, OE_SB_FETCH_L2,
     OE_SB_FETCH_NONE, OE_SB_FETCH_SPREAD, OE_SB_IQ4_NL, OE_SB_IQ4_XS, OE_SB_MXFP4, OE_SB_PLAIN, OE_SB_Q2_K,
     OE_SB_Q3_K, OE_SB_Q4_0, OE_SB_Q4_1, OE_SB_Q4_K, OE_SB_Q5_0, OE_SB_Q5_1, OE_SB_Q5_K, OE_SB_Q6_K, OE_SB_Q8_0,
+    OE_SB_TOGETHER,
     oe_cpu_has_avx2_fma_f16c, oe_cpu_has_avx512, oe_cpu_has_avx512_vnni, oe_cpu_has_avx_vnni, oe_cpu_is_intel,
     oe_plain_read_op, oe_sb_acts_size, oe_sb_fetch, oe_sb_isa, oe_sb_kernel, oe_sb_kernel_find, oe_sb_kernel_for,
     oe_sb_multiply_op, oe_sb_multiplying, oe_sb_norm_eps, oe_sb_quantize_norm_op, oe_sb_quantize_op,
-    oe_sb_quantize_swiglu_op, oe_sb_rounding, oe_sb_type, oe_sb_variant,
+    oe_sb_quantize_swiglu_op, oe_sb_rounding, oe_sb_together, oe_sb_type, oe_sb_variant,
 )
 from ollama_engine.ml.graph.tensor cimport Graph, Tensor, alive, describe, graph_of, root_of, wrap
 from ollama_engine.ml.graph.types cimport check_size, type_of
@@ -168,8 +169,8 @@ cdef class _Multiplying:
     cdef oe_sb_multiplying values
 
 
-cdef void *multiplying_by(str op, Graph graph, const oe_sb_kernel *kernel, str variant) except NULL:
-    """The userdata of a product. Raises ShapeError for a variant that is none of SMALL_BATCH_VARIANTS."""
+cdef oe_sb_multiplying *multiplying_by(str op, Graph graph, const oe_sb_kernel *kernel, str variant) except NULL:
+    """What a product is told. Raises ShapeError for a variant that is none of SMALL_BATCH_VARIANTS."""
     key = ("multiplying", <size_t>kernel, variant)
     multiplying = graph.kept.get(key)
     if multiplying is None:
@@ -181,6 +182,13 @@ cdef void *multiplying_by(str op, Graph graph, const oe_sb_kernel *kernel, str v
             kernel, oe_sb_variant(<oe_sb_fetch><int>fetch, two_streams))
         graph.kept[key] = multiplying
     return &(<_Multiplying>multiplying).values
+
+
+@final
+cdef class _Together:
+    """What products of the same activations are told, kept alive like a _Rounding."""
+
+    cdef oe_sb_together values
 
 
 cdef bint _unchanged(Graph graph, lib.ggml_tensor *t):
@@ -234,6 +242,64 @@ cdef Tensor _rounded(Graph graph, Tensor b, const oe_sb_kernel *kernel, bint alo
     return acts
 
 
+@final
+cdef class _Product:
+    """A product whose node is not made yet."""
+
+    cdef Tensor weight, acts, result
+    cdef oe_sb_multiplying by
+
+
+cdef _Product _product(Graph graph, Tensor a, Tensor b, str instructions, str variant):
+    cdef _Product product = _Product()
+    kernel = kernel_of("mul_mat_small_batch", SMALL_BATCH_QUANTIZED + _FLOATS, a, instructions)
+    kernel = oe_sb_kernel_for(kernel, b.ptr.ne[1])
+    _check(a, b)
+    # Few results are multiplied in plain C, but their activations are those of others.
+    rounding = _kernel(a.ptr.type, instructions or <str>_FASTEST[<int>a.ptr.type], MANY)
+    product.weight, product.by = a, multiplying_by("mul_mat_small_batch", graph, kernel, variant)[0]
+    product.acts = _rounded(graph, b, oe_sb_kernel_for(rounding, b.ptr.ne[1]),
+                            b.ptr.ne[1] == 1 and kernel.multiply_single != NULL)
+    return product
+
+
+def _row_bytes(_Product product):
+    return product.weight.ptr.nb[1]
+
+
+cdef int _multiply(Graph graph, list products, int64_t rows) except -1:
+    """Make the node of products that share their activations, up to OE_SB_TOGETHER, and set their results.
+
+    Those with short rows come first: the first thread takes half of all rows, which then are not the dearest.
+    """
+    cdef lib.ggml_tensor *operands[9]  # 1 + OE_SB_TOGETHER
+    cdef int64_t[4] ne = [0, rows, 1, 1]
+    cdef _Together together = _Together()
+    cdef _Product product
+    cdef int i, count = len(products)
+    products = sorted(products, key=_row_bytes)
+    cdef size_t size, begin = 0
+    cdef int64_t m
+    operands[0] = (<_Product>products[0]).acts.ptr
+    together.values.rows, together.values.count = rows, count
+    for i, product in enumerate(products):
+        operands[1 + i] = product.weight.ptr
+        together.values.products[i] = product.by
+        ne[0] += product.weight.ptr.ne[1]
+    if count > 1:  # a product's rows follow those of the one before it
+        ne[0], ne[1] = ne[0] * rows, 1
+    graph.kept[together] = together
+    node = custom(graph, ne, lib.GGML_TYPE_F32, operands, 1 + count, oe_sb_multiply_op, lib.GGML_N_TASKS_MAX,
+                  <void *>&together.values)
+    for product in products:
+        m = product.weight.ptr.ne[1]
+        size = m * rows * sizeof(float)
+        product.result = wrap(graph, node if count == 1 else lib.ggml_view_4d(
+            graph.ctx, node, m, rows, 1, 1, m * sizeof(float), size, size, begin))
+        begin += size
+    return 0
+
+
 def mul_mat_small_batch(Tensor a not None, Tensor b not None, str instructions=None,
                         str variant not None="spread"):
     """Product with a transposed, as mul_mat: a [n, m] of type f16, bf16 or one of SMALL_BATCH_QUANTIZED, b f32 [n, k]
@@ -246,19 +312,28 @@ def mul_mat_small_batch(Tensor a not None, Tensor b not None, str instructions=N
     one of SMALL_BATCH_VARIANTS; a row has the same bits with each.
     """
     cdef Graph graph = graph_of(a, b)
-    cdef lib.ggml_tensor *operands[2]
-    cdef int64_t ne[4]
-    kernel = kernel_of("mul_mat_small_batch", SMALL_BATCH_QUANTIZED + _FLOATS, a, instructions)
-    kernel = oe_sb_kernel_for(kernel, b.ptr.ne[1])
-    _check(a, b)
-    # Few results are multiplied in plain C, but their activations are those of others.
-    rounding = _kernel(a.ptr.type, instructions or <str>_FASTEST[<int>a.ptr.type], MANY)
-    acts = _rounded(graph, b, oe_sb_kernel_for(rounding, b.ptr.ne[1]),
-                    b.ptr.ne[1] == 1 and kernel.multiply_single != NULL)
-    operands[0], operands[1] = a.ptr, acts.ptr
-    ne[0], ne[1], ne[2], ne[3] = a.ptr.ne[1], b.ptr.ne[1], 1, 1
-    return wrap(graph, custom(graph, ne, lib.GGML_TYPE_F32, operands, 2, oe_sb_multiply_op, lib.GGML_N_TASKS_MAX,
-                              multiplying_by("mul_mat_small_batch", graph, kernel, variant)))
+    cdef _Product product = _product(graph, a, b, instructions, variant)
+    _multiply(graph, [product], b.ptr.ne[1])
+    return product.result
+
+
+def mul_mats_small_batch(weights, Tensor b not None, variants):
+    """`mul_mat_small_batch` of each weight, with its variant. Those whose activations are rounded alike are one
+    operation, in which threads wait for each other once.
+    """
+    cdef Graph graph
+    cdef _Product product
+    cdef list products = []
+    cdef dict alike = {}
+    for weight, variant in zip(weights, variants, strict=True):
+        graph = graph_of(weight, b)
+        product = _product(graph, weight, b, None, variant)
+        products.append(product)
+        alike.setdefault(<size_t>product.acts.ptr, []).append(product)
+    for shared in alike.values():
+        for i in range(0, len(shared), OE_SB_TOGETHER):
+            _multiply(graph, shared[i : i + OE_SB_TOGETHER], b.ptr.ne[1])
+    return [(<_Product>each).result for each in products]
 
 
 def plain_read(Tensor weight not None, Tensor x not None):

@@ -10,7 +10,7 @@ backend may have a `KernelChoice` of its own, such as one that kernel_timings.py
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,7 +21,7 @@ from ollama_engine.ml.ops.experts import mul_mat_id_small_batch
 from ollama_engine.ml.ops.nn import mul_mat, mul_mat_id
 from ollama_engine.ml.ops.operands import on_cpu_alone
 from ollama_engine.ml.ops.shape import repeat, view
-from ollama_engine.ml.ops.small_batch import SMALL_BATCH_QUANTIZED, cpu_traits, mul_mat_small_batch, reads_in_place
+from ollama_engine.ml.ops.small_batch import SMALL_BATCH_QUANTIZED, cpu_traits, mul_mats_small_batch, reads_in_place
 
 if TYPE_CHECKING:
     from ollama_engine.ml.graph.backend import Backend
@@ -218,10 +218,20 @@ def choose_copy(weight: Tensor, rows: int) -> Tensor:
 
 def product(weight: Tensor, x: Tensor) -> Tensor:
     """weight [n, m] times x [n, rows] -> f32 [m, rows]."""
+    return products([weight], x)[0]
+
+
+def products(weights: Sequence[Tensor], x: Tensor) -> list[Tensor]:
+    """`product` of each weight. Those of our kernels are computed side by side: threads wait for each other once."""
+    kernels, rows = _kernels(x), x.dim(1)
+    matrix = x.dim(2) == x.dim(3) == 1
+    ours = [w for w in weights if matrix and rows in kernels.rows(w.dtype, w.dim(0)) and reads_in_place(w)]
+    results = iter(mul_mats_small_batch(ours, x, [kernels.variant(w.dtype, rows) for w in ours]))
+    return [next(results) if any(w is one for one in ours) else _product_by_ggml(w, x) for w in weights]
+
+
+def _product_by_ggml(weight: Tensor, x: Tensor) -> Tensor:
     rows = x.dim(1)
-    kernels = _kernels(x)
-    if rows in kernels.rows(weight.dtype, weight.dim(0)) and x.dim(2) == x.dim(3) == 1 and reads_in_place(weight):
-        return mul_mat_small_batch(weight, x, None, kernels.variant(weight.dtype, rows))
     matrices = weight.dim(2) == weight.dim(3) == x.dim(2) == x.dim(3) == 1
     if rows == 1 and weight.dtype == "f32" and matrices and on_cpu_alone(x):
         # ggml's kernel for a single row rounds otherwise than the one for more, and is no faster.

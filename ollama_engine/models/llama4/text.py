@@ -61,7 +61,8 @@ class SharedMLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [n_embd, n] -> [n_embd, n]."""
-        return self.down(ops.glu(self.gate(x), self.up(x)))
+        gate, up = nn.linears(x, self.gate, self.up)
+        return self.down(ops.glu(gate, up))
 
 
 class SparseMLP(nn.Module):

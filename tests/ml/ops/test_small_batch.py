@@ -16,7 +16,12 @@ from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.storage import Storage, can_repack
 from ollama_engine.ml.graph.tensor import Tensor
-from ollama_engine.ml.ops.small_batch import SMALL_BATCH_VARIANTS, reads_in_place, small_batch_instructions
+from ollama_engine.ml.ops.small_batch import (
+    SMALL_BATCH_VARIANTS,
+    mul_mats_small_batch,
+    reads_in_place,
+    small_batch_instructions,
+)
 from tests.ml.ops.small_batch_weights import (
     FLOAT_KERNELS,
     FLOATS,
@@ -273,6 +278,32 @@ def test_products_share_activations(backend: Backend, dtype: str, rows: int) -> 
         got = [y.numpy().tobytes() for y in products]
     expected = [product(backend, dtype, raw, x, None).tobytes() for raw in (many, few)]
     assert got == [*expected, expected[0]]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("rows", [1, 3, 40])
+def test_products_of_one_operation_have_the_bits_of_each_alone(rows: int, threads: int) -> None:
+    """Of several types and sizes, more than fit one operation; those with blocks of 32 round activations otherwise."""
+    kinds = [("q6_K", 100), ("q4_K", 16), ("q8_0", 33), ("q4_K", 5), ("f16", 20)] + [("q5_K", 16 + i) for i in range(9)]
+    x, raws = RNG.standard_normal((rows, 512)).astype(np.float32), [raw_weights(kind, m, 512) for kind, m in kinds]
+    with (
+        Backend(BackendParams(threads=threads), max_nodes=128) as backend,
+        Storage(backend, len(kinds)) as storage,
+        Context(backend) as ctx,
+    ):
+        weights = [storage.add(f"w{i}", kind, (512, m)) for i, (kind, m) in enumerate(kinds)]
+        storage.allocate(0)
+        for weight, raw in zip(weights, raws, strict=True):
+            weight.set_bytes(raw)
+        results = mul_mats_small_batch(weights, ctx.from_floats(x), ["spread"] * len(kinds))
+        ctx.forward(*results)
+        if rows == 3:
+            assert ctx.n_nodes == 3 + 4 + 12, "three forms of activations, four operations, twelve views"
+        ctx.compute()
+        got = [result.numpy().tobytes() for result in results]
+    with Backend(BackendParams(threads=1), max_nodes=64) as backend:
+        for (kind, m), raw, bits in zip(kinds, raws, got, strict=True):
+            assert bits == product(backend, kind, raw, x, None).tobytes(), (kind, m)
 
 
 def test_few_rows_are_not_packed_for_tiles(backend: Backend) -> None:
