@@ -34,6 +34,11 @@ TEXT = "One day a fox ran. "
 MIB = 1 << 20
 
 
+def long_text() -> str:
+    """30 MiB: just below what a body may have."""
+    return TEXT * (30 * MIB // len(TEXT))
+
+
 @dataclass(frozen=True)
 class Case:
     """A request: its path, and what makes its body."""
@@ -54,6 +59,16 @@ def chat(content: Callable[[], Any], model: str = "demo", **fields: Any) -> Case
     return Case("/v1/chat/completions", body)
 
 
+def cut_chat(texts: Callable[[], list[tuple[str, str]]]) -> Case:
+    """A conversation of (role, text), which Ollama's API cuts."""
+
+    def body() -> dict[str, Any]:
+        messages = [{"role": role, "content": text} for role, text in texts()]
+        return {"model": "demo", "stream": False, "options": {"num_predict": 1}, "messages": messages}
+
+    return Case("/api/chat", body)
+
+
 def picture(draw: Callable[[], bytes]) -> Case:
     def content() -> list[dict[str, Any]]:
         return [{"type": "image_url", "image_url": {"url": f"data:image/x;base64,{b64encode(draw()).decode()}"}}]
@@ -69,15 +84,21 @@ def file_of(width: int, height: int, kind: str) -> bytes:
 
 CASES: dict[str, Case] = {
     "prompt": Case("/api/generate", lambda: {"model": "demo", "prompt": TEXT * (250_000_000 // 19), "stream": False}),
-    "prompt-30": generate(prompt=TEXT * (30 * MIB // 19)),
-    "prompt-30-refused": generate(prompt=TEXT * (30 * MIB // 19), truncate=False),
+    "prompt-30": generate(prompt=long_text()),
+    "prompt-30-refused": generate(prompt=long_text(), truncate=False),
     "prompt-30-raw": generate(prompt="x" * (30 * MIB), raw=True, truncate=False),
-    "message-30": chat(lambda: TEXT * (30 * MIB // 19)),
-    "emoji-30": chat(lambda: TEXT * (30 * MIB // 19) + "😀"),
+    "message-30": chat(long_text),
+    "message-30-cut": cut_chat(lambda: [("user", long_text())]),
+    "emoji-30-cut": cut_chat(lambda: [("user", long_text() + "😀")]),
+    "old-30-cut": cut_chat(lambda: [("user", long_text()), ("user", "x")]),
+    "olds-30-cut": cut_chat(lambda: [("user", TEXT * 1600)] * 1000),
+    "system-30-cut": cut_chat(lambda: [("system", long_text()), ("user", "x")]),
+    "answer-30-cut": cut_chat(lambda: [("user", "x"), ("assistant", long_text()), ("user", "x")]),
+    "emoji-30": chat(lambda: long_text() + "😀"),
     "messages": chat(lambda: "x", messages=[{"role": "user", "content": "x"}] * 80_000),
-    "embed-30": Case("/api/embed", lambda: {"model": "demo", "input": TEXT * (30 * MIB // 19)}),
+    "embed-30": Case("/api/embed", lambda: {"model": "demo", "input": long_text()}),
     "embed-many": Case("/api/embed", lambda: {"model": "demo", "input": ["x"] * 16_384}),
-    "tokenize-30": Case("/tokenize", lambda: {"model": "demo", "content": TEXT * (30 * MIB // 19)}),
+    "tokenize-30": Case("/tokenize", lambda: {"model": "demo", "content": long_text()}),
     "bias": chat(lambda: "x", logit_bias={str(token): 1 for token in range(1_000_000)}),
     "bias-most": chat(lambda: "x", logit_bias={str(token): 1 for token in range(1 << 17)}),
     "values": Case("/v1/embeddings", lambda: {"model": "demo", "input": [[1, 2]] * 80_000}),

@@ -35,6 +35,10 @@ def test_the_fewest_are_dropped_and_no_number_is_tried_twice(n_turns: int, num_c
 
         assert fewest_dropped(n_turns, num_ctx, fits) == min(needed, n_turns)
         assert len(set(tried)) == len(tried) <= 1 + n_turns.bit_length()
+        for certain in {0, needed // 2, needed}:
+            tried.clear()
+            assert fewest_dropped(n_turns, num_ctx, fits, min(certain, n_turns)) == min(needed, n_turns)
+            assert not [n for n in tried if n < min(certain, n_turns)]
 
 
 @pytest.fixture(scope="module")
@@ -156,10 +160,11 @@ def test_nothing_is_rendered_twice(engine: Engine, renderings: list[int]) -> Non
         renderings.clear()
         engine.chat(messages, SHORT, drop_messages=True)
         assert len(set(renderings)) == len(renderings) <= 6
-    renderings.clear()
-    with pytest.raises(ContextOverflowError):
-        engine.chat([{"role": "user", "content": "One day a fox ran. " * 300}], SHORT, drop_messages=True)
-    assert renderings == [1]
+    for sentences, expected in ((60, [1]), (300, [])):  # more characters than 256 tokens have are refused before
+        renderings.clear()
+        with pytest.raises(ContextOverflowError):
+            engine.chat([{"role": "user", "content": "One day a fox ran. " * sentences}], SHORT, drop_messages=True)
+        assert renderings == expected
 
 
 def test_cancelling_and_timeouts_end_it_between_two_renderings(engine: Engine) -> None:

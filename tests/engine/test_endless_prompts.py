@@ -64,11 +64,59 @@ def test_a_last_message_that_is_too_long_is_not_rendered(engine: Engine, monkeyp
     monkeypatch.setattr(ChatTemplate, "render", Mock(side_effect=AssertionError("it is rendered")))
     before = engine.metrics.requests["rejected"]
     text = "x" * (NUM_CTX * longest(engine) + 1)
-    with pytest.raises(ContextOverflowError, match=f"has {len(text)} characters, and so more than 64 tokens"):
-        engine.chat([{"role": "user", "content": f" {text} "}])
-    assert engine.metrics.requests["rejected"] == before + 1
+    for drop in (False, True):
+        with pytest.raises(ContextOverflowError, match=f"has {len(text)} characters, and so more than 64 tokens"):
+            engine.chat(
+                [{"role": "user", "content": "x"}, {"role": "user", "content": f" {text} "}], drop_messages=drop
+            )
+    assert engine.metrics.requests["rejected"] == before + 2
     with pytest.raises(AssertionError, match="it is rendered"):
         engine.chat([{"role": "user", "content": text}, {"role": "assistant", "content": "x"}])
+
+
+@pytest.fixture
+def rendered(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The lengths of all texts that chat templates write."""
+    lengths: list[int] = []
+    render = ChatTemplate.render
+
+    def noted(self: ChatTemplate, *arguments: Any, **options: Any) -> Any:
+        text = render(self, *arguments, **options)
+        lengths.append(len(text))
+        return text
+
+    monkeypatch.setattr(ChatTemplate, "render", noted)
+    return lengths
+
+
+@pytest.mark.parametrize("role", ["system", "user"])
+@pytest.mark.parametrize("num_keep", [0, 5])
+def test_the_middle_of_a_message_that_is_cut_is_not_rendered(
+    engine: Engine, rendered: list[int], role: str, num_keep: int
+) -> None:
+    """The prompt is cut to the same tokens as one that is rendered whole."""
+    messages = [{"role": role, "content": f"  {STORY}\n"}, {"role": "user", "content": f"\n {STORY[:-9]} "}]
+    options: dict[str, Any] = {"on_overflow": "truncate", "num_keep": num_keep}
+    whole = engine.generate(engine.apply_template(messages), GREEDY, **options)
+    most = (2 * NUM_CTX + num_keep + 3) * longest(engine)
+    rendered.clear()
+    answer = engine.chat(messages, GREEDY, **options)
+    assert max(rendered) < 2 * most + 200 < len(STORY)
+    assert (answer.tokens, answer.usage.prompt_tokens) == (whole.tokens, whole.usage.prompt_tokens)
+    assert answer.usage.dropped_prompt_tokens == whole.usage.dropped_prompt_tokens > 0
+
+
+def test_old_messages_that_no_context_holds_are_not_rendered(engine: Engine, rendered: list[int]) -> None:
+    """Neither one that is too long, nor more than fit together."""
+    last = [{"role": "user", "content": "Tell me of a fox."}, {"role": "assistant", "content": "It ran."}] * 2
+    for old in ([STORY], [STORY[:700]] * 40, ["x", STORY, "y"]):
+        rendered.clear()
+        messages = [*({"role": "user", "content": text} for text in old), *last[:3]]
+        answer = engine.chat(messages, GREEDY, drop_messages=True, on_overflow="truncate")
+        assert max(rendered) < NUM_CTX * longest(engine) + 500 < len(STORY)
+        kept = messages[answer.dropped_messages :]
+        assert len(engine.tokenize(engine.apply_template(kept))) == answer.usage.prompt_tokens < NUM_CTX
+        assert len(engine.tokenize(engine.apply_template(messages[answer.dropped_messages - 1 :]))) >= NUM_CTX
 
 
 def test_scores_of_texts_that_are_too_long_are_counted(engine: Engine) -> None:

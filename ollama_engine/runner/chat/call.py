@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ollama_engine.runner.chat.answer_reader import AnswerReader
@@ -58,13 +59,15 @@ class ChatCall(GenerationCall):
     def prepare(self) -> None:
         """Render the conversation. Raises ChatError for what the template refuses.
 
-        And ContextOverflowError for a last message that no context holds: rendering copies it several times.
+        And ContextOverflowError for a last message that no context holds. Rendering copies each text several times, so
+        of one that is cut, the middle goes before it.
         """
-        if not self._chat.drop_messages:
-            loaded = self._submission.loaded
-            with self._submission.counting_refusals():
-                TextRoom.of_prompt(loaded.num_ctx, self.options).check(loaded.tokenizer, self._conversation.certain)
-        prepared = self._preparation.prepare(self._conversation, self.params, self._chat, self._preparing.check)
+        loaded = self._submission.loaded
+        tokenizer, room = loaded.tokenizer, TextRoom.of_prompt(loaded.num_ctx, self.options)
+        with self._submission.counting_refusals():
+            room.check(tokenizer, self._conversation.certain)
+        conversation = self._conversation.shortened(partial(room.shortened, tokenizer))
+        prepared = self._preparation.prepare(conversation, self.params, self._chat, self._preparing.check)
         self.options = prepared.request_options(self.options)
         self.prompt, self.inputs, self.params = prepared.segments, prepared.inputs, prepared.params
         self.show_special, self._forced = prepared.show_special, prepared.forced

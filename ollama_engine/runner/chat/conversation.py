@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -56,6 +56,10 @@ class Conversation:
             begin = [Message("system", system), *begin]
         return replace(self, messages=[*begin, *self.messages]) if begin else self
 
+    def shortened(self, shorten: Callable[[str], str]) -> Conversation:
+        """The conversation with shorter texts in its messages, but for answers: templates look into those."""
+        return replace(self, messages=[_shortened(each, shorten) for each in self.messages])
+
     @property
     def is_long(self) -> bool:
         """Whether no event loop should wait while it is rendered and tokenized."""
@@ -64,10 +68,18 @@ class Conversation:
     @property
     def certain(self) -> int:
         """Characters that any template writes: those of a user's text at the end, but for white space around it."""
-        last = self.messages[-1] if self.messages else None
-        if last is None or last.role != "user" or not isinstance(last.content, str):
-            return 0
-        return len(last.content.strip())
+        return _question_length(self.messages[-1]) if self.messages else 0
+
+    def certainly_dropped(self, turns: Sequence[Sequence[int]], most: int) -> int:
+        """How many of these turns go at least, the oldest first, where a prompt has room for `most` characters.
+
+        Only a user's texts are counted: a template that writes a message at all writes those.
+        """
+        lengths = [sum(_question_length(self.messages[number]) for number in turn) for turn in turns]
+        room = most - self.certain
+        while lengths and lengths[-1] <= room:
+            room -= lengths.pop()
+        return len(lengths)
 
     def _characters(self) -> int:
         """Approximate number of characters of messages, tools, documents and variables."""
@@ -83,6 +95,20 @@ def read_conversation(messages: Sequence[object], options: ChatOptions) -> Conve
         read_documents(options.documents),
         plain_data(options.template_variables, "template_variables"),
     )
+
+
+def _question_length(message: Message) -> int:
+    """Characters of a user's text without white space around it; 0 for other messages."""
+    return len(message.content.strip()) if message.role == "user" and isinstance(message.content, str) else 0
+
+
+def _shortened(message: Message, shorten: Callable[[str], str]) -> Message:
+    content = message.content
+    if message.role == "assistant" or not content:
+        return message
+    if isinstance(content, str):
+        return replace(message, content=shorten(content))
+    return replace(message, content=tuple(shorten(part) if isinstance(part, str) else part for part in content))
 
 
 def _characters(message: Message) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from ollama_engine.chat.template import MessageTemplate
 from ollama_engine.errors import ChatError, ContextOverflowError
+from ollama_engine.runner.chat.conversation import Conversation
 from ollama_engine.runner.core.input_processor import prompt_inputs
 from ollama_engine.runner.core.text_room import TextRoom
 from ollama_engine.runner.load.loading import Loaded
@@ -14,7 +15,7 @@ from ollama_engine.runner.request.inputs import Inputs
 from ollama_engine.segments import Media, Segment, Tokens
 from ollama_engine.tokenizer import Checkpoint
 
-__all__ = ["RenderedChat", "fewest_dropped", "fitted"]
+__all__ = ["RenderedChat", "certainly_dropped", "fewest_dropped", "fitted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +38,19 @@ class RenderedChat:
         return [Tokens(self.context), *self.segments] if len(self.context) else self.segments
 
 
+def certainly_dropped(given: Conversation, turns: Sequence[Sequence[int]], loaded: Loaded) -> int:
+    """How many of the oldest turns go at least: so much a user's texts tell before anything is rendered."""
+    longest = loaded.tokenizer.longest_token
+    return 0 if longest is None else given.certainly_dropped(turns, TextRoom(loaded.num_ctx).most(longest))
+
+
 def fitted(
-    rendered: Callable[[int], RenderedChat], n_turns: int, loaded: Loaded, checkpoint: Checkpoint
+    rendered: Callable[[int], RenderedChat], n_turns: int, loaded: Loaded, checkpoint: Checkpoint, *, least: int = 0
 ) -> RenderedChat:
     """The conversation with as many messages as num_ctx has room for, and for one token of an answer.
 
-    `rendered(n)` renders it without the n oldest of `n_turns` turns. With none of those left it may still be too long.
+    `rendered(n)` renders it without the n oldest of `n_turns` turns; fewer than `least` are not tried. With none of
+    those left it may still be too long.
     A set of messages that the template refuses does not fit. Images count for nothing here.
     """
     kept: dict[int, RenderedChat] = {}
@@ -62,19 +70,21 @@ def fitted(
             kept[n_dropped] = chat
         return has_room
 
-    n_dropped = fewest_dropped(n_turns, loaded.num_ctx, fits)
+    n_dropped = fewest_dropped(n_turns, loaded.num_ctx, fits, least)
     return kept.get(n_dropped) or rendered(n_dropped)
 
 
-def fewest_dropped(n_turns: int, num_ctx: int, fits: Callable[[int], bool]) -> int:
+def fewest_dropped(n_turns: int, num_ctx: int, fits: Callable[[int], bool], least: int = 0) -> int:
     """How many turns have to go at least, found by bisection; all of them where even that is not enough.
 
-    No number is tried twice, and not all of them where there are some: then it is the only one left.
+    No number below `least` is tried, none is tried twice, and not all turns where there are some: then that number is
+    the only one left.
     """
-    # Each turn has a token or more, so this many are too few, and counting the rest would take long.
-    too_few, enough = max(0, n_turns - num_ctx), n_turns
-    if too_few == 0 and fits(0):
+    # num_ctx turns do not fit, since each has a token or more, and counting them would take long.
+    least = max(least, n_turns - num_ctx + 1)
+    if least <= 0 and fits(0):
         return 0
+    too_few, enough = max(0, least - 1), n_turns
     while enough - too_few > 1:
         middle = (too_few + enough) // 2
         too_few, enough = (too_few, middle) if fits(middle) else (middle, enough)

@@ -20,7 +20,7 @@ from ollama_engine.chat.thinking import thinking_variables
 from ollama_engine.chat.tool_schemas import definitions
 from ollama_engine.errors import ConfigError, Option
 from ollama_engine.runner.chat.conversation import Conversation, read_conversation
-from ollama_engine.runner.chat.fitting import RenderedChat, fitted
+from ollama_engine.runner.chat.fitting import RenderedChat, certainly_dropped, fitted
 from ollama_engine.runner.chat.forced_call import ForcedCall
 from ollama_engine.runner.chat.options import ChatOptions, TemplateKeywords
 from ollama_engine.runner.chat.prepared import PreparedChat
@@ -188,7 +188,9 @@ class ChatPreparation:
 
         if not options.drop_messages:
             return rendered(0)
-        return fitted(rendered, len(turns), self._loaded, checkpoint)
+        return fitted(
+            rendered, len(turns), self._loaded, checkpoint, least=certainly_dropped(given, turns, self._loaded)
+        )
 
     def _rendered(
         self, given: Conversation, options: ChatOptions, n_dropped: int, *, add_generation_prompt: bool

@@ -49,10 +49,14 @@ class TextRoom:
             return cls(num_ctx, advice=(SHORTEN, LARGER, CUT if options.on_overflow == "error" else LET_CUT))
         return cls(num_ctx, first=options.num_keep + 1, last=num_ctx)
 
+    def most(self, longest: int) -> int:
+        """Characters of the longest text that may fit, where a token has at most `longest`."""
+        return self.num_ctx * longest
+
     def check(self, tokenizer: Tokenizer, n_characters: int, text: str = "the prompt") -> None:
         """Raise ContextOverflowError for so many characters, unless they may be cut."""
         longest = tokenizer.longest_token
-        if longest is not None and n_characters > self.num_ctx * longest and not (self.first or self.last):
+        if longest is not None and n_characters > self.most(longest) and not (self.first or self.last):
             raise ContextOverflowError(
                 f"{text} has {n_characters} characters, and so more than {(n_characters - 1) // longest} tokens, but ",
                 NUM_CTX, f" is {self.num_ctx}", advice=self.advice,
@@ -68,6 +72,18 @@ class TextRoom:
         # One token more on each side of the cut: that one may be another than in the whole text.
         head, tail = ((n + 1) * longest if n else 0 for n in (self.first, self.last))
         return [*_beginning(parts, head), *reversed(_beginning(list(reversed(parts)), tail, of_ends=True))]
+
+    def shortened(self, tokenizer: Tokenizer, text: str) -> str:
+        """A part of a prompt, without its middle where it is so long that `fitted` would leave that out later.
+
+        What is left is still too long for the context, and has all characters that `fitted` keeps. So a prompt that is
+        made with it is cut to the same tokens, as long as it has the part as it is, but for white space around it.
+        """
+        longest = tokenizer.longest_token
+        if longest is None or not (self.first or self.last):
+            return text
+        head, tail = (self.first + 1) * longest, (self.num_ctx + self.last + 1) * longest
+        return text if len(text) <= head + tail else text[:head] + text[-tail:]
 
 
 def _beginning(parts: Parts, n_characters: int, *, of_ends: bool = False) -> list[tuple[str, bool]]:
