@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from numbers import Real
@@ -56,6 +57,7 @@ RANGES: Mapping[str, tuple[int, int]] = {
     "cpu_experts": (0, 1 << 16),
     "image_cache_bytes": (0, 1 << 48),
     "state_cache_bytes": (0, 1 << 48),
+    "prefix_store_bytes": (0, 1 << 60),
 }
 """First and last value of each option that is a whole number."""
 
@@ -143,6 +145,20 @@ class EngineConfig:
             "at least one for each of `parallel` [>= 0]"
         },
     )
+    prefix_store: str | bool = field(
+        default="off",
+        metadata={
+            "help": "keep keys and values of prompts on disk, so that they need not be computed again, also after a "
+            "restart: off, on (in the user's cache folder), or a folder"
+        },
+    )
+    prefix_store_bytes: int | None = field(
+        default=None,
+        metadata={
+            "help": "bytes that the folder of prefix_store may take; what was not used for longest goes first; by "
+            "default 4 GiB, or a tenth of what is free on its disk if that is less [>= 0]"
+        },
+    )
     mmap: bool = field(default=True, metadata={"help": "read weights from the mapped file, instead of a copy of it"})
     measure_kernels: bool = field(
         default=True,
@@ -179,6 +195,8 @@ def _checked(name: str, value: object) -> object:
         return _choice(name, value, CHOICES[name])
     if name == "devices":
         return _names(name, value)
+    if name == "prefix_store":
+        return _place(name, value)
     return _shares(name, value) if name == "tensor_split" else _switch(name, value)
 
 
@@ -220,6 +238,18 @@ def _shares(name: str, value: object) -> tuple[float, ...]:
     if len(numbers) != len(shares) or not sum(numbers) > 0:
         raise ConfigError(Option(name), f" is a share >= 0 for each GPU with a positive sum, got {value!r}")
     return numbers
+
+
+def _place(name: str, value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    try:
+        place = os.fspath(value)  # type: ignore[call-overload]
+    except TypeError:
+        place = b""
+    if not isinstance(place, str) or not place or "\0" in place:
+        raise ConfigError(Option(name), f" is on, off, or the path of a folder, got {value!r:.80}")
+    return place
 
 
 def _names(name: str, value: object) -> tuple[str, ...]:

@@ -38,6 +38,7 @@ from ollama_engine.config import CacheType, Drafting, EngineConfig, FlashAttenti
 from ollama_engine.errors import ClosedError, ConfigError, Option
 from ollama_engine.not_copied import NotCopied
 from ollama_engine.option_names import refuses_unknown
+from ollama_engine.runner import session as sessions
 from ollama_engine.runner.bulk.methods import BatchMethods
 from ollama_engine.runner.chat.methods import ChatMethods
 from ollama_engine.runner.core.engine_core import EngineCore
@@ -102,15 +103,16 @@ class Engine(
             recently used go first; an image that is needed again is encoded again.
         state_cache_bytes: memory for checkpoints of recurrent models (LFM2, say), where prompts that begin alike go on;
             at least one for each of `parallel`. The least recently used go first.
+        prefix_store: a folder for keys and values of prompts, or True for one in the user's cache folder. Prompts that
+            begin like an earlier one, before a restart too, read them where that is quicker than computing them.
+        prefix_store_bytes: bytes that it may take; None: 4 GiB, or a tenth of the free disk if that is less.
         mmap: read weights from the mapped file instead of copying them: loading is quicker, and processes with the same
             model share its memory. Changing the file in place, instead of replacing it, closes the Engine with a
-            ClosedError. On Linux a read lease makes opening it for writing wait for a step or two; for 45 seconds
-            (/proc/sys/fs/lease-break-time) where this process is stopped, or a step takes as long.
-            Elsewhere, and where this process may take no lease (the file is another user's, or on a network file
-            system), truncating the file while a step computes kills the process (SIGBUS). So does truncating it while
-            the model loads. With False none of this applies.
+            ClosedError. On Linux a read lease makes who opens it for writing wait for a step or two. Without a lease
+            (another user's file, a network file system), and while the model loads, truncating it kills the process
+            (SIGBUS). With False none of this applies.
         measure_kernels: measure at the first load which kernels are the fastest on this CPU (0.15 s), and keep that in
-            the user's cache folder. False: a built-in table decides, as where that folder cannot be written.
+            the user's cache folder. False, or where that cannot be written: a built-in table decides.
         verify: check the cache's bookkeeping after every step.
         projector: path of the part that reads images, where it is a file of its own (llama.cpp's "mmproj" files).
         progress: called with (bytes done, bytes in all) while weights are read.
@@ -153,6 +155,8 @@ class Engine(
         draft: Drafting = "auto",
         image_cache_bytes: int = EngineConfig.image_cache_bytes,
         state_cache_bytes: int = EngineConfig.state_cache_bytes,
+        prefix_store: str | os.PathLike[str] | bool = "off",
+        prefix_store_bytes: int | None = None,
         mmap: bool = True,
         measure_kernels: bool = True,
         verify: bool = False,
@@ -176,6 +180,8 @@ class Engine(
             draft=draft,
             image_cache_bytes=image_cache_bytes,
             state_cache_bytes=state_cache_bytes,
+            prefix_store=prefix_store,  # type: ignore[arg-type]  # the config makes it a text
+            prefix_store_bytes=prefix_store_bytes,
             measure_kernels=measure_kernels,
             mmap=mmap,
             verify=verify,
@@ -185,6 +191,7 @@ class Engine(
         self._loaded = loaded = load(model, config, progress, projector=projector)
         try:
             self._monitor = Monitor(loaded.tokenizer.token_text)
+            self._identity = ModelIdentity(loaded.gguf)
             core = EngineCore(
                 loaded.executor, loaded.cache, config.parallel, self._monitor, verify=config.verify,
                 images=loaded.image_reader,
@@ -192,17 +199,12 @@ class Engine(
             self._core = core
             # The engine's thread frees the model, when nothing can be computing with it any more.
             self._engine_thread = EngineThread(
-                core,
-                config.max_queue,
-                os.path.basename(loaded.path),
-                on_exit=loaded.close,
-                owner=self,
-                files=loaded.weights.files,
-                check_devices=loaded.backend.check_devices if loaded.backend.workers else None,
-                give_up_devices=loaded.backend.give_up_devices if loaded.backend.workers else None,
-            )
+                core, config.max_queue, os.path.basename(loaded.path), on_exit=loaded.close, owner=self,
+                files=loaded.weights.files, workers=loaded.backend if loaded.backend.workers else None,
+            )  # fmt: skip
             self._submission = Submission(loaded, self._engine_thread)
-            self._identity = ModelIdentity(loaded.gguf)
+            if config.prefix_store != "off":
+                sessions.attach_prefix_store(loaded, self._identity, core, self._engine_thread)
         except BaseException:
             loaded.close()
             raise
@@ -222,9 +224,7 @@ class Engine(
         Raises OSError; SessionFormatError for a file that is damaged, or of another model or version;
         ContextOverflowError when its tokens are more than num_ctx, or sessions and requests hold the cells.
         """
-        from ollama_engine.runner.session.opening import load_session  # noqa: PLC0415 (few programs load one)
-
-        return load_session(self, self._ready(), self._identity, path)
+        return sessions.load_session(self, self._ready(), self._identity, path)
 
     def _ready(self) -> Submission:
         self._open()

@@ -10,8 +10,8 @@ from unittest.mock import patch
 
 import pytest
 
+from ollama_engine import user_cache
 from ollama_engine.ml.device import placement
-from ollama_engine.ml.weights import kernel_store
 from ollama_engine.runner.load.loading import Loaded
 from tests.support import suite
 
@@ -41,6 +41,8 @@ def pytest_configure(config: pytest.Config) -> None:
         from tests.support.on_device import put_engines_on_device  # noqa: PLC0415 (imports the engine)
 
         config.add_cleanup(put_engines_on_device(device).close)
+
+    os.environ["OLLAMA_ENGINE_PREFIX_STORE"] = "off"  # servers in processes of their own leave the user's folder alone
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -91,7 +93,7 @@ def one_thread_by_default() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def kernels_by_table() -> Iterator[None]:
     """Kernels are not measured: there is no folder to keep their times in, and the user's own is left alone."""
-    with patch.object(kernel_store, "cache_folder", lambda: Path(os.devnull, "no folder")):
+    with patch.object(user_cache, "cache_folder", lambda: Path(os.devnull, "no folder")):
         yield
 
 

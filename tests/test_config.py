@@ -45,6 +45,7 @@ def test_every_option_is_checked_by_its_name() -> None:
         *RANGES,
         *CHOICES,
         "devices",
+        "prefix_store",
         "tensor_split",
         "mmap",
         "verify",

@@ -42,6 +42,7 @@ COMMANDS = {
     "create": ("models", "make a model of the store as a Modelfile says"),
     "cp": ("models", "give a model of the store another name"),
     "rm": ("models", "remove models from the store"),
+    "cache": ("models", "list, check and remove prefixes that are kept on disk"),
     "show": ("models", "say what is in a model file"),
     "devices": ("measure", "list what this machine can compute on"),
     "doctor": ("measure", "say what this installation can do, and whether the store is sound"),

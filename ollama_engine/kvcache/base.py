@@ -281,14 +281,24 @@ class Defragmentable(Protocol):
 
 
 class Saveable(Protocol):
-    """Saves and restores sequences. No step may be in flight, and every allocated graph loses its memory."""
+    """Saves and restores sequences. No step may be in flight."""
+
+    @property
+    def uses_graphs(self) -> bool:
+        """Whether saving and restoring compute graphs, so that every allocated graph loses its memory."""
 
     @property
     def row_bytes(self) -> tuple[tuple[int, ...], ...]:
         """Bytes of one row in each array of `SavedRows.rows`, for each kind of layers that `save` returns."""
 
-    def save(self, sequence: int) -> list[SavedRows]:
-        """The keys and values of a sequence, one entry for each kind of layers."""
+    def first_seen(self, position: int) -> tuple[int, ...] | None:
+        """The lowest position that a token at `position` sees in each kind of layers: `save` of a part keeps those.
+
+        None where parts of sequences cannot be saved.
+        """
+
+    def save(self, sequence: int, begin: int = 0, end: int | None = None) -> list[SavedRows]:
+        """What the cache holds of a sequence at positions [begin, end), one entry for each kind of layers."""
 
     def require_restore(self, saved: Sequence[SavedRows], without: Collection[int] = ()) -> None:
         """Raise ContextOverflowError where `restore` would. Changes nothing.
@@ -297,7 +307,7 @@ class Saveable(Protocol):
         """
 
     def restore(self, sequence: int, saved: Sequence[SavedRows]) -> None:
-        """Put what `save` returned into `sequence`, which is empty. It may come from another cache of the same layout.
+        """Put what `save` returned behind what `sequence` holds. It may come from another cache of the same layout.
 
         Caches have the same layout where `row_bytes` and element type are equal. No step may be prepared. Raises
         ContextOverflowError, changing nothing, when there is too little room.

@@ -73,7 +73,7 @@ class CausalCache:
         self.cells = Cells(n_cells, window=window, chunk=chunk, memory=memory)
         # -- optional contracts --
         self.shiftable = None if shift_keys is None else CellShifter(self.cells, self._store, shift_keys)
-        self.saveable = CellSaver(self.cells, self._store)
+        self.saveable = CellSaver(self.cells, self._store, self.visibility)
         self.recurrent = None
         self.defragmentable = None if paged else CellPacker(self.cells, self._store)
         # -- current batch --

@@ -221,8 +221,21 @@ class _CompositeSaver:
     def row_bytes(self) -> tuple[tuple[int, ...], ...]:
         return tuple(kind for saveable in self._saveables for kind in saveable.row_bytes)
 
-    def save(self, sequence: int) -> list[SavedRows]:
-        return [kind for saveable in self._saveables for kind in saveable.save(sequence)]
+    @property
+    def uses_graphs(self) -> bool:
+        return any(saveable.uses_graphs for saveable in self._saveables)
+
+    def first_seen(self, position: int) -> tuple[int, ...] | None:
+        seen: tuple[int, ...] = ()
+        for saveable in self._saveables:
+            kinds = saveable.first_seen(position)
+            if kinds is None:
+                return None
+            seen += kinds
+        return seen
+
+    def save(self, sequence: int, begin: int = 0, end: int | None = None) -> list[SavedRows]:
+        return [kind for saveable in self._saveables for kind in saveable.save(sequence, begin, end)]
 
     def _shared_out(self, saved: Sequence[SavedRows]) -> Iterator[tuple[Saveable, Sequence[SavedRows]]]:
         begin = 0
@@ -242,7 +255,7 @@ class _CompositeSaver:
                 saveable.restore(sequence, kinds)
         except BaseException:
             # Some have it and some have not.
-            self._cache.remove(sequence)
+            self._cache.remove(sequence, min(int(kind.positions[0]) for kind in saved if len(kind.positions)))
             raise
 
     def reserve(self) -> None:

@@ -33,9 +33,17 @@ class ImageSaver:
         """Bytes of one image in keys and values of each layer in turn, and of its length; lost images have none."""
         return (*(self._rows * size for size in row_bytes(self._store)), _LENGTH.itemsize), ()
 
-    def save(self, sequence: int) -> list[SavedRows]:
-        """The images of a sequence. Every allocated graph loses its memory."""
-        images = self._slots.of(sequence)
+    @property
+    def uses_graphs(self) -> bool:
+        """Where values are permuted: they are gathered and scattered."""
+        return self._store.permuted
+
+    def first_seen(self, position: int) -> None:
+        """None: an image is saved with its sequence. See `Saveable.first_seen`."""
+
+    def save(self, sequence: int, begin: int = 0, end: int | None = None) -> list[SavedRows]:
+        """The images of a sequence."""
+        images = {p: slot for p, slot in self._slots.of(sequence).items() if p >= begin and (end is None or p < end)}
         kept = {p: slot for p, slot in images.items() if slot is not None}
         rows = read_rows(self._store, self._cells(kept.values()))
         parts = [part.reshape(len(kept), self._rows * part.shape[1]) for part in rows]

@@ -7,7 +7,7 @@ what is rolled back or shared is still there, and nothing is copied. A sequence 
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -18,7 +18,7 @@ from ollama_engine.errors import ContextOverflowError
 from ollama_engine.input import Batch, Int32Array
 from ollama_engine.kvcache.base import CellUsage, Segments
 from ollama_engine.kvcache.config import LayerShape
-from ollama_engine.kvcache.rows import SavedRows
+from ollama_engine.kvcache.state_saving import StateSaver
 from ollama_engine.kvcache.state_slots import Run, StateSlots
 from ollama_engine.kvcache.state_store import StateStore
 from ollama_engine.ml.graph.backend import Backend
@@ -225,48 +225,6 @@ class RecurrentCache(RecurrentStepCache):
 
     def close(self) -> None:
         self._store.close()
-
-
-class StateSaver:
-    """Saves the latest state of a sequence: of large models, one takes as much as thousands of cells. See `Saveable`.
-
-    Its entry has the position of the last token that it depends on.
-    """
-
-    def __init__(self, slots: StateSlots, store: StateStore) -> None:
-        self._slots = slots
-        self._store = store
-
-    @property
-    def row_bytes(self) -> tuple[tuple[int, ...], ...]:
-        """Bytes of a state: each part of each layer in turn."""
-        return (self._store.row_bytes,)
-
-    def save(self, sequence: int) -> list[SavedRows]:
-        states = self._slots.of(sequence)
-        chosen = [max(states)] if states else []
-        rows = self._store.read([states[position] for position in chosen])
-        return [SavedRows(np.array(chosen, np.int32) - np.int32(1), rows)]
-
-    def require_restore(self, saved: Sequence[SavedRows], without: Collection[int] = ()) -> None:
-        """Raise ContextOverflowError where `restore` would. Changes nothing."""
-        (kind,) = saved
-        if len(kind.positions) and not self._slots.available({}):
-            raise ContextOverflowError("a state does not fit: all slots belong to sequences that are being computed")
-
-    def restore(self, sequence: int, saved: Sequence[SavedRows]) -> None:
-        self.require_restore(saved)
-        (kind,) = saved
-        for entry, position in enumerate(kind.positions.tolist()):
-            slot = self._slots.restore(sequence, position + 1)
-            try:
-                self._store.write(slot, [rows[entry] for rows in kind.rows])
-            except BaseException:
-                self._slots.remove(sequence)
-                raise
-
-    def reserve(self) -> None:
-        """Does nothing: states are copied without a graph."""
 
 
 def runs_of(batch: Batch) -> dict[int, Run]:

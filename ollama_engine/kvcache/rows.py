@@ -47,7 +47,7 @@ def row_bytes(store: KeyValueStore) -> tuple[int, ...]:
 
 
 def read_rows(store: KeyValueStore, cells: Int32Array) -> tuple[Bytes, ...]:
-    """The rows of these cells, uint8 [n, bytes of a row]. Every allocated graph loses its memory."""
+    """The rows of these cells, uint8 [n, bytes of a row]."""
     rows = tuple(np.empty((len(cells), size), dtype=np.uint8) for size in row_bytes(store))
     for span in pieces(cells):
         chosen, at = _within(span, cells)
@@ -57,7 +57,7 @@ def read_rows(store: KeyValueStore, cells: Int32Array) -> tuple[Bytes, ...]:
 
 
 def write_rows(store: KeyValueStore, cells: Int32Array, rows: Sequence[Bytes]) -> None:
-    """Write rows from `read_rows`, of any store, into these cells. Every allocated graph loses its memory."""
+    """Write rows from `read_rows`, of any store, into these cells."""
     for span in pieces(cells):
         chosen, at = _within(span, cells)
         if len(at) == span.n:
@@ -72,7 +72,7 @@ def write_rows(store: KeyValueStore, cells: Int32Array, rows: Sequence[Bytes]) -
 def reserve_rows(store: KeyValueStore) -> None:
     """Take the memory for the graphs of reading and writing now. Raises NoMemoryError."""
     if not store.permuted:
-        return  # without permuted values, graphs are views and need no memory
+        return  # without permuted values there are no graphs
     for build in (_reading, _writing):
         with Context(store.backend) as ctx:
             build(store, CellSpan(0, min(PIECE, store.n_cells)), ctx)
@@ -108,13 +108,20 @@ def _within(span: CellSpan, cells: Int32Array) -> tuple[Indices, Indices]:
 
 def _read(store: KeyValueStore, span: CellSpan) -> list[Bytes]:
     """Keys and values of each layer in turn, uint8 [span.n, bytes of a row]."""
+    if not store.permuted:
+        return [_read_part(tensor, span, size) for tensor, size in zip(store.tensors(), row_bytes(store), strict=True)]
     with Context(store.backend) as ctx:
         tensors = _reading(store, span, ctx)
         ctx.alloc()  # only then a view has an address
-        if store.permuted:
-            ctx.compute()
+        ctx.compute()
         turned = _permuted(store)
         return [_bytes_of(tensor, span, permuted=i in turned) for i, tensor in enumerate(tensors)]
+
+
+def _read_part(tensor: Tensor, span: CellSpan, size: int) -> Bytes:
+    block = np.empty((span.n, size), dtype=np.uint8)
+    tensor.read_part(span.begin * size, block)
+    return block
 
 
 def _reading(store: KeyValueStore, span: CellSpan, ctx: Context) -> list[Tensor]:
@@ -137,6 +144,10 @@ def _bytes_of(tensor: Tensor, span: CellSpan, *, permuted: bool) -> Bytes:
 
 def _write(store: KeyValueStore, span: CellSpan, blocks: Sequence[Bytes]) -> None:
     """Write what `_read` gave, changed."""
+    if not store.permuted:
+        for tensor, block in zip(store.tensors(), blocks, strict=True):
+            tensor.set_part(span.begin * block.shape[1], np.ascontiguousarray(block))
+        return
     with Context(store.backend) as ctx:
         into, turned = _writing(store, span, ctx), _permuted(store)
         ctx.alloc()
@@ -145,8 +156,7 @@ def _write(store: KeyValueStore, span: CellSpan, blocks: Sequence[Bytes]) -> Non
             if i in turned:
                 ordered = block.reshape(span.n, tensor.dim(1), -1).swapaxes(0, 1)
             tensor.set_bytes(np.ascontiguousarray(ordered).reshape(-1))
-        if store.permuted:
-            ctx.compute()
+        ctx.compute()
 
 
 def _writing(store: KeyValueStore, span: CellSpan, ctx: Context) -> list[Tensor]:

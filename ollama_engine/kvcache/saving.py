@@ -10,24 +10,37 @@ from ollama_engine.errors import ContextOverflowError
 from ollama_engine.kvcache.cells import Cells
 from ollama_engine.kvcache.rows import SavedRows, read_rows, reserve_rows, row_bytes, write_rows
 from ollama_engine.kvcache.store import KeyValueStore
+from ollama_engine.kvcache.visibility import Visibility
 
 
 class CellSaver:
     """Saves sequences of `cells`, whose keys and values lie in `store`. See `Saveable`."""
 
-    def __init__(self, cells: Cells, store: KeyValueStore) -> None:
+    def __init__(self, cells: Cells, store: KeyValueStore, visibility: Visibility) -> None:
         self._cells = cells
         self._store = store
+        self._visibility = visibility
 
     @property
     def row_bytes(self) -> tuple[tuple[int, ...], ...]:
         """Bytes of one token in keys and values of each layer in turn."""
         return (row_bytes(self._store),)
 
-    def save(self, sequence: int) -> list[SavedRows]:
-        """The keys and values of a sequence. Every allocated graph loses its memory."""
+    @property
+    def uses_graphs(self) -> bool:
+        """Where values are permuted: they are gathered and scattered."""
+        return self._store.permuted
+
+    def first_seen(self, position: int) -> tuple[int, ...]:
+        """See `Saveable.first_seen`."""
+        return (self._visibility.first_of(position),)
+
+    def save(self, sequence: int, begin: int = 0, end: int | None = None) -> list[SavedRows]:
+        """The keys and values of a sequence."""
         cells, positions = self._cells.of(sequence)
-        return [SavedRows(positions, read_rows(self._store, cells))]
+        last = np.iinfo(np.int32).max if end is None else end
+        chosen = slice(*np.searchsorted(positions, (begin, last)).tolist())
+        return [SavedRows(positions[chosen], read_rows(self._store, cells[chosen]))]
 
     def require_restore(self, saved: Sequence[SavedRows], without: Collection[int] = ()) -> None:
         """Raise ContextOverflowError where `restore` would. Changes nothing."""
@@ -37,7 +50,7 @@ class CellSaver:
             raise ContextOverflowError(f"{n} tokens do not fit: {free} of {len(self._cells)} cache cells are free")
 
     def restore(self, sequence: int, saved: Sequence[SavedRows]) -> None:
-        """Put what `save` returned into `sequence`, which is empty. See `Saveable.restore`."""
+        """Put what `save` returned behind what `sequence` holds. See `Saveable.restore`."""
         self.require_restore(saved)
         (kind,) = saved
         n = len(kind.positions)
@@ -50,7 +63,7 @@ class CellSaver:
         try:
             write_rows(self._store, cells, kind.rows)
         except BaseException:
-            self._cells.remove(sequence)
+            self._cells.remove(sequence, int(kind.positions[0]))
             raise
 
     def reserve(self) -> None:

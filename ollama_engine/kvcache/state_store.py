@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import numpy as np
 
 from ollama_engine.kvcache.rows import Bytes
-from ollama_engine.ml import ops
 from ollama_engine.ml.graph.backend import Backend
-from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.storage import Storage
 from ollama_engine.ml.graph.tensor import Tensor
 
@@ -51,31 +48,17 @@ class StateStore:
         return tuple(part.nbytes // self._n_slots for part in self._parts())
 
     def read(self, slots: Sequence[int]) -> tuple[Bytes, ...]:
-        """The states in these slots, uint8 [len(slots), bytes] for each part of each layer in turn.
-
-        Every allocated graph loses its memory.
-        """
+        """The states in these slots, uint8 [len(slots), bytes] for each part of each layer in turn."""
         rows = tuple(np.empty((len(slots), size), dtype=np.uint8) for size in self.row_bytes)
         for entry, slot in enumerate(slots):
-            with self._views(slot) as views:
-                for view, row in zip(views, rows, strict=True):
-                    view.read_into(row[entry])
+            for part, row in zip(self._parts(), rows, strict=True):
+                part.read_part(slot * row.shape[1], row[entry])
         return rows
 
     def write(self, slot: int, rows: Sequence[Bytes]) -> None:
-        """Write one state, as `read` returned it. Every allocated graph loses its memory."""
-        with self._views(slot) as views:
-            for view, row in zip(views, rows, strict=True):
-                view.set_bytes(np.ascontiguousarray(row))
-
-    @contextmanager
-    def _views(self, slot: int) -> Iterator[list[Tensor]]:
-        """Each part of the state in `slot`."""
-        with Context(self._backend) as ctx:
-            views = [ops.view(part, (part.dim(0),), (), slot * part.stride(1), ctx=ctx) for part in self._parts()]
-            ctx.expand(*views)
-            ctx.alloc()  # only then a view has an address
-            yield views
+        """Write one state, as `read` returned it."""
+        for part, row in zip(self._parts(), rows, strict=True):
+            part.set_part(slot * row.nbytes, np.ascontiguousarray(row))
 
     @property
     def nbytes(self) -> dict[str, int]:

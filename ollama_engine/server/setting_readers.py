@@ -63,6 +63,12 @@ def attention(text: str) -> str:
     return "on" if switch(text) else "off"
 
 
+def place(text: str) -> str:
+    """on, off, or a folder."""
+    lower = text.lower()
+    return ("on" if SWITCHES[lower] else "off") if lower in SWITCHES else lower if lower in ("on", "off") else text
+
+
 def level(text: str) -> int:
     """The log's level."""
     digit = str(LEVELS.get(text.lower(), text))

@@ -60,6 +60,18 @@ SETTINGS: Mapping[str, Setting] = {
         "HOW",
         "how tokens are guessed that a step verifies",
     ),
+    "prefix_store": Setting(
+        "OLLAMA_ENGINE_PREFIX_STORE",
+        readers.place,
+        "on|off|FOLDER",
+        "keep keys and values of prompts on disk, so that a restart does not forget them",
+    ),
+    "prefix_store_bytes": Setting(
+        "OLLAMA_ENGINE_PREFIX_STORE_BYTES",
+        readers.number(0),
+        "BYTES",
+        "bytes that this may take; 0: 4 GiB, or a tenth of the free disk if that is less",
+    ),
     "flash_attention": Setting("OLLAMA_FLASH_ATTENTION", readers.attention, "1|0|auto", "one-pass attention"),
     "multiuser_cache": Setting("OLLAMA_MULTIUSER_CACHE", readers.switch, "", "share the prefix cache among many users"),
     "load_timeout": Setting(
@@ -130,6 +142,8 @@ class ServerSettings:
         context_length: num_ctx where neither request nor model says; 0 takes what the engine takes.
         kv_cache_type: "f16", "q8_0" ...
         draft: "auto", "lookup" or "off", `Engine`'s `draft`.
+        prefix_store: "on" (in the user's cache folder), "off" or a folder, `Engine`'s `prefix_store`.
+        prefix_store_bytes: bytes that it may take; 0 takes 4 GiB, or a tenth of the free disk if that is less.
         flash_attention: "auto", "on" or "off".
         multiuser_cache: keep the prefixes of each user's requests apart less greedily; see the docs.
         load_timeout: seconds without progress after which loading is given up; math.inf for never.
@@ -160,6 +174,8 @@ class ServerSettings:
     context_length: int = 0
     kv_cache_type: str = "f16"
     draft: str = "auto"
+    prefix_store: str = "on"
+    prefix_store_bytes: int = 0
     flash_attention: str = "auto"
     multiuser_cache: bool = False
     load_timeout: float = 300.0

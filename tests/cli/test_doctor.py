@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import ollama_engine
-from ollama_engine import demo
+from ollama_engine import Engine, SamplingParams, demo, user_cache
 from ollama_engine.cli.measure.doctor import _instruction_sets
+from ollama_engine.cli.tables import size
 from ollama_engine.ml.device.device_info import Device
-from ollama_engine.ml.weights import kernel_store
 from ollama_engine.ml.weights.kernel_choice import BY_TABLE, FewRows
 from ollama_engine.runner.load.kernels import timings_file
 from tests.cli.conftest import Result
@@ -62,7 +62,7 @@ def test_a_store_with_damage(cli: Cli, root: Path) -> None:
 
 
 def test_measured_kernels(cli: Cli, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_store, "cache_folder", lambda: root / "cache")
+    monkeypatch.setattr(user_cache, "cache_folder", lambda: root / "cache")
     assert "built-in table; none was measured yet" in cli("doctor", "-t", "1").out
     file = timings_file(1)
     file.write({FewRows("q4_0", 1, False): {"spread": 1.0, "l2": 0.5}})
@@ -72,6 +72,32 @@ def test_measured_kernels(cli: Cli, root: Path, monkeypatch: pytest.MonkeyPatch)
     assert told["chosen"] == (["q4_0: l2 for 1 rows"] if "q4_0" in BY_TABLE.borders else [])
     file.path.write_bytes(b"{")
     assert f"built-in table: {file.path} is damaged" in cli("doctor", "-t", "1").out
+
+
+def test_stored_prefixes(cli: Cli, root: Path) -> None:
+    folder = root / "prefixes"
+    with Engine(demo.path(), num_ctx=600, threads=1, prefix_store=folder) as engine:
+        engine.generate("A fox. " * 120, SamplingParams(max_tokens=1))
+    report = json.loads(cli("doctor", "--prefix-store", str(folder), "--json").out)["prefixes"]
+    assert (report["folder"], report["models"]) == (str(folder), 1)
+    assert (
+        f"prefix store: {size(report['size'])} of 1 models in {folder}"
+        in cli("doctor", "--prefix-store", str(folder)).out
+    )
+    (model,) = json.loads(cli("cache", "ls", "--folder", str(folder), "--json").out)
+    assert (model["model"], model["size"]) == (Path(demo.path()).name, report["size"])
+    assert model["id"][:12] in cli("cache", "ls", "--folder", str(folder)).out
+    assert "0 damaged ones removed" in cli("cache", "verify", "--folder", str(folder)).out
+    (path,) = (path for path in folder.rglob("*.0"))
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    verified = cli("cache", "verify", "--folder", str(folder))
+    assert "1 damaged ones removed" in verified.out
+    assert "its checksum does not fit" in verified.err
+    assert not path.exists()
+    assert cli("cache", "rm", "--folder", str(folder)).code == 2
+    assert "nothing is stored under zz" in cli("cache", "rm", "zz", "--folder", str(folder)).err
+    assert "removed 0 blocks" in cli("cache", "rm", model["id"][:6], "--folder", str(folder)).out
+    assert json.loads(cli("cache", "ls", "--folder", str(folder), "--json").out) == []
 
 
 def test_leftovers(cli: Cli, root: Path) -> None:

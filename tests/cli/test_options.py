@@ -67,6 +67,8 @@ CASES: list[tuple[type, list[str], dict[str, Any]]] = [
     (EngineConfig, ["--image-cache-bytes", "1048576"], {"image_cache_bytes": 1048576}),
     (EngineConfig, ["--state-cache-bytes", "1048576"], {"state_cache_bytes": 1048576}),
     (EngineConfig, ["--draft", "off"], {"draft": "off"}),
+    (EngineConfig, ["--prefix-store", "a/folder", "--prefix-store-bytes", "5"],
+     {"prefix_store": "a/folder", "prefix_store_bytes": 5}),
     (EngineConfig, ["--no-measure-kernels"], {"measure_kernels": False}),
     (EngineConfig, ["--verify"], {"verify": True}),
     (RequestOptions, ["--on-overflow", "shift", "--num-keep", "4"], {"on_overflow": "shift", "num_keep": 4}),

@@ -44,6 +44,7 @@ ENGINE_OPTIONS = (
     "batch_size",
     "parallel",
     "image_cache_bytes",
+    "prefix_store",
     "verify",
 )
 QUICK_KINDS = ("flash", "window permuted", "bidirectional", "apart", "wide", "cross")

@@ -13,8 +13,8 @@ PACKAGE = ROOT / "ollama_engine"
 FLOORS = {
     "ml": ("weights", "ops", "graph", "threads workers", "device gguf", "ggml"),
     "runner": (
-        "session embed chat score bulk", "core", "prefix observe load speculative", "execute", "schedule", "media",
-        "request",
+        "session embed chat score bulk", "core", "prefix prefix_store observe load speculative", "execute", "schedule",
+        "media", "request",
     ),
 }  # fmt: skip
 """Rooms of these folders, from the top: each imports those on floors below its own."""

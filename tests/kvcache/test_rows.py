@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from ollama_engine.errors import ContextOverflowError
 from ollama_engine.kvcache import Cache, CacheConfig, CausalCache, LayerShape, Saveable, SavedRows, rows
 from ollama_engine.kvcache.rows import NEAR, PIECE, RUNS, pieces
+from ollama_engine.kvcache.span import CellSpan
 from ollama_engine.ml.device.placement import BackendParams
 from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.types import block_of
@@ -57,6 +58,31 @@ def test_what_is_put_back_goes_on(kind: Kind, layout: str) -> None:
         f.remove(1)
         f.remove(2)
         assert f.cache.usage.used == 0
+
+
+@layouts
+@each_kind
+def test_parts_are_put_back_one_behind_the_other(kind: Kind, layout: str) -> None:
+    with fed(kind, layout) as f:
+        for position in range(9):
+            f.feed([(0, position), (1, position)], [0, 1] if kind.sees_images and position in (2, 5) else ())
+        saver = saveable(f.cache)
+        seen = saver.first_seen(9)
+        assert (seen is None) == kind.sees_images
+        if seen is None:
+            return
+        saved, parts = saver.save(0), [saver.save(0, begin, end) for begin, end in pairwise((0, 3, 4, 9))]
+        assert all(first >= 0 for first in seen)
+        assert all(
+            set(range(first, 9)) <= set(whole.positions.tolist()) for first, whole in zip(seen, saved, strict=True)
+        )
+        f.remove(1)
+        for part in parts:
+            f.restore(part, 0, 2)
+            f.cache.check()
+        assert same(saver.save(2), saved)
+        f.remove(0)
+        f.feed(run(2, 9, 12))
 
 
 @layouts
@@ -230,7 +256,7 @@ def test_a_short_sequence_in_a_large_cache_is_copied_alone(flash: bool) -> None:
     config = CacheConfig(dtype="f16", flash_attention=flash)
     read, copied = rows._read, list[int]()
 
-    def note_read(store: object, span: rows.CellSpan) -> object:
+    def note_read(store: object, span: CellSpan) -> object:
         copied.append(span.n)
         return read(store, span)  # type: ignore[arg-type]
 

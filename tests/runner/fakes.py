@@ -23,6 +23,7 @@ class FakeCache:
     """As many cells as anybody wants; it knows how many tokens each sequence has."""
 
     recurrent = None
+    uses_graphs = False
 
     def __init__(self, n_cells: int = 1000) -> None:
         self.n_cells = n_cells
@@ -74,7 +75,7 @@ class FakeCache:
     def restore(self, sequence: int, saved: Sequence[SavedRows]) -> None:
         self.require_restore(saved)
         self.calls.append(("restore", sequence))
-        self.lengths[sequence] = sum(len(part.positions) for part in saved)
+        self.lengths[sequence] += sum(len(part.positions) for part in saved)
 
     def scrub(self) -> None:
         self.calls.append(("scrub",))

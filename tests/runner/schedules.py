@@ -19,7 +19,6 @@ from ollama_engine.runner.core.new_requests import new_generation, new_scoring
 from ollama_engine.runner.load import loading
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.observe.monitor import Monitor
-from ollama_engine.runner.prefix.prefix_cache import PrefixCache
 from ollama_engine.runner.request.channel import Event, RequestChannel
 from ollama_engine.runner.request.inputs import Inputs
 from ollama_engine.runner.request.options import OnOverflow, RequestOptions
@@ -181,7 +180,7 @@ class Run:
         self.now = 0
         monitor = Monitor(parts.tokenizer.token_text, lambda: float(self.now))
         self.core = EngineCore(parts.executor, parts.cache, schedule.parallel, monitor, verify=True)
-        self.core.cache_manager.prefix_cache = PrefixCache(schedule.n_sequences)
+        self.core.cache_manager.prefix_cache._limit = schedule.n_sequences
         parts.executor.batch_size = max(schedule.batch_size, schedule.parallel)
         parts.executor.max_outputs = min(loading.LOGIT_ROWS, parts.executor.batch_size)
         _shrink(parts, schedule)

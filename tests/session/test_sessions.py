@@ -24,7 +24,6 @@ from ollama_engine.errors import (
     SamplingError,
     TokenizerError,
 )
-from ollama_engine.runner.prefix.prefix_cache import PrefixCache
 from tests.support.tiny import write_tiny_llama
 from tests.support.tiny_answers import N_VOCAB, NO_END, greedy
 from tests.support.waiting import eventually
@@ -299,7 +298,7 @@ def test_many_requests_beside_sessions_end_or_say_why(engine: Engine) -> None:
 
 
 def test_more_sessions_than_sequences(engine: Engine) -> None:
-    engine._core.cache_manager.prefix_cache = PrefixCache(64)
+    engine._core.cache_manager.prefix_cache._limit = 64
     first = engine.session()
     first.append(FIRST)
     others = [first.fork() for _ in range(63)]

@@ -21,6 +21,7 @@ from ollama_engine.cli.tables import pairs, size, table
 from ollama_engine.config import EngineConfig
 from ollama_engine.errors import EngineError
 from ollama_engine.ml.device.device_info import system_line
+from ollama_engine.runner.prefix_store.folder_contents import prefix_folder, stored_models
 
 if TYPE_CHECKING:
     from ollama_engine.ml.device.device_info import Device
@@ -61,6 +62,7 @@ def main(args: argparse.Namespace) -> None:
         "devices": _devices(devices),
         "store": health.as_json(),
         "kernels": _kernels(config),
+        "prefixes": _prefixes(config),
     }
     if args.model is not None:
         report["model"] = _fits(args.model, config)
@@ -134,6 +136,22 @@ def _kernels(config: EngineConfig) -> dict[str, Any]:
     return {"file": file, "chosen": list(choice.measured), "problem": None}
 
 
+def _prefixes(config: EngineConfig) -> dict[str, Any]:
+    """What the prefix store has, in the folder of these options or in that which servers use."""
+    option = str(config.prefix_store)
+    try:
+        folder = prefix_folder("on" if option == "off" else option)
+    except OSError as error:
+        return {"folder": None, "models": 0, "size": 0, "problem": str(error)}
+    models = stored_models(folder) if folder is not None else []
+    return {
+        "folder": str(folder),
+        "models": len(models),
+        "size": sum(model.nbytes for model in models),
+        "problem": None,
+    }
+
+
 # -- a model -----------------------------------------------------------------------------------------------------------
 
 
@@ -172,6 +190,9 @@ def _text(report: dict[str, Any], health: Health) -> str:
     parts.append(table(devices))
     parts.append(health.text())
     parts.append(_kernels_text(report["kernels"]))
+    prefixes = report["prefixes"]
+    kept = f"{size(prefixes['size'])} of {prefixes['models']} models in {prefixes['folder']}"
+    parts.append(f"prefix store: {prefixes['problem'] or kept}")
     if "model" in report:
         parts.append(_model_text(report["model"]))
     parts.append(

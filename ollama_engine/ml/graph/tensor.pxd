@@ -1,4 +1,5 @@
 from libc.stddef cimport size_t
+from libc.stdint cimport int64_t
 
 from ollama_engine.ml.ggml cimport libggml as lib
 from ollama_engine.ml.graph.window cimport Window
@@ -55,8 +56,8 @@ cdef class Tensor:
     # A second copy of a weight in a layout that small-batch products read faster, or None.
     cdef public Tensor repacked
 
-    cdef int exchange_buffer(self, object array, bint writing) except -1
-    cdef int exchange(self, void *data, size_t size, bint writing) except -1
+    cdef int exchange_buffer(self, object array, bint writing, int64_t offset=*) except -1
+    cdef int exchange(self, void *data, size_t size, bint writing, int64_t offset=*) except -1
 
 
 cdef Tensor wrap(Owner owner, lib.ggml_tensor *ptr)

@@ -278,17 +278,28 @@ cdef class Tensor:
         alive(self)
         self.exchange_buffer(out, False)
 
-    cdef int exchange_buffer(self, object array, bint writing) except -1:
+    def read_part(self, size_t offset, out):
+        """Copy the bytes from `offset` on into a writable C-contiguous buffer, which they fill."""
+        alive(self)
+        self.exchange_buffer(out, False, <int64_t>offset)
+
+    def set_part(self, size_t offset, data):
+        """Copy a buffer's bytes over those from `offset` on."""
+        alive(self)
+        self.exchange_buffer(data, True, <int64_t>offset)
+
+    cdef int exchange_buffer(self, object array, bint writing, int64_t offset=-1) except -1:
         cdef Py_buffer view
         PyObject_GetBuffer(array, &view, PyBUF_C_CONTIGUOUS if writing else PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE)
         try:
-            self.exchange(view.buf, view.len, writing)
+            self.exchange(view.buf, view.len, writing, offset)
         finally:
             PyBuffer_Release(&view)
         return 0
 
-    cdef int exchange(self, void *data, size_t size, bint writing) except -1:
-        """Copy all bytes in or out. Waits for a computation that uses this tensor's owner."""
+    cdef int exchange(self, void *data, size_t size, bint writing, int64_t offset=-1) except -1:
+        """Copy all bytes in or out, or those from `offset` on. Waits for a computation that uses this tensor's owner.
+        """
         cdef object lock = None
         alive(self)
         cdef bint slow = size >= LARGE or not on_host(self.ptr)
@@ -302,14 +313,19 @@ cdef class Tensor:
             self.owner.check_access(self, writing)
             if not lib.ggml_is_contiguous(self.ptr):
                 raise ShapeError(f"{describe(self)} is not contiguous; use its source, or ops.cont(...) of it")
-            if size != lib.ggml_nbytes(self.ptr):
+            if offset < 0 and size != lib.ggml_nbytes(self.ptr):
                 raise ShapeError(f"{describe(self)} holds {lib.ggml_nbytes(self.ptr)} bytes, the buffer {size}")
+            if offset > 0 and (self.owner.is_repacked or <size_t>offset > lib.ggml_nbytes(self.ptr)):
+                raise ShapeError(f"{describe(self)} has no part from byte {offset} on")
+            offset = max(0, offset)
+            if size > lib.ggml_nbytes(self.ptr) - <size_t>offset:
+                raise ShapeError(f"{describe(self)} holds {lib.ggml_nbytes(self.ptr)} bytes, got {size} at {offset}")
             staged = self.owner.staged(self.ptr)
             if lock is None or not slow:
-                _copy(self.ptr, staged, data, size, writing)
+                _copy(self.ptr, staged, data, offset, size, writing)
             else:
                 with nogil:
-                    _copy(self.ptr, staged, data, size, writing)
+                    _copy(self.ptr, staged, data, offset, size, writing)
             self.owner.exchanged(self.ptr, writing)
         finally:
             if lock is not None:
@@ -334,13 +350,15 @@ cdef class Tensor:
         return _arithmetic(self, other, lib.ggml_div, "/")
 
 
-cdef int _copy(lib.ggml_tensor *ptr, char *staged, void *data, size_t size, bint writing) except -1 nogil:
+cdef int _copy(
+    lib.ggml_tensor *ptr, char *staged, void *data, size_t offset, size_t size, bint writing
+) except -1 nogil:
     if staged != NULL:
-        memcpy(staged if writing else data, data if writing else staged, size)
+        memcpy(staged + offset if writing else data, data if writing else staged + offset, size)
     elif writing:
-        lib.ggml_backend_tensor_set(ptr, data, 0, size)
+        lib.ggml_backend_tensor_set(ptr, data, offset, size)
     else:
-        lib.ggml_backend_tensor_get(ptr, data, 0, size)
+        lib.ggml_backend_tensor_get(ptr, data, offset, size)
 
 
 cdef object _array_over(Tensor t, Window window):

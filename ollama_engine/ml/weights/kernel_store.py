@@ -11,13 +11,13 @@ import errno
 import json
 import math
 import os
-import sys
 import zlib
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ollama_engine import user_cache
 from ollama_engine.file_lock import held
 from ollama_engine.ml.device.cpu_facts import cpu_identity
 from ollama_engine.ml.device.device import ggml_version
@@ -27,27 +27,13 @@ from ollama_engine.ml.weights.kernel_choice import FEW_ROWS, FewRows
 from ollama_engine.ml.weights.kernel_timings import GGML, REPACKED, Timings
 from ollama_engine.new_file import write_new_file
 
-__all__ = ["TimingsFile", "cache_folder", "checksum"]
+__all__ = ["TimingsFile", "checksum"]
 
 FORMAT = 1
 LOCK_SECONDS = 0.3
 """How long a load waits for another one to write its timings."""
 MOST_BYTES = 1 << 20
 """No file of timings is longer."""
-
-
-def cache_folder() -> Path:
-    """The folder for files that this program can make again, in $XDG_CACHE_HOME where that is set.
-
-    Raises OSError where the user has no home.
-    """
-    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    if base.is_absolute():  # the specification has all others ignored
-        return base / "ollama_engine"
-    try:
-        return Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "ollama_engine"
-    except RuntimeError as error:
-        raise OSError(errno.ENOENT, str(error)) from None
 
 
 @dataclass(frozen=True)
@@ -58,6 +44,11 @@ class TimingsFile:
     threads: int
     version: str
     """Of this package."""
+
+    @classmethod
+    def of_user(cls, threads: int, version: str) -> TimingsFile:
+        """Those in the user's cache folder. Raises OSError where the user has no home."""
+        return cls(user_cache.cache_folder(), threads, version)
 
     @property
     def about(self) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from ollama_engine.runner.core.request_queue import RequestQueue
 from ollama_engine.runner.core.speculation import Speculation
 from ollama_engine.runner.core.steered_rows import prepare_masks
 from ollama_engine.runner.core.step_media import NO_STEP_MEDIA, serve_gap, step_media
-from ollama_engine.runner.core.step_output import StepOutput, misses_forced, outcome, step_outputs
+from ollama_engine.runner.core.step_output import StepOutput, deliver, misses_forced, step_outputs
 from ollama_engine.runner.core.task import Task
 from ollama_engine.runner.execute.executor import Executor
 from ollama_engine.runner.media.image_reader import ImageReader
@@ -87,7 +87,7 @@ class EngineCore:
     @property
     def busy(self) -> bool:
         """Whether there is anything to do."""
-        return bool(self._in_flight or self._next or self._tasks or self.queue.busy)
+        return bool(self._in_flight or self._next or self._tasks or self.queue.busy or self.queue.stored.busy)
 
     def add(self, request: QueuedRequest) -> None:
         """Queue a request; the next step considers it."""
@@ -107,7 +107,7 @@ class EngineCore:
                 self.scrap()  # what is prepared has no drafts, or earlier ones
             self._exclusive()
             self._launch(record)
-            self._deliver(outputs)
+            deliver(outputs, self.queue, self.monitor.clock())
             record.mark("emit")
             self.queue.sweep()
             self.queue.admit()
@@ -194,6 +194,7 @@ class EngineCore:
         if not self._defragmenter.serve_gap(self.queue.running.values(), self._steps, self.scrap):
             self._compute_again()
         serve_gap(self.queue, self._steps, self.monitor)
+        self.queue.stored.serve_gap()
 
     def _launch(self, record: Record) -> None:
         step, self._next = self._next, None
@@ -216,18 +217,6 @@ class EngineCore:
         for part, failure in media.failures:
             # Not before the launch: the cells of the sequence belong to the step.
             self.queue.end(step.sequence_at(part.row), failure)
-
-    def _deliver(self, outputs: list[StepOutput]) -> None:
-        now = self.monitor.clock()
-        for output in outputs:
-            sequence = output.sequence
-            if sequence.ended:
-                continue  # by an error since its step was collected
-            event, ended = outcome(output, now)
-            if ended is not None:
-                # Before the caller gets the event, so that the caller finds the request gone.
-                self.queue.leave(sequence, ended, keep=not isinstance(event, BaseException) and output.sound)
-            sequence.channel.send(event)
 
     def _prepare(self) -> None:
         computing = self._in_flight is not None

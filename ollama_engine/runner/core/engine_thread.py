@@ -15,6 +15,7 @@ from typing import Any
 
 from ollama_engine.errors import ClosedError, ComputeError, DeviceLostError, EngineBusyError, NoMemoryError, Option
 from ollama_engine.ml.gguf.mapped_files import MappedFiles
+from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.runner.core.engine_core import EngineCore
 from ollama_engine.runner.core.request_queue import SWEEP_SECONDS
 from ollama_engine.runner.core.stuck_thread import outside_stack
@@ -29,6 +30,8 @@ log = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 5.0
 """How long closing waits for the current step, where that waits for a worker."""
+FLUSH_SECONDS = 10.0
+"""How long closing waits for prefixes that are still to be stored."""
 STUCK_SECONDS = 10.0
 """How long closing waits for code outside of the engine that its thread runs, such as a logits processor."""
 LOOK_SECONDS = 1.0
@@ -57,15 +60,13 @@ class EngineThread:
 
     def __init__(
         self, core: EngineCore, max_queue: int, name: str, on_exit: Callable[[], None], owner: object = None,
-        files: MappedFiles | None = None, check_devices: Callable[[], None] | None = None,
-        give_up_devices: Callable[[], None] | None = None,
+        files: MappedFiles | None = None, workers: Backend | None = None,
     ) -> None:  # fmt: skip
         # -- collaborators --
         self._core = core
         self._on_exit = on_exit
         self._files = MappedFiles() if files is None else files
-        self._check_devices = check_devices
-        self._give_up_devices = give_up_devices
+        self._workers = workers
         # -- configuration --
         self._max_queue = max_queue
         # -- state --
@@ -179,11 +180,11 @@ class EngineThread:
         self._closed = True
         self._inbox.put(None)
         if wait and threading.current_thread() is not self._thread:
-            if self._give_up_devices is not None:
+            if self._workers is not None:
                 if self._serving.acquire(timeout=CLOSE_SECONDS):
                     self._serving.release()
                 else:
-                    self._give_up_devices()
+                    self._workers.give_up_devices()
             # Last, because an interrupted Thread.join treats a running thread as ended (bpo-45274).
             if self._has_ended():
                 self._thread.join()
@@ -236,8 +237,8 @@ class EngineThread:
                     if not self._closed and (self._core.busy or self._core.queue):
                         self._files.before_step()
                         self._core.step()
-                    if self._check_devices is not None:
-                        self._check_devices()
+                    if self._workers is not None:
+                        self._workers.check_devices()
             except (ClosedError, DeviceLostError) as error:  # a mapped file has changed, or a worker is gone
                 if self._closed:
                     return
@@ -252,6 +253,8 @@ class EngineThread:
     def _finish(self) -> None:
         self._closed = True
         try:
+            if self._fault is None:
+                self._core.queue.stored.flush(FLUSH_SECONDS)
             self._core.fail_all(self._reason("the Engine was closed while this request was served"))
         finally:
             self._ended = True
@@ -269,7 +272,7 @@ class EngineThread:
                 if self._core.busy:
                     entry = self._inbox.get_nowait()
                 else:
-                    idle = None if self._check_devices is None else LOOK_SECONDS
+                    idle = None if self._workers is None else LOOK_SECONDS
                     entry = self._inbox.get(timeout=SWEEP_SECONDS if self._core.queue else idle)
                 if entry is None or isinstance(entry, _Owner):
                     self._closed = True

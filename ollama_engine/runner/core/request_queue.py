@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from ollama_engine.errors import ClosedError, ContextOverflowError, DeadlineError, Option, short_of_memory
 from ollama_engine.runner.core.gap_turns import GapTurns, arrival, is_fair
+from ollama_engine.runner.core.prefix_gaps import PrefixGaps
 from ollama_engine.runner.observe.metrics import Outcome
 from ollama_engine.runner.observe.monitor import Monitor, SlotInfo, outcome_of, slot_info
 from ollama_engine.runner.prefix.cache_manager import CacheManager
@@ -34,6 +35,8 @@ class RequestQueue:
 
     def __init__(self, cache_manager: CacheManager, parallel: int, monitor: Monitor, gaps: GapTurns) -> None:
         self._cache_manager = cache_manager
+        self.stored = PrefixGaps()
+        """The prefix store, if there is one."""
         self._parallel = parallel
         self._monitor = monitor
         self.waiting: list[QueuedRequest] = []
@@ -55,8 +58,9 @@ class RequestQueue:
 
     @property
     def busy(self) -> bool:
-        """Whether a step has work: False where every request waits for its caller."""
-        return bool(self.running) or any(not request.idle for request in self.waiting)
+        """Whether a step has work: False where every request waits for its caller, or for the prefix store."""
+        waits = self.stored.waiting
+        return bool(self.running) or any(not request.idle and request.key not in waits for request in self.waiting)
 
     @property
     def vacant(self) -> int:
@@ -170,10 +174,12 @@ class RequestQueue:
         return min(ready, key=arrival, default=None) if is_fair(self._admitted) else next(ready, None)
 
     def _admissible(self, sequence: ScheduledRequest) -> bool:
-        """Whether a sequence may start: not while a prompt that it will share is being computed, and not after a
-        preemption until another sequence has ended or there are enough cells.
+        """Whether a sequence may start: not while a prompt that it will share is read from the prefix store or being
+        computed, and not after a preemption until another sequence has ended or there are enough cells.
         """
-        if not sequence.ready or shares_soon(sequence, self.running.values(), self._cache_manager.cached):
+        if not sequence.ready or self.stored.awaited(sequence):
+            return False
+        if shares_soon(sequence, self.running.values(), self._cache_manager.cached):
             return False
         gave_way = bool(self.running) and sequence.preempted_at == self._n_ended
         return not gave_way or self._cache_manager.room >= sequence.known
@@ -223,7 +229,9 @@ class RequestQueue:
         now = self._monitor.clock()
         if isinstance(request, ScheduledRequest):
             self._n_ended += 1
+            slot = request.slot
             self._cache_manager.leave(request, now, keep=keep)
+            self.stored.left(request, slot)
         self._monitor.left(request, outcome, now)
         # Last: after a fault in the lines above, the request still gets the error.
         if self.running.pop(request.key, None) is None:

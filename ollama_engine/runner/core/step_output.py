@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ollama_engine.input import FloatArray, Int32Array
+from ollama_engine.runner.core.request_queue import RequestQueue
 from ollama_engine.runner.core.steered_rows import SteeredRows, draw_steered, sample_all
 from ollama_engine.runner.execute.best_logits import BestLogits
 from ollama_engine.runner.observe.metrics import Outcome
@@ -17,7 +18,7 @@ from ollama_engine.runner.schedule.scoring import Scoring
 from ollama_engine.runner.schedule.sequence import Generation, ScheduledRequest
 from ollama_engine.sample import TokenLogprobs
 
-__all__ = ["StepOutput", "misses_forced", "outcome", "step_outputs"]
+__all__ = ["StepOutput", "deliver", "misses_forced", "outcome", "step_outputs"]
 
 
 @dataclass(slots=True, eq=False)
@@ -154,6 +155,19 @@ def _steered(rows: SteeredRows) -> StepOutput:
         generation, tokens, logprobs, rows.text, rows.reason, rows.error, rows.sound, rows.drafted, rows.accepted,
         rows.take_back(),
     )  # fmt: skip
+
+
+def deliver(outputs: list[StepOutput], queue: RequestQueue, now: float) -> None:
+    """Send the outputs of a step to their callers; sequences that end with it leave the queue."""
+    for output in outputs:
+        sequence = output.sequence
+        if sequence.ended:
+            continue  # by an error since its step was collected
+        event, ended = outcome(output, now)
+        if ended is not None:
+            # Before the caller gets the event, so that the caller finds the request gone.
+            queue.leave(sequence, ended, keep=not isinstance(event, BaseException) and output.sound)
+        sequence.channel.send(event)
 
 
 def outcome(output: StepOutput, now: float) -> tuple[Event, Outcome | None]:

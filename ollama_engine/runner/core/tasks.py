@@ -98,7 +98,7 @@ class Release(weakref.ref[object]):
 
     def run(self, core: EngineCore) -> None:
         """Called by the engine thread; a second call does nothing."""
-        core.cache_manager.release(self._pinned)
+        core.cache_manager.pinned.release(self._pinned)
 
     def fail(self, error: BaseException) -> None:
         """Does nothing: the cache is gone, and everything pinned with it."""

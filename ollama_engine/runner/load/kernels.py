@@ -39,9 +39,9 @@ MEASURE_SECONDS = 0.14
 
 def timings_file(threads: int) -> TimingsFile:
     """Where the times for so many threads are kept."""
-    from ollama_engine.ml.weights.kernel_store import TimingsFile, cache_folder  # noqa: PLC0415 (10 ms; few models)
+    from ollama_engine.ml.weights.kernel_store import TimingsFile  # noqa: PLC0415 (10 ms; few models)
 
-    return TimingsFile(cache_folder(), threads, __version__)
+    return TimingsFile.of_user(threads, __version__)
 
 
 def choose_kernels(gguf: GGUFFile, config: EngineConfig) -> KernelChoice:

@@ -110,6 +110,10 @@ class MetricsSnapshot:
     include those in the mapped file. `Engine.devices` tells the free memory there."""
     # -- cache --
     cells: CellCounts = field(default_factory=CellCounts)
+    prefix_store_read_tokens: int = 0
+    """Prompt tokens whose keys and values were read from the prefix store."""
+    prefix_store_written_tokens: int = 0
+    """Tokens whose keys and values were written to it."""
     evictions: int = 0
     shifts: int = 0
     moved_cells: int = 0
@@ -218,7 +222,8 @@ class Metrics:
 
     def count(
         self, *, cached_tokens: int = 0, preemptions: int = 0, evictions: int = 0, shifts: int = 0,
-        moved_cells: int = 0, image_hits: int = 0,
+        moved_cells: int = 0, image_hits: int = 0, prefix_store_read_tokens: int = 0,
+        prefix_store_written_tokens: int = 0,
     ) -> None:  # fmt: skip
         """Add to counters of rare events."""
         with self._lock:
@@ -231,6 +236,8 @@ class Metrics:
                 shifts=old.shifts + shifts,
                 moved_cells=old.moved_cells + moved_cells,
                 image_hits=old.image_hits + image_hits,
+                prefix_store_read_tokens=old.prefix_store_read_tokens + prefix_store_read_tokens,
+                prefix_store_written_tokens=old.prefix_store_written_tokens + prefix_store_written_tokens,
             )
 
     def embedded(self, seconds: float, *, texts: int, tokens: int) -> None:

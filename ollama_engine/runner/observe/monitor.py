@@ -20,6 +20,9 @@ __all__ = ["TRACE", "Monitor", "Record", "SlotInfo", "report"]
 
 log = logging.getLogger("ollama_engine.trace")
 
+LONG_PROMPT = 128
+"""Prompt tokens of a step from which on it says how fast prompts are computed."""
+
 TRACE = 5
 """Level of the log that shows every batch with its token ids and texts; below logging.DEBUG."""
 
@@ -120,6 +123,8 @@ class Monitor:
         self.clock = clock
         self.metrics = Metrics()
         self.trace = Trace()
+        self.prompt_speed: float | None = None
+        """Prompt tokens a second in steps that compute many, in the average of the latest; None: there was none."""
         self._piece = piece
         self._flight: _Flight | None = None
 
@@ -148,6 +153,10 @@ class Monitor:
 
     def collected(self, flight: _Flight, now: float, record: Record) -> None:
         """A step was computed at time `now`."""
+        if flight.step.prompt_tokens >= LONG_PROMPT:
+            speed = flight.step.prompt_tokens / max(now - flight.at, 1e-9)
+            before = self.prompt_speed
+            self.prompt_speed = speed if before is None else 0.8 * before + 0.2 * speed
         self.metrics.step(
             now,
             now - flight.at,
@@ -209,6 +218,15 @@ class Monitor:
     def evicted(self) -> None:
         """A cached sequence was evicted."""
         self.metrics.count(evictions=1)
+
+    def restored(self, number: int, tokens: int, begin: float) -> None:
+        """Keys and values of a prompt were put into the cache, from the prefix store, from `begin` until now."""
+        self.metrics.count(prefix_store_read_tokens=tokens)
+        self.trace.step(StepRecord(number, (PhaseSpan("restore", begin, self.clock()),), tokens, sequences=1))
+
+    def stored(self, tokens: int) -> None:
+        """Keys and values of so many tokens were written to the prefix store."""
+        self.metrics.count(prefix_store_written_tokens=tokens)
 
     def shifted(self) -> None:
         """A full context was shifted."""

@@ -14,14 +14,14 @@ from typing import Literal, NamedTuple, get_args
 
 __all__ = ["Phase", "PhaseSpan", "StepRecord", "Trace"]
 
-Phase = Literal["plan", "build", "wait", "sample", "emit", "embed", "encode", "defrag"]
+Phase = Literal["plan", "build", "wait", "sample", "emit", "embed", "encode", "defrag", "restore"]
 """Choosing the inputs; building the graph or writing into the last one; waiting for the device; sampling; delivery.
 
 A batch of texts to embed, an image to encode, and cells that move are one phase of a step of their own, between those
 of requests."""
 
 _ROWS = {phase: row for row, phase in enumerate(get_args(Phase), start=1)}
-_OWN_NAMES: Mapping[Phase, str] = {"embed": "batch", "encode": "image", "defrag": "cells"}
+_OWN_NAMES: Mapping[Phase, str] = {"embed": "batch", "encode": "image", "defrag": "cells", "restore": "prefix"}
 _PROCESS = 1
 
 Event = dict[str, object]

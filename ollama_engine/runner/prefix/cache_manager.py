@@ -16,33 +16,30 @@ from collections.abc import Collection
 
 from ollama_engine.errors import ContextOverflowError
 from ollama_engine.input import Int32Array
-from ollama_engine.kvcache import MAX_SEQUENCES, Cache, Saveable
+from ollama_engine.kvcache import MAX_SEQUENCES, Cache
 from ollama_engine.runner.execute.executor import Executor
+from ollama_engine.runner.prefix.pinned_sequences import PinnedSequences
 from ollama_engine.runner.prefix.prefix_cache import PrefixCache
 from ollama_engine.runner.prefix.state_keeper import StateKeeper
 from ollama_engine.runner.request.inputs import Inputs, spans_between
 from ollama_engine.runner.schedule.batching import Step
 from ollama_engine.runner.schedule.overflow import plan_eviction, plan_shift
-from ollama_engine.runner.schedule.pinned_prefix import PinnedPrefix, Saved
 from ollama_engine.runner.schedule.sequence import Generation, ScheduledRequest
 
 __all__ = ["CacheManager"]
 
 log = logging.getLogger(__name__)
 
-NO_SEQUENCE = "sessions and requests hold all sequences of the cache; close some sessions"
-
 
 class CacheManager:
-    """A cache, and the prefix cache that says what its sequences hold."""
+    """A cache of up to `sequences` sequences, and the prefix cache that says what they hold."""
 
-    def __init__(self, cache: Cache, executor: Executor) -> None:
+    def __init__(self, cache: Cache, executor: Executor, *, sequences: int = MAX_SEQUENCES) -> None:
         self.cache = cache
-        self.prefix_cache = PrefixCache(MAX_SEQUENCES)
+        self.prefix_cache = PrefixCache(sequences)
+        self.pinned = PinnedSequences(cache, self.prefix_cache, executor)
         self._shiftable = cache.shiftable
-        self._saveable = cache.saveable
         self._states = StateKeeper(cache)
-        self._pins: dict[int, PinnedPrefix] = {}
         self._executor = executor
 
     @property
@@ -53,15 +50,12 @@ class CacheManager:
     @property
     def holds_sessions(self) -> bool:
         """Whether any session has tokens in the cache."""
-        return bool(self._pins)
+        return bool(self.pinned)
 
     def check(self) -> None:
         """Raise AssertionError unless the bookkeeping is consistent, and a sequence pinned while a session holds it."""
         self.prefix_cache.check()
-        for slot in range(len(self.prefix_cache)):
-            pinned = self._pins.get(slot)
-            assert self.prefix_cache.pinned(slot) == (pinned is not None), "who pins"
-            assert pinned is None or (pinned.slot == slot and not pinned.closed), "what is held"
+        self.pinned.check()
 
     # -- coming and going ----------------------------------------------------------------------------------------------
 
@@ -84,7 +78,7 @@ class CacheManager:
             self.cache.share(start.source, start.sequence, start.length)
         sequence.slot, sequence.submitted = start.sequence, start.length
         if pinned is not None and pinned.slot is None and not pinned.closed:
-            self._pin(start.sequence, pinned)
+            self.pinned.pin(start.sequence, pinned)
         self._states.hold(sequence, self.prefix_cache)
         return True
 
@@ -98,18 +92,13 @@ class CacheManager:
         length = self.prefix_cache.common(slot, sequence.inputs, limit, self._states.resumable)
         other = self.prefix_cache.longest_prefix(sequence.inputs, self._states.resumable, limit)
         source = other.sequence if other.length > length else None
-        self._cut(slot, 0 if source is not None else length)
+        self.pinned.cut(slot, 0 if source is not None else length)
         self.prefix_cache.resume(slot, now, sequence.inputs.namespace)
         if source is not None:
             length = other.length
             self.prefix_cache.share(source, slot, length)
             self.cache.share(source, slot, length)
         sequence.slot, sequence.submitted = slot, length
-
-    def _cut(self, slot: int, length: int) -> None:
-        self.cache.remove(slot, length)
-        if self.prefix_cache.length(slot) > length:
-            self.prefix_cache.truncate(slot, length)
 
     def leave(self, sequence: ScheduledRequest, now: float, *, keep: bool) -> None:
         """Take a request's sequence back. `keep` leaves it in the prefix cache for later requests."""
@@ -124,93 +113,6 @@ class CacheManager:
                 return
             self.prefix_cache.truncate(slot, 0)
         self.prefix_cache.finish(slot, now)
-
-    # -- sessions: while nothing computes ------------------------------------------------------------------------------
-
-    def trim(self, pinned: PinnedPrefix, tokens: Inputs) -> None:
-        """Keep only the prefix of a session's sequence that equals `tokens`."""
-        if pinned.slot is not None:
-            self._cut(pinned.slot, self.prefix_cache.common(pinned.slot, tokens, len(tokens)))
-
-    def fork(self, pinned: PinnedPrefix, other: PinnedPrefix, now: float) -> None:
-        """Share a session's cells with another session. Raises ContextOverflowError when all sequences are in use."""
-        if pinned.slot is None:
-            return
-        slot, length = self._take(now), self.prefix_cache.length(pinned.slot)
-        self.prefix_cache.share(pinned.slot, slot, length)
-        self.cache.share(pinned.slot, slot, length)
-        self._pin(slot, other)
-        self.prefix_cache.finish(slot, now)
-
-    def save(self, pinned: PinnedPrefix) -> Saved:
-        """A copy of a session's keys and values."""
-        if pinned.slot is None or self._saveable is None:
-            return Saved()
-        self._executor.moved()
-        parts = tuple(self._saveable.save(pinned.slot))
-        return Saved(self.prefix_cache.length(pinned.slot), self.prefix_cache.exact(pinned.slot), parts)
-
-    def restore(self, pinned: PinnedPrefix, tokens: Inputs, saved: Saved, now: float) -> None:
-        """Restore the keys and values of these tokens, from `save`, to a session. No step may be prepared.
-
-        Raises ContextOverflowError when there is no room; requests and sessions then keep all they have.
-        """
-        assert self._saveable is not None, "nothing was saved of such a cache"
-        kept = tokens.part(0, saved.length)
-        self._make_room(self._saveable, saved)
-        slot = self._take(now)
-        self._executor.moved()
-        try:
-            self._saveable.restore(slot, saved.parts)
-        except BaseException:
-            self.prefix_cache.release(slot)
-            raise
-        self.prefix_cache.restore(slot, kept, saved.exact)
-        self._pin(slot, pinned)
-        self.prefix_cache.finish(slot, now)
-
-    def _make_room(self, saveable: Saveable, saved: Saved) -> None:
-        """Evict cached sequences until there are a sequence and cells for `saved`; none where that does not help."""
-
-        def fits(without: Collection[int]) -> bool:
-            try:
-                saveable.require_restore(saved.parts, without)
-            except ContextOverflowError:
-                return False
-            return bool(without) or self.prefix_cache.has_free
-
-        candidates = self.prefix_cache.evict_candidates()
-        given_up = plan_eviction(candidates, fits)
-        if given_up is None:
-            try:
-                saveable.require_restore(saved.parts, candidates)
-            except ContextOverflowError as error:
-                held = f"{error}; sessions and requests hold the others, close some sessions"
-                raise ContextOverflowError(held) from None
-            raise ContextOverflowError(NO_SEQUENCE)
-        for sequence in given_up:
-            self._give_up(sequence)
-
-    def _take(self, now: float) -> int:
-        taken = self.prefix_cache.take(now)
-        if taken is None:
-            raise ContextOverflowError(NO_SEQUENCE)
-        if taken.evicted:
-            self.cache.remove(taken.sequence)
-        return taken.sequence
-
-    def _pin(self, slot: int, pinned: PinnedPrefix) -> None:
-        self.prefix_cache.pin(slot)
-        pinned.slot, self._pins[slot] = slot, pinned
-
-    def release(self, pinned: PinnedPrefix) -> None:
-        """Unpin a session's sequence. It stays in the prefix cache like those of requests, until it is evicted."""
-        slot, pinned.slot, pinned.closed, pinned.release = pinned.slot, None, True, None
-        if slot is not None:
-            del self._pins[slot]
-            self.prefix_cache.unpin(slot)
-            for sequence in self.prefix_cache.surplus():
-                self._give_up(sequence)
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
@@ -243,7 +145,7 @@ class CacheManager:
         if begin < sequence.n_inputs:
             self._compute_again(sequence, begin)
         else:
-            self._cut(sequence.slot, begin)
+            self.pinned.cut(sequence.slot, begin)
             sequence.submitted = begin
 
     def clean(self, sequences: list[ScheduledRequest]) -> None:
@@ -271,12 +173,8 @@ class CacheManager:
         sequence = next(iter(self.prefix_cache.evict_candidates()), None)
         if sequence is None:
             return False
-        self._give_up(sequence)
+        self.pinned.give_up(sequence)
         return True
-
-    def _give_up(self, sequence: int) -> None:
-        self.cache.remove(sequence)
-        self.prefix_cache.release(sequence)
 
     def shift(self, generation: Generation) -> None:
         """Context shift: drop the oldest half of a full context, except the first `num_keep`. No step may be in flight.
@@ -309,7 +207,7 @@ class CacheManager:
         if given_up is None:
             return False
         for sequence in given_up:
-            self._give_up(sequence)
+            self.pinned.give_up(sequence)
         self._executor.moved()
         shiftable.shift(slot, keep, discard)
         if self.prefix_cache.length(slot):
@@ -320,7 +218,7 @@ class CacheManager:
         """Compute everything behind the first `begin` inputs again, as a prompt, at its new positions."""
         slot = sequence.slot
         assert slot is not None
-        self._cut(slot, begin)
+        self.pinned.cut(slot, begin)
         sequence.withdraw()
         sequence.slot, sequence.submitted = slot, begin
 

@@ -62,6 +62,10 @@ class CachedSequence:
             begin, size = end, min(size * 8, 1 << 15)
         return common_media(self.media, (span.identity for span in inputs.media), n)
 
+    def media_below(self, end: int) -> list[MediaIdentity]:
+        """The parts of media that lie before input `end`."""
+        return _below(self.media, end)
+
     def extend(self, inputs: Inputs) -> None:
         """Append inputs that the cache now holds too."""
         begin = len(self.tokens)

@@ -109,6 +109,20 @@ class PrefixCache:
         """Number of inputs before the first shifted-out one, whose keys and values are exact; None: all."""
         return self._of(sequence).exact
 
+    def snapshot(self, sequence: int) -> CachedSequence:
+        """A copy of what a new request may reuse of a sequence."""
+        copy, cached = CachedSequence(), self._of(sequence)
+        copy.copy_from(cached, cached.reusable)
+        return copy
+
+    def begins_with(self, sequence: int, history: CachedSequence, length: int) -> bool:
+        """Whether the first `length` inputs of a sequence are those of `history`, and no shift lies before them."""
+        cached = self._of(sequence) if sequence < len(self) else CachedSequence()
+        if cached.reusable < length or cached.namespace != history.namespace:
+            return False
+        same_media = cached.media_below(length) == history.media_below(length)
+        return same_media and cached.tokens[:length] == history.tokens[:length]
+
     @property
     def has_free(self) -> bool:
         """Whether there is a sequence that holds nothing, or can be a new one."""

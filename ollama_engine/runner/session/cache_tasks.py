@@ -14,15 +14,15 @@ __all__ = ["copy_out", "encode", "fork_into", "put_back", "trim_to"]
 
 def trim_to(pinned: PinnedPrefix, inputs: Inputs) -> Callable[[EngineCore], None]:
     """Remove everything beyond these inputs from the session's sequence."""
-    return lambda core: core.cache_manager.trim(pinned, inputs)
+    return lambda core: core.cache_manager.pinned.trim(pinned, inputs)
 
 
 def fork_into(pinned: PinnedPrefix, other: PinnedPrefix, inputs: Inputs) -> Callable[[EngineCore], None]:
     """Share the cells of these inputs with another session."""
 
     def work(core: EngineCore) -> None:
-        core.cache_manager.trim(pinned, inputs)
-        core.cache_manager.fork(pinned, other, core.monitor.clock())
+        core.cache_manager.pinned.trim(pinned, inputs)
+        core.cache_manager.pinned.fork(pinned, other, core.monitor.clock())
 
     return work
 
@@ -41,8 +41,8 @@ def copy_out(
     """
 
     def work(core: EngineCore, _held: Sequence[FloatArray] = held) -> tuple[Saved, tuple[FloatArray, ...]]:
-        core.cache_manager.trim(pinned, inputs)
-        return core.cache_manager.save(pinned), tuple(span.item.embeddings() for span in inputs.media)
+        core.cache_manager.pinned.trim(pinned, inputs)
+        return core.cache_manager.pinned.save(pinned), tuple(span.item.embeddings() for span in inputs.media)
 
     return work
 
@@ -52,6 +52,6 @@ def put_back(pinned: PinnedPrefix, inputs: Inputs, saved: Saved) -> Callable[[En
 
     def work(core: EngineCore) -> None:
         core.scrap()
-        core.cache_manager.restore(pinned, inputs, saved, core.monitor.clock())
+        core.cache_manager.pinned.restore(pinned, inputs, saved, core.monitor.clock())
 
     return work

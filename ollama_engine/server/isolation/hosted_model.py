@@ -149,6 +149,8 @@ def engine_options(body: dict[str, Any]) -> dict[str, Any]:
         "mmap": body.get("UseMmap", True),
         "measure_kernels": body.get("MeasureKernels", True),
         "draft": body.get("Draft") or "auto",
+        "prefix_store": body.get("PrefixStore") or "off",
+        "prefix_store_bytes": body.get("PrefixStoreBytes"),
         "projector": body.get("ProjectorPath") or None,
     }
     if body.get("BatchSize"):

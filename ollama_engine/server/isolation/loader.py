@@ -100,4 +100,6 @@ def load_request(stored: StoredModel, options: dict[str, Any]) -> dict[str, Any]
         "UseMmap": options["mmap"],
         "MeasureKernels": options["measure_kernels"],
         "Draft": options["draft"],
+        "PrefixStore": options["prefix_store"],
+        "PrefixStoreBytes": options["prefix_store_bytes"],
     }

@@ -77,6 +77,8 @@ class RunnerOptions:
             "kv_cache_type": settings.kv_cache_type,
             "flash_attention": settings.flash_attention,
             "draft": settings.draft,
+            "prefix_store": settings.prefix_store,
+            "prefix_store_bytes": settings.prefix_store_bytes or None,
             "measure_kernels": settings.measure_kernels,
             "mmap": True if self.use_mmap is None else self.use_mmap,
         }

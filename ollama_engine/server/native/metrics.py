@@ -28,6 +28,8 @@ COUNTERS = {
     "encoded_images": "Images that were encoded",
     "encode_seconds": "Seconds of encoding images",
     "image_hits": "Images that a request needed and that were encoded already",
+    "prefix_store_read_tokens": "Prompt tokens whose keys and values were read from the prefix store",
+    "prefix_store_written_tokens": "Tokens whose keys and values were written to the prefix store",
     "evictions": "Sequences that left the prefix cache",
     "shifts": "Full contexts that were shifted",
     "moved_cells": "Cells of the cache that were moved together",

@@ -143,3 +143,22 @@ def test_only_a_mapping_is_populated(backend: Backend) -> None:
         storage.add("t", "i8", (8,))
         with pytest.raises(ShapeError, match="not mapped"):
             storage.populate(0, 1)
+
+
+def test_parts_are_read_and_written_in_place(backend: Backend) -> None:
+    with Storage(backend, 1) as storage:
+        storage.add("t", "f32", (2, 3))
+        storage.allocate(0)
+        storage["t"].set(np.arange(6, dtype=np.float32))
+        storage["t"].set_part(8, np.array([7, 8], np.float32))
+        row = np.empty(2, np.float32)
+        storage["t"].read_part(8, row)
+        assert row.tolist() == [7, 8]
+        assert storage["t"].numpy().ravel().tolist() == [0, 1, 7, 8, 4, 5]
+        for offset, size in ((20, 2), (24, 1), (28, 0), (1 << 40, 1)):
+            for call in (storage["t"].read_part, storage["t"].set_part):
+                with pytest.raises(ShapeError):
+                    call(offset, np.empty(size, np.float32))
+        storage["t"].read_part(24, np.empty(0, np.float32))
+        with pytest.raises((OverflowError, ShapeError)):
+            storage["t"].read_part(-1, row)

@@ -8,11 +8,11 @@ from typing import NoReturn
 
 import pytest
 
-from ollama_engine import Engine, SamplingParams
+from ollama_engine import Engine, SamplingParams, user_cache
 from ollama_engine.config import EngineConfig
 from ollama_engine.ml.gguf.gguf_file import GGUFFile
 from ollama_engine.ml.ops.small_batch import SMALL_BATCH_VARIANTS, small_batch_instructions
-from ollama_engine.ml.weights import kernel_measure, kernel_store
+from ollama_engine.ml.weights import kernel_measure
 from ollama_engine.ml.weights.kernel_choice import BY_TABLE, FEW_ROWS, GGML, FewRows, KernelChoice, choice_by_table
 from ollama_engine.runner.load import kernels
 from tests.models.variants import loaded
@@ -35,7 +35,7 @@ def path(tmp_path: Path) -> str:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder for times; the weights of a tiny model are large enough, and the machine is idle."""
-    monkeypatch.setattr(kernel_store, "cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(user_cache, "cache_folder", lambda: tmp_path / "cache")
     monkeypatch.setattr(kernel_measure, "last_level_cache", lambda: 0)
     monkeypatch.setattr(kernel_measure, "SAMPLE_BYTES", 1 << 10)
     monkeypatch.setattr(kernels, "waiting_threads", lambda: -1)

@@ -35,6 +35,7 @@ def test_rows_are_named_and_ordered() -> None:
         "embed",
         "encode",
         "defrag",
+        "restore",
     ]
 
 
@@ -42,8 +43,8 @@ def test_steps() -> None:
     trace = Trace()
     trace.step(step(7, 100.0))
     spans = [e for e in events(trace) if e["ph"] == "X"]
-    assert [(e["tid"], e["ts"], e["dur"]) for e in spans] == [(i, 1e6 * (i - 1), 5e5) for i in range(1, 9)]
-    assert [e["name"] for e in spans] == [*["step 7"] * 5, "batch 7", "image 7", "cells 7"]
+    assert [(e["tid"], e["ts"], e["dur"]) for e in spans] == [(i, 1e6 * (i - 1), 5e5) for i in range(1, 10)]
+    assert [e["name"] for e in spans] == [*["step 7"] * 5, "batch 7", "image 7", "cells 7", "prefix 7"]
     assert spans[0]["args"] == {"prompt_tokens": 5, "completion_tokens": 2, "sequences": 3, "graph_reused": True,
                                 "drafted_tokens": 0, "accepted_tokens": 0}  # fmt: skip
 

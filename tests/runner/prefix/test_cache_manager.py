@@ -11,7 +11,6 @@ import pytest
 from ollama_engine.errors import ContextOverflowError
 from ollama_engine.kvcache import SavedRows
 from ollama_engine.runner.prefix.cache_manager import CacheManager
-from ollama_engine.runner.prefix.prefix_cache import PrefixCache
 from ollama_engine.runner.request.channel import RequestChannel
 from ollama_engine.runner.request.inputs import Inputs, Lookahead
 from ollama_engine.runner.request.options import RequestOptions
@@ -29,11 +28,10 @@ from tests.runner.fakes import Events, FakeCache, FakeExecutor
 class Rig:
     """A space with four sequences over a cache of 100 cells."""
 
-    def __init__(self, cache: FakeCache | None = None) -> None:
+    def __init__(self, cache: FakeCache | None = None, sequences: int = 4) -> None:
         self.cache = FakeCache(100) if cache is None else cache
         self.executor = FakeExecutor()
-        self.cache_manager = CacheManager(cast(Any, self.cache), cast(Any, self.executor))
-        self.cache_manager.prefix_cache = PrefixCache(4)
+        self.cache_manager = CacheManager(cast(Any, self.cache), cast(Any, self.executor), sequences=sequences)
         self.now = 0.0
 
     def request(self, tokens: list[int], **options: Any) -> Generation:
@@ -247,11 +245,11 @@ def saved(n: int) -> Saved:
     (3, 10, [1, 2]),  # cells enough, but no sequence
     (3, 50, [1, 2]),
 ])  # fmt: skip
-def test_what_is_put_back_displaces_no_more_than_it_must(rig: Rig, n_sequences: int, n: int, left: list[int]) -> None:
-    rig.cache_manager.prefix_cache = PrefixCache(n_sequences)
+def test_what_is_put_back_displaces_no_more_than_it_must(n_sequences: int, n: int, left: list[int]) -> None:
+    rig = Rig(sequences=n_sequences)
     for length in (30, 20, 10):
         keep(rig, length)
-    rig.cache_manager.restore(PinnedPrefix(), Inputs.text(list(range(n))), saved(n), 9.0)
+    rig.cache_manager.pinned.restore(PinnedPrefix(), Inputs.text(list(range(n))), saved(n), 9.0)
     assert rig.cache_manager.prefix_cache.evict_candidates() == left
     assert rig.cache.calls[-1][0] == "restore"
     rig.cache_manager.prefix_cache.check()
@@ -261,17 +259,17 @@ def test_what_is_put_back_displaces_no_more_than_it_must(rig: Rig, n_sequences: 
     (5, 91, "90 cells are free; sessions and requests hold the others"),
     (2, 1, "hold all sequences of the cache"),
 ])  # fmt: skip
-def test_what_does_not_fit_at_all_displaces_nobody(rig: Rig, n_sequences: int, n: int, why: str) -> None:
-    rig.cache_manager.prefix_cache = PrefixCache(n_sequences)
-    rig.cache_manager.restore(PinnedPrefix(), Inputs.text(list(range(10))), saved(10), 1.0)
+def test_what_does_not_fit_at_all_displaces_nobody(n_sequences: int, n: int, why: str) -> None:
+    rig = Rig(sequences=n_sequences)
+    rig.cache_manager.pinned.restore(PinnedPrefix(), Inputs.text(list(range(10))), saved(10), 1.0)
     if n_sequences == 2:
-        rig.cache_manager.restore(PinnedPrefix(), Inputs.text([]), saved(0), 1.0)
+        rig.cache_manager.pinned.restore(PinnedPrefix(), Inputs.text([]), saved(0), 1.0)
     else:
         keep(rig, 30)
         keep(rig, 20)
     candidates, calls = rig.cache_manager.prefix_cache.evict_candidates(), list(rig.cache.calls)
     with pytest.raises(ContextOverflowError, match=why):
-        rig.cache_manager.restore(PinnedPrefix(), Inputs.text(list(range(n))), saved(n), 9.0)
+        rig.cache_manager.pinned.restore(PinnedPrefix(), Inputs.text(list(range(n))), saved(n), 9.0)
     assert (rig.cache_manager.prefix_cache.evict_candidates(), rig.cache.calls) == (candidates, calls)
     rig.cache_manager.prefix_cache.check()
 

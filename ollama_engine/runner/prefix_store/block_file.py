@@ -1,0 +1,68 @@
+"""Writes and reads the files of blocks, see `block_format`."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ollama_engine.kvcache import SavedRows
+from ollama_engine.runner.prefix_store.block_format import DIGEST, PREFIX, BlockFormatError, checked, prefix
+
+__all__ = ["block_bytes", "read_block", "write_block"]
+
+
+def block_bytes(rows: int, row_bytes: Sequence[int]) -> int:
+    """Bytes of a file with so many rows."""
+    return PREFIX.size + rows * (4 + sum(row_bytes)) + DIGEST
+
+
+def write_block(path: Path, key: bytes, kind: int, parts: Sequence[SavedRows]) -> int:
+    """Write a file that only this user may read, and return its bytes. Raises OSError; nothing is left then.
+
+    `parts`: its rows, in pieces that follow each other.
+    """
+    temporary = path.with_name(f".{os.urandom(8).hex()}.part")
+    digest, n = hashlib.sha256(), 0
+    try:
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+            for piece in _pieces(key, kind, parts):
+                digest.update(piece)
+                n += file.write(piece)
+            n += file.write(digest.digest())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    return n
+
+
+def _pieces(key: bytes, kind: int, parts: Sequence[SavedRows]) -> Iterator[bytes | memoryview]:
+    yield prefix(key, kind, sum(len(part.positions) for part in parts))
+    for part in parts:
+        yield part.positions.astype("<i4").tobytes()
+    for same_layer in zip(*(part.rows for part in parts), strict=True):
+        for rows in same_layer:
+            yield np.ascontiguousarray(rows).reshape(-1).data
+
+
+def read_block(path: Path, key: bytes, kind: int, row_bytes: Sequence[int]) -> SavedRows:
+    """The rows of a block. Raises OSError, and BlockFormatError for what is no such block, or damaged."""
+    with open(path, "rb") as file:
+        data = np.empty(os.fstat(file.fileno()).st_size, dtype=np.uint8)
+        if file.readinto(data.data) != len(data):
+            raise BlockFormatError(f"{path}: became shorter while it was read")
+    n = checked(path, data, key, kind)
+    if block_bytes(n, row_bytes) != len(data):
+        raise BlockFormatError(f"{path}: has {len(data)} bytes, {n} rows take {block_bytes(n, row_bytes)}")
+    at = PREFIX.size
+    positions = data[at : at + 4 * n].view("<i4").astype(np.int32)
+    at += 4 * n
+    parts = []
+    for size in row_bytes:
+        parts.append(data[at : at + n * size].reshape(n, size))
+        at += n * size
+    return SavedRows(positions, tuple(parts))

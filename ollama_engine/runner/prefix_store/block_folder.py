@@ -1,0 +1,112 @@
+"""BlockFolder: the files of blocks, bounded in bytes. Any number of processes may share one.
+
+    FOLDER/MODEL/model.json      what it is of, for people
+    FOLDER/MODEL/ab/cd...ef.0    a block: its key in hexadecimal, and the kind of layers
+
+MODEL stands for the root key, so models do not mix. The time of a file's last change is when it was last read or
+written; beyond the bound, the files that were not used for longest are removed, of whichever model. A file that is
+gone, or damaged, is one that was never stored.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock
+
+from ollama_engine.file_lock import held
+from ollama_engine.kvcache import SavedRows
+from ollama_engine.runner.prefix_store.block_file import read_block, write_block
+from ollama_engine.runner.prefix_store.block_format import BlockFormatError
+from ollama_engine.runner.prefix_store.folder_contents import ABOUT, LOCK, remove_unused
+
+__all__ = ["BlockFolder"]
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY = 1 / 64
+"""Share of the bound that this process writes before it looks what others have written."""
+MARGIN = 64 << 20
+"""Bytes of disk space to leave free."""
+SAY_EVERY = 3600.0
+"""Seconds between two lines in the log about a disk that takes nothing."""
+
+
+class BlockFolder:
+    """Blocks of one model, in a folder of at most `most_bytes` for all models. Any thread may call it."""
+
+    def __init__(self, folder: Path, root: bytes, most_bytes: int, about: str = "") -> None:
+        self._folder = folder
+        self._mine = folder / root.hex()[:32]
+        self._most_bytes = most_bytes
+        self._about = about
+        self._lock = Lock()
+        self._written = most_bytes
+        """Bytes since the last look; as if all were new at the start, so that the first write looks."""
+        self._full_at = float("-inf")
+
+    def path(self, key: bytes, kind: int) -> Path:
+        """Where a block of a kind lies."""
+        name = key.hex()
+        return self._mine / name[:2] / f"{name[2:]}.{kind}"
+
+    def has(self, key: bytes, kind: int) -> bool:
+        """Whether there is a file for it."""
+        return self.path(key, kind).exists()
+
+    def read(self, key: bytes, kind: int, row_bytes: Sequence[int]) -> SavedRows | None:
+        """The rows of a block; None where it is not there, or damaged: such a file is removed."""
+        path = self.path(key, kind)
+        try:
+            rows = read_block(path, key, kind, row_bytes)
+            os.utime(path)
+        except BlockFormatError as error:
+            log.warning("a stored prefix is removed, because %s", error)
+            with suppress(OSError):
+                path.unlink()
+            return None
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError):
+                log.warning("a stored prefix cannot be read: %s", error)
+            return None
+        return rows
+
+    def write(self, key: bytes, kind: int, parts: Sequence[SavedRows]) -> bool:
+        """Write a block's rows, given in pieces; False where the disk does not take them, which the log says once."""
+        path = self.path(key, kind)
+        try:
+            self._make_folder(path.parent)
+            if shutil.disk_usage(self._folder).free < MARGIN:
+                raise OSError("less than 64 MB are free on its disk")
+            n = write_block(path, key, kind, parts)
+            self._bound(n)
+        except (OSError, TimeoutError) as error:
+            if time.monotonic() - self._full_at > SAY_EVERY:
+                self._full_at = time.monotonic()
+                log.warning("prefixes cannot be stored in %s: %s", self._folder, error)
+            return False
+        return True
+
+    def _make_folder(self, folder: Path) -> None:
+        if folder.exists():
+            return
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        about = self._mine / ABOUT
+        if not about.exists():
+            os.chmod(self._mine, 0o700)
+            about.write_text(json.dumps({"model": self._about}))
+
+    def _bound(self, nbytes: int) -> None:
+        with self._lock:
+            self._written += nbytes
+            if self._written < self._most_bytes * LOOK_EVERY:
+                return
+            self._written = 0
+        with held(self._folder / LOCK):
+            remove_unused(self._folder, self._most_bytes)

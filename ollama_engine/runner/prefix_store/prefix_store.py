@@ -1,0 +1,197 @@
+"""PrefixStore: looks for prompts on disk, reads their blocks and writes new ones, in threads of its own.
+
+The engine's thread asks and is called back; it never waits for a disk. Callbacks run in the store's threads.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from threading import Condition, Semaphore, Thread
+
+from ollama_engine.kvcache import SavedRows
+from ollama_engine.runner.prefix_store.block_file import block_bytes
+from ollama_engine.runner.prefix_store.block_folder import BlockFolder
+from ollama_engine.runner.prefix_store.block_keys import BLOCK
+from ollama_engine.runner.prefix_store.stored_prefix import (
+    BlockPart,
+    FirstSeen,
+    blocks_needed,
+    longest_stored,
+    rows_of_block,
+)
+
+__all__ = ["PrefixReading", "PrefixStore", "StoreLayout"]
+
+log = logging.getLogger(__name__)
+
+READERS = 2
+AHEAD = 8
+"""Blocks that are read before the engine has taken them."""
+MOST_PENDING = 128 << 20
+"""Bytes that wait to be written."""
+
+
+@dataclass(frozen=True)
+class StoreLayout:
+    """How blocks of a model look, by the kinds of layers of its cache."""
+
+    row_bytes: tuple[tuple[int, ...], ...]
+    """See `Saveable.row_bytes`."""
+    first_seen: FirstSeen
+
+    def nbytes(self, parts: Sequence[BlockPart]) -> int:
+        """Bytes of the files of these parts."""
+        total = 0
+        for part in parts:
+            begin, end = rows_of_block(part.block, self.first_seen)[part.kind]
+            total += block_bytes(end - begin, self.row_bytes[part.kind])
+        return total
+
+
+@dataclass(eq=False)
+class PrefixReading:
+    """Blocks of one prompt that are looked for, and read where that pays."""
+
+    keys: Sequence[bytes]
+    cached: int
+    """Inputs that the prompt would not compute without them."""
+    tokens_per_second: float | None
+    """How fast prompts are computed; None: not known yet."""
+    taken: Callable[[int, list[SavedRows | None]], None]
+    """Called with each block, in order, and its rows of each kind; None: not needed."""
+    ended: Callable[[], None]
+    """Called once, at the end; also where nothing was read."""
+    stopped: bool = False
+    """Set by the engine where no more is wanted."""
+    room: Semaphore = field(default_factory=lambda: Semaphore(AHEAD))
+    """Released by the engine with each block that it has taken."""
+
+
+class PrefixStore:
+    """Blocks of one model in a folder. `close` it."""
+
+    def __init__(self, folder: BlockFolder, root: bytes, layout: StoreLayout) -> None:
+        self.root = root
+        self.layout = layout
+        self._folder = folder
+        self._bytes_per_second: float | None = None
+        self._readings: SimpleQueue[PrefixReading | None] = SimpleQueue()
+        self._writings: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._pending = 0
+        self._settled = Condition()
+        self._threads = [Thread(target=self._read_all, name="ollama_engine prefix reader", daemon=True)
+                         for _ in range(READERS)]  # fmt: skip
+        self._threads.append(Thread(target=self._write_all, name="ollama_engine prefix writer", daemon=True))
+        for thread in self._threads:
+            thread.start()
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def read(self, reading: PrefixReading) -> None:
+        """Look for a prompt's blocks, and read them."""
+        self._readings.put(reading)
+
+    def _read_all(self) -> None:
+        while (reading := self._readings.get()) is not None:
+            try:
+                self._read(reading)
+            except Exception:
+                log.exception("a stored prefix could not be read")
+            reading.ended()
+
+    def _read(self, reading: PrefixReading) -> None:
+        n = longest_stored(len(reading.keys), self.layout.first_seen, lambda part: self._has(reading.keys, part))
+        parts = blocks_needed(n, self.layout.first_seen)
+        if not self.pays(n * BLOCK - reading.cached, self.layout.nbytes(parts), reading.tokens_per_second):
+            return
+        for block in range(n):
+            while not reading.room.acquire(timeout=1.0):
+                if reading.stopped:
+                    return
+            rows: list[SavedRows | None] = [None] * len(self.layout.row_bytes)
+            for part in (part for part in parts if part.block == block):
+                rows[part.kind] = self._timed_read(reading.keys[block], part.kind)
+                if rows[part.kind] is None:
+                    return
+            if reading.stopped:
+                return
+            reading.taken(block, rows)
+
+    def _has(self, keys: Sequence[bytes], part: BlockPart) -> bool:
+        return self._folder.has(keys[part.block], part.kind)
+
+    def pays(self, tokens: int, nbytes: int, tokens_per_second: float | None) -> bool:
+        """Whether reading is quicker than computing, as far as it is known how fast either is."""
+        if tokens < BLOCK:
+            return False
+        if tokens_per_second is None or self._bytes_per_second is None:
+            return True
+        return nbytes / self._bytes_per_second < tokens / tokens_per_second
+
+    def _timed_read(self, key: bytes, kind: int) -> SavedRows | None:
+        begin = time.perf_counter()
+        rows = self._folder.read(key, kind, self.layout.row_bytes[kind])
+        if rows is not None and (n := sum(part.nbytes for part in rows.rows)):
+            speed = n / max(time.perf_counter() - begin, 1e-6)
+            before = self._bytes_per_second
+            self._bytes_per_second = speed if before is None else 0.8 * before + 0.2 * speed
+        return rows
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    @property
+    def room(self) -> bool:
+        """Whether more may be given to write."""
+        return self._pending < MOST_PENDING
+
+    def wait_for_room(self, seconds: float) -> bool:
+        """Whether there is room within so many seconds."""
+        with self._settled:
+            return self._settled.wait_for(lambda: self.room, timeout=max(0.0, seconds))
+
+    def look_for_missing(self, keys: Sequence[bytes], then: Callable[[list[BlockPart]], None]) -> None:
+        """Call back with what is not stored of these blocks."""
+        self._writings.put(lambda: then(self.missing(keys)))
+
+    def missing(self, keys: Sequence[bytes]) -> list[BlockPart]:
+        """What is not stored of these blocks, in order."""
+        parts = (BlockPart(block, kind) for block in range(len(keys)) for kind in range(len(self.layout.row_bytes)))
+        return [part for part in parts if not self._has(keys, part)]
+
+    def write(self, key: bytes, kind: int, parts: Sequence[SavedRows], then: Callable[[bool], None]) -> None:
+        """Write a block behind what was given before; calls back with whether it is stored."""
+        nbytes = sum(rows.nbytes for part in parts for rows in part.rows)
+        with self._settled:
+            self._pending += nbytes
+
+        def work() -> None:
+            try:
+                done = self._folder.write(key, kind, parts)
+            finally:
+                with self._settled:
+                    self._pending -= nbytes
+                    self._settled.notify_all()
+            then(done)
+
+        self._writings.put(work)
+
+    def _write_all(self) -> None:
+        while (work := self._writings.get()) is not None:
+            try:
+                work()
+            except Exception:
+                log.exception("a prefix could not be stored")
+
+    # -- lifetime ------------------------------------------------------------------------------------------------------
+
+    def close(self, seconds: float) -> None:
+        """Wait up to so long for what is being written, and end the threads."""
+        for _ in range(READERS):
+            self._readings.put(None)
+        with self._settled:
+            self._settled.wait_for(lambda: self._pending == 0, timeout=seconds)
+        self._writings.put(None)

@@ -1,0 +1,74 @@
+"""Opens the prefix store of a loaded model: whose keys and values are stored where, and what tells them apart."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sys
+
+from ollama_engine import __version__
+from ollama_engine.ml.weights.kernel_choice import kernels_of
+from ollama_engine.models import FitsContext
+from ollama_engine.runner.core.engine_core import EngineCore
+from ollama_engine.runner.core.engine_thread import EngineThread
+from ollama_engine.runner.core.stored_prefixes import StoredPrefixes
+from ollama_engine.runner.core.tasks import Update
+from ollama_engine.runner.load.loading import Loaded
+from ollama_engine.runner.prefix_store.block_folder import BlockFolder
+from ollama_engine.runner.prefix_store.block_keys import root_key
+from ollama_engine.runner.prefix_store.folder_contents import prefix_folder
+from ollama_engine.runner.prefix_store.prefix_store import PrefixStore, StoreLayout
+from ollama_engine.runner.session.identity import ModelIdentity
+
+__all__ = ["attach_prefix_store"]
+
+log = logging.getLogger(__name__)
+
+MOST_BYTES = 4 << 30
+"""Bytes of the folder, where nobody says how many."""
+
+
+def attach_prefix_store(loaded: Loaded, identity: ModelIdentity, core: EngineCore, thread: EngineThread) -> None:
+    """Have an engine that has not started use the store that its options ask for.
+
+    Without effect where this model's cache has no parts to store, and where the user has no cache folder. Raises
+    OSError where a folder that the caller has named cannot be made.
+    """
+    option, saveable = str(loaded.config.prefix_store), loaded.cache.saveable
+    if saveable is None or saveable.first_seen(0) is None:
+        log.info("prefixes are not stored: parts of this model's cache cannot be saved")
+        return
+    try:
+        folder = prefix_folder(option)
+        assert folder is not None
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        if option != "on":
+            raise
+        log.info("prefixes are not stored: %s", error)
+        return
+    most = loaded.config.prefix_store_bytes
+    most = min(MOST_BYTES, free // 10) if most is None else most
+    layout = StoreLayout(saveable.row_bytes, lambda position: saveable.first_seen(position) or ())
+    root = _root(loaded, identity, layout)
+    store = PrefixStore(BlockFolder(folder, root, most, os.path.basename(loaded.path)), root, layout)
+    core.queue.stored = StoredPrefixes(
+        store, saveable, core.cache_manager, core.monitor, core.scrap,
+        lambda work: thread.post(Update(lambda core: work())),
+    )  # fmt: skip
+
+
+def _root(loaded: Loaded, identity: ModelIdentity, layout: StoreLayout) -> bytes:
+    """The key of no inputs: all that shapes keys and values, and the bits in which they come out."""
+    config = loaded.config
+    kernels = kernels_of(loaded.backend)
+    # Models that fit themselves to a context compute otherwise for a longer one.
+    context = config.num_ctx if isinstance(loaded.model, FitsContext) else None
+    devices = [f"{device.name} {device.description}" for device in loaded.backend.devices]
+    return root_key(
+        identity.fingerprint, __version__, config.kv_cache_type, repr(layout.row_bytes), sys.byteorder, repr(context),
+        repr(devices), repr(sorted(kernels.borders.items())), repr(kernels.attention),
+        repr(loaded.executor.flash_attention),
+    )  # fmt: skip

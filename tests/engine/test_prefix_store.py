@@ -1,0 +1,292 @@
+"""The prefix store: what was computed before a restart is read, and no bit of an answer changes."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from threading import Event
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from ollama_engine import Completion, Engine, SamplingParams, demo
+from ollama_engine.errors import ConfigError
+from ollama_engine.runner.prefix_store.block_folder import BlockFolder
+from ollama_engine.runner.prefix_store.block_format import check_block
+from ollama_engine.runner.prefix_store.block_keys import BLOCK
+from ollama_engine.runner.prefix_store.folder_contents import files_of
+from ollama_engine.runner.prefix_store.prefix_store import PrefixStore
+from tests.engine.test_media import open_engine
+from tests.engine.test_media import prompt as media_prompt
+from tests.models import families
+from tests.models.variants import prompt
+from tests.support.same_bits import bits, same
+from tests.support.suite import scaled, slow_except
+from tests.support.tiny import write_tiny_llama
+
+N_CTX = 1300
+N_PROMPT = 3 * BLOCK + 100
+
+CASES = ("gemma3", "lfm2", "falcon-h1", "mamba2", "deepseek2", "llama4", "gemma4")
+"""Windows, states beside keys and values, states alone, latent vectors, chunks, layers that share keys and values."""
+
+
+def params(n: int = 12, **fields: Any) -> SamplingParams:
+    return SamplingParams(temperature=0, max_tokens=n, logprobs=2, logit_bias=families.BANNED, **fields)
+
+
+def opened(path: str, store: Path | bool, **options: Any) -> Engine:
+    settings = {"num_ctx": N_CTX, "threads": 1, "parallel": 2, "verify": True, **options}
+    return Engine(path, prefix_store=store, **settings)
+
+
+def answers(path: str, store: Path | bool, prompts: Sequence[Any], **options: Any) -> list[Completion]:
+    """Answers one after the other, of an engine that is opened for them."""
+    with opened(path, store, **options) as engine:
+        return [engine.generate(ids, params()) for ids in prompts]
+
+
+def cached(found: Sequence[Completion]) -> list[int]:
+    return [answer.usage.cached_tokens for answer in found]
+
+
+def alike(found: Sequence[Completion], expected: Sequence[Completion]) -> bool:
+    return all(same(bits(a), bits(b)) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_tiny_llama(tmp_path_factory.mktemp("tiny") / "tiny.gguf", n_layer=2, n_embd=128, seed=4).path
+
+
+@pytest.mark.parametrize("name", slow_except(CASES, "gemma3", "falcon-h1"))
+def test_a_restart_goes_on_from_what_is_stored(name: str, tmp_path: Path) -> None:
+    path = str(families.converted(families.case(name), tmp_path))
+    ids = prompt(N_PROMPT)
+    asked = [ids, [*ids[: 2 * BLOCK + 50], *prompt(80, seed=3)]]
+    for kv_cache_type in ("f32", "q8_0") if name == "gemma3" else ("f32",):
+        store = tmp_path / kv_cache_type
+        expected = answers(path, False, asked, kv_cache_type=kv_cache_type)
+        first, again = (answers(path, store, asked[:1], kv_cache_type=kv_cache_type)[0] for _ in range(2))
+        other = answers(path, store, asked[1:], kv_cache_type=kv_cache_type)[0]
+        assert alike([first, again, other], [expected[0], expected[0], expected[1]])
+        states = name in ("lfm2", "falcon-h1", "mamba2")  # every second block ends with a state
+        assert cached([first, again, other]) == [0, (2 if states else 3) * BLOCK, 2 * BLOCK]
+        assert all(
+            (file.path.stat().st_mode & 0o777) == 0o600 for file in files_of(store) if file.path.suffix != ".json"
+        )
+
+
+def test_what_shapes_keys_and_values_keeps_prompts_apart(llama: str, tmp_path: Path) -> None:
+    ids = prompt(N_PROMPT)
+    with opened(llama, tmp_path) as engine:
+        engine.generate(ids, params(), cache_salt="mine")
+    with opened(llama, tmp_path) as engine:
+        found = [engine.generate(ids, params(), cache_salt=salt) for salt in ("other", None, "mine")]
+    assert cached(found) == [0, 0, 3 * BLOCK]
+    with opened(llama, tmp_path, kv_cache_type="q8_0") as engine:
+        assert engine.generate(ids, params(), cache_salt="mine").usage.cached_tokens == 0
+    with opened(llama, tmp_path) as engine:
+        assert engine.generate(ids, params(), cache_salt="mine", cache=False).usage.cached_tokens == 0
+
+
+def test_an_image_is_a_part_of_its_prompt(llama: str, tmp_path: Path) -> None:
+    ids = prompt(N_PROMPT)
+
+    def ask(image: bytes) -> Completion:
+        with ExitStack() as stack:
+            engine = open_engine(stack, llama, "bidirectional", num_ctx=N_CTX, batch_size=64, prefix_store=tmp_path)
+            return engine.generate(media_prompt(ids[: BLOCK - 4], image, ids[BLOCK:]), params())
+
+    cat, dog = bytes(range(40, 52)), bytes(range(60, 72))
+    found = [ask(image) for image in (cat, cat, dog)]
+    assert cached(found) == [0, 3 * BLOCK, 0], "the second block begins within the image"
+    assert alike(found[1:2], found[:1])
+
+
+def damage(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-7] + bytes(7))
+
+
+def test_what_is_damaged_or_gone_is_computed(llama: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    ids = prompt(N_PROMPT)
+    expected = answers(llama, tmp_path, [ids])
+    files = sorted(file.path for file in files_of(tmp_path))
+    for spoil in (Path.unlink, damage):
+        for path in files:
+            spoil(path)
+            found = answers(llama, tmp_path, [ids])
+            assert alike(found, expected)
+            assert cached(found)[0] < 3 * BLOCK
+            assert sorted(file.path for file in files_of(tmp_path)) == files, "it is written anew"
+            check_block(path)
+    assert caplog.text.count("is damaged") == len(files)
+
+
+def test_prompts_that_begin_alike_are_read_once(llama: str, tmp_path: Path) -> None:
+    ids = prompt(N_PROMPT)
+    asked = [[*ids, *prompt(20, seed=seed)] for seed in range(6)]
+    expected = answers(llama, False, asked)
+    answers(llama, tmp_path, [ids])
+    with opened(llama, tmp_path, parallel=6) as engine:
+        found = engine.generate(asked, params())
+        assert engine.metrics.prefix_store_read_tokens == 3 * BLOCK
+    assert min(cached(found)) >= 3 * BLOCK
+    assert alike(found, expected)
+
+
+def test_others_are_computed_while_a_prompt_is_read(llama: str, tmp_path: Path) -> None:
+    """The disk answers when the test says so."""
+    ids, go = prompt(N_PROMPT), Event()
+    (expected,) = answers(llama, tmp_path, [ids])
+    read = BlockFolder.read
+
+    def slow(self: BlockFolder, *args: Any) -> Any:
+        go.wait(60)
+        return read(self, *args)
+
+    with patch.object(BlockFolder, "read", slow), opened(llama, tmp_path, parallel=1) as engine:
+        waits = engine.submit(ids, params())
+        assert engine.generate(prompt(30, seed=9), params()).usage.cached_tokens == 0
+        cancelled = engine.submit([*ids, 5], params())
+        cancelled.cancel()
+        assert engine.metrics.queued >= 1
+        go.set()
+        answer = waits.result(60)
+    assert answer.usage.cached_tokens == 3 * BLOCK
+    assert alike([answer], [expected])
+
+
+def test_a_request_that_leaves_while_it_is_read(llama: str, tmp_path: Path) -> None:
+    ids, entered, go = prompt(N_PROMPT), Event(), Event()
+    answers(llama, tmp_path, [ids])
+    read = BlockFolder.read
+
+    def slow(self: BlockFolder, *args: Any) -> Any:
+        entered.set()
+        go.wait(60)
+        return read(self, *args)
+
+    with patch.object(BlockFolder, "read", slow), opened(llama, tmp_path) as engine:
+        request = engine.submit(ids, params())
+        assert entered.wait(60)
+        request.cancel()
+        go.set()
+        assert engine.generate(ids, params()).tokens == engine.generate(ids, params(), cache=False).tokens
+
+
+def test_no_room_for_what_is_read(llama: str, tmp_path: Path) -> None:
+    """Cells that sessions hold are not taken: the prompt is computed, or refused as it is without a store."""
+    ids = prompt(N_PROMPT)
+    expected = answers(llama, tmp_path, [ids])
+    with opened(llama, tmp_path, parallel=1) as engine:
+        session = engine.session()
+        session.append(prompt(N_CTX - N_PROMPT - 40, seed=8))
+        found = [engine.generate(ids, params())]
+        assert alike(found, expected)
+        assert len(session) == N_CTX - N_PROMPT - 40
+
+
+def test_reading_that_is_slower_than_computing_is_left_out(llama: str, tmp_path: Path) -> None:
+    ids = prompt(N_PROMPT)
+    answers(llama, tmp_path, [ids])
+    with patch.object(PrefixStore, "pays", lambda *_: False), opened(llama, tmp_path) as engine:
+        assert engine.generate(ids, params()).usage.cached_tokens == 0
+    with opened(llama, tmp_path) as engine:
+        store: Any = engine._core.queue.stored
+        pays: Callable[..., bool] = store._store.pays
+        store._store._bytes_per_second = 1e6
+        assert (pays(1000, 10**6, 900.0), pays(1000, 10**6, 1100.0), pays(1000, 10**6, None)) == (True, False, True)
+        assert not pays(BLOCK - 1, 1, 1.0)
+
+
+def test_options(llama: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="prefix_store is on, off, or the path of a folder, got 5"):
+        opened(llama, 5)  # type: ignore[arg-type]
+    taken = tmp_path / "file"
+    taken.write_text("")
+    with pytest.raises(OSError, match="file"):
+        opened(llama, taken)
+    with opened(llama, False) as engine:
+        engine.generate(prompt(N_PROMPT), params())
+        assert engine.metrics.prefix_store_written_tokens == 0
+
+
+# -- many conversations, processes that are killed ---------------------------------------------------------------------
+
+CHILD = """
+import random, sys
+from ollama_engine import Engine, SamplingParams
+path, folder = sys.argv[1:3]
+seed, rounds, most = map(int, sys.argv[3:])
+draw = random.Random(seed)
+with Engine(path, num_ctx=1300, threads=1, parallel=3, prefix_store=folder, prefix_store_bytes=most) as engine:
+    print("ready", flush=True)
+    for _ in range(rounds):
+        words = ("Once upon a time. ", "A fox. ", "The red ball. ")
+        text = "".join(draw.choice(words) for _ in range(draw.randint(60, 120)))
+        engine.generate("Be brief. " * 100 + text, SamplingParams(temperature=0, max_tokens=4))
+print("done", flush=True)
+"""
+
+
+def start(folder: Path, seed: int, rounds: int, most_bytes: int = 1 << 30) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", CHILD, str(demo.path()), str(folder), str(seed), str(rounds), str(most_bytes)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def conversations(engine: Engine, draw: random.Random, n: int) -> list[Completion]:
+    """Chats that begin alike and go on, in the order in which `draw` says."""
+    chats = ["Be brief. " * 100 + word for word in ("Who? ", "Where? ", "When? ")]
+    found = []
+    for _ in range(n):
+        number = draw.randrange(len(chats))
+        answer = engine.generate(
+            chats[number], SamplingParams(temperature=0, max_tokens=draw.randint(1, 12), logprobs=1)
+        )
+        found.append(answer)
+        chats[number] += answer.text + draw.choice((" And then? ", " Why? " * 20))
+        if len(chats[number]) > 3200:
+            chats[number] = "Be brief. " * draw.choice((80, 100)) + "Now? "
+    return found
+
+
+def test_conversations_with_restarts_are_the_same(tmp_path: Path) -> None:
+    reads = 0
+    for seed in range(scaled(12, quick=2)):
+        with Engine(demo.path(), num_ctx=1300, threads=1) as engine:
+            expected = conversations(engine, random.Random(seed), 8)
+        for _ in range(2):
+            with Engine(demo.path(), num_ctx=1300, threads=1, prefix_store=tmp_path) as engine:
+                assert alike(conversations(engine, random.Random(seed), 8), expected)
+                reads += engine.metrics.prefix_store_read_tokens
+    assert reads > 0
+
+
+@pytest.mark.timeout(180)  # processes that compute beside each other
+def test_kills_lose_and_spoil_nothing(tmp_path: Path) -> None:
+    """What a killed process leaves is whole blocks, or none; others go on beside it."""
+    draw = random.Random(4)
+    for seed in range(scaled(3, quick=1)):
+        victims = [start(tmp_path, 2 * seed + number, 10_000) for number in range(2)]
+        survivor = start(tmp_path, seed, 3, most_bytes=draw.choice((1 << 30, 3 << 20)))
+        for victim in victims:
+            assert victim.stdout is not None
+            assert victim.stdout.readline() == "ready\n"
+        survivor.communicate(timeout=120)
+        for victim in victims:
+            victim.kill()
+            victim.communicate(timeout=60)
+        assert survivor.returncode == 0
+        for file in files_of(tmp_path):
+            if not file.path.name.startswith("."):
+                check_block(file.path)
+    with Engine(demo.path(), num_ctx=1300, threads=1) as engine:
+        expected = engine.generate("Be brief. " * 100, params(4))
+    with Engine(demo.path(), num_ctx=1300, threads=1, prefix_store=tmp_path) as engine:
+        assert alike([engine.generate("Be brief. " * 100, params(4))], [expected])

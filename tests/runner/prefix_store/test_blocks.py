@@ -1,0 +1,135 @@
+"""Blocks: their keys, their files, and the folder that bounds them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ollama_engine.kvcache import SavedRows
+from ollama_engine.runner.prefix_store.block_file import block_bytes, read_block, write_block
+from ollama_engine.runner.prefix_store.block_folder import BlockFolder
+from ollama_engine.runner.prefix_store.block_format import BlockFormatError, check_block
+from ollama_engine.runner.prefix_store.block_keys import BLOCK, block_keys, root_key
+from ollama_engine.runner.prefix_store.folder_contents import remove_unused, stored_models
+from ollama_engine.runner.request.inputs import MediaIdentity
+
+ROOT = root_key("model")
+KEY = root_key("some", "block")
+SIZES = (6, 4)
+
+
+def rows(n: int, first: int = 0, fill: int = 7) -> SavedRows:
+    parts = tuple(np.full((n, size), fill, np.uint8) for size in SIZES)
+    return SavedRows(np.arange(first, first + n, dtype=np.int32), parts)
+
+
+def tokens(n: int, seed: int = 0) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    return np.random.default_rng(seed).integers(0, 1000, n).astype(np.int32)
+
+
+# -- keys --------------------------------------------------------------------------------------------------------------
+
+
+def test_prompts_that_begin_alike_have_the_same_first_keys() -> None:
+    ids = tokens(3 * BLOCK + 5)
+    keys = block_keys(ROOT, ids)
+    assert len(keys) == len(set(keys)) == 3
+    assert block_keys(ROOT, ids[: BLOCK - 1]) == []
+    other = ids.copy()
+    other[BLOCK] += 1
+    assert [a == b for a, b in zip(keys, block_keys(ROOT, other), strict=True)] == [True, False, False]
+    assert block_keys(ROOT, ids[:-5]) == keys
+
+
+def test_what_shapes_keys_and_values_is_in_the_key() -> None:
+    ids = tokens(2 * BLOCK)
+    image = MediaIdentity(10, BLOCK + 20, 0, 1234)
+    different = [
+        block_keys(ROOT, ids), block_keys(ROOT, ids, namespace="other"), block_keys(root_key("model", "x"), ids),
+        block_keys(ROOT, ids, [image]), block_keys(ROOT, ids, [image._replace(hash=1235)]),
+        block_keys(ROOT, ids, [image._replace(begin=11)]), block_keys(ROOT, ids, [image._replace(offset=1)]),
+    ]  # fmt: skip
+    assert len({key for keys in different for key in keys}) == 2 * len(different)
+    later = block_keys(ROOT, ids, [image._replace(begin=BLOCK + 1)])
+    assert (later[0] == different[0][0], later[1] == different[0][1]) == (True, False)
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_block_comes_back_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "a.0"
+    n = write_block(path, KEY, 0, [rows(3), rows(2, first=3, fill=9)])
+    back = read_block(path, KEY, 0, SIZES)
+    assert back.positions.tolist() == [0, 1, 2, 3, 4]
+    assert [part[:, 0].tolist() for part in back.rows] == [[7, 7, 7, 9, 9]] * 2
+    assert n == path.stat().st_size == block_bytes(5, SIZES)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert os.listdir(tmp_path) == ["a.0"]
+
+
+def test_any_flipped_bit_and_any_length_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.1"
+    write_block(path, KEY, 1, [rows(2)])
+    whole = path.read_bytes()
+    for at in range(len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(BlockFormatError):
+            read_block(path, KEY, 1, SIZES)
+        path.write_bytes(whole[:at])
+        with pytest.raises(BlockFormatError):
+            read_block(path, KEY, 1, SIZES)
+    path.write_bytes(whole)
+    for key, kind, sizes in ((ROOT, 1, SIZES), (KEY, 0, SIZES), (KEY, 1, (6, 5))):
+        with pytest.raises(BlockFormatError):
+            read_block(path, key, kind, sizes)
+    read_block(path, KEY, 1, SIZES)
+
+
+# -- the folder --------------------------------------------------------------------------------------------------------
+
+
+def test_damaged_blocks_were_never_stored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = BlockFolder(tmp_path, ROOT, 1 << 20, "x.gguf")
+    assert folder.read(KEY, 0, SIZES) is None
+    assert folder.write(KEY, 0, [rows(4)])
+    path = folder.path(KEY, 0)
+    check_block(path)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(BlockFormatError):
+        check_block(path)
+    assert folder.read(KEY, 0, SIZES) is None
+    assert "does not fit" in caplog.text
+    assert not folder.has(KEY, 0)
+
+
+def test_the_least_recently_used_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = block_bytes(4, SIZES)
+    folder = BlockFolder(tmp_path, ROOT, 4 * size, "x.gguf")
+    keys = [root_key(str(number)) for number in range(6)]
+    for number, key in enumerate(keys[:4]):
+        folder.write(key, 0, [rows(4)])
+        os.utime(folder.path(key, 0), (number, number))
+    assert folder.read(keys[0], 0, SIZES) is not None  # used just now
+    folder.write(keys[4], 0, [rows(4)])
+    assert [folder.has(key, 0) for key in keys[:5]] == [True, False, False, True, True]
+    (about,) = stored_models(tmp_path)
+    assert (about.model, about.blocks, about.nbytes) == ("x.gguf", 3, 3 * size)
+    left = folder.path(keys[5], 0).with_name(".0123.part")
+    left.parent.mkdir(exist_ok=True)
+    left.write_bytes(b"x" * size)
+    assert remove_unused(tmp_path, 1 << 20) == 0, "it may be in use"
+    monkeypatch.setattr("time.time", lambda: 4e9)
+    assert remove_unused(tmp_path, 1 << 20) == size
+
+
+def test_a_disk_that_takes_nothing_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    place = tmp_path / "file"
+    place.write_text("no folder")
+    folder = BlockFolder(place, ROOT, 1 << 20)
+    assert not folder.write(KEY, 0, [rows(4)])
+    assert not folder.write(KEY, 1, [rows(4)])
+    assert caplog.text.count("cannot be stored") == 1
