@@ -138,11 +138,8 @@ class DeltaNet(nn.Module):
         qkv = self.conv(qkv, step.cache, silu=True)
         key_size = o.n_key_heads * o.key_dim
         q, k = (part(qkv, at, o.key_dim, o.n_key_heads) for at in (0, key_size))
-        q, k = (ops.rms_norm(x, L2_EPS / o.key_dim) for x in (q, k))  # sqrt(key_dim) long
         v = part(qkv, 2 * key_size, o.value_dim, o.n_value_heads)
-        y = nn.delta_net(
-            ops.scale(q, 1 / o.key_dim), ops.scale(k, o.key_dim**-0.5), v, g,
-            ops.unary(beta, "sigmoid"), step.cache, grouped=o.grouped,
-        )  # fmt: skip
+        beta = ops.unary(beta, "sigmoid")
+        y = nn.delta_net(q, k, v, g, beta, step.cache, grouped=o.grouped, eps=L2_EPS)
         y = ops.glu(heads(gate, o.value_dim), self.norm(y, o.norm_eps))
         return self.out(ops.reshape(y, o.value_size, x.dim(1)))

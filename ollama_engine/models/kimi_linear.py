@@ -64,11 +64,7 @@ class DeltaAttention(nn.Module):
         )
         g = ops.unary(self.decay_out(decay) + self.dt.tensor, "softplus")
         g = heads(g, o.key_dim) * self.a.tensor
-        q, k = (ops.rms_norm(part, L2_EPS / o.key_dim) for part in (q, k))  # sqrt(key_dim) long
-        y = nn.delta_net(
-            ops.scale(q, 1 / o.key_dim), ops.scale(k, o.key_dim**-0.5), v, g, ops.unary(beta, "sigmoid"), step.cache,
-            part=3,
-        )  # fmt: skip
+        y = nn.delta_net(q, k, v, g, ops.unary(beta, "sigmoid"), step.cache, part=3, eps=L2_EPS)
         y = ops.reshape(self.norm(y, o.norm_eps), o.delta_size, x.dim(1))
         return self.output(y * ops.unary(self.gate_out(gate), "sigmoid"))
 

@@ -27,13 +27,14 @@ class CausalConv(Biased):
 
 
 def delta_net(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, cache: LayerView, part: int = 1, *, grouped: bool = False
-) -> Tensor:
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, cache: LayerView, part: int = 1, *, grouped: bool = False,
+    eps: float | None = None,
+) -> Tensor:  # fmt: skip
     """Gated delta rule, see `ops.gated_delta_net`: q, k [dk, key_heads, n], v [dv, heads, n], g, beta [heads, n].
 
     -> [dv, heads, n]. `part` of the layer's state has shape (dv, dk, heads).
     """
-    return _stepped(cache, part, lambda *s: ops.gated_delta_net(q, k, v, g, beta, *s, grouped=grouped))
+    return _stepped(cache, part, lambda *s: ops.gated_delta_net(q, k, v, g, beta, *s, grouped=grouped, eps=eps))
 
 
 def ssm_scan(

@@ -1,36 +1,14 @@
 #include "kernels/recurrent/causal_conv_op.h"
 
-#include <string.h>
-
 #include "kernels/recurrent/segments.h"
 
 enum { SILU = 1, GATED = 2 };
-
-/* weight [count][taps] -> to [taps][OE_CONV_CHANNELS]; fast where the compiler knows `taps`. */
-static inline void transpose(const float *weight, int64_t count, const int64_t taps, float *to) {
-    for (int64_t i = 0; i < count; i++) {
-        for (int64_t k = 0; k < taps; k++) {
-            to[k * OE_CONV_CHANNELS + i] = weight[i * taps + k];
-        }
-    }
-}
-
-static void transpose_weights(const float *weight, int64_t count, int64_t taps, float *to) {
-    if (count < OE_CONV_CHANNELS) {
-        memset(to, 0, (size_t)taps * OE_CONV_CHANNELS * sizeof *to);
-    }
-    switch (taps) {
-    case 3: transpose(weight, count, 3, to); break;
-    case 4: transpose(weight, count, 4, to); break;
-    default: transpose(weight, count, taps, to);
-    }
-}
 
 /* Channels [from, from + c->count) of all segments. */
 static void run(struct ggml_tensor *dst, const oe_recurrent_kernel *kernel, oe_convolution *c, int64_t from) {
     const struct ggml_tensor *x = dst->src[0], *weight = dst->src[1], *bounds = dst->src[3], *bias = dst->src[5];
     float weights[OE_CONV_TAPS * OE_CONV_CHANNELS];
-    transpose_weights((const float *)weight->data + from * c->taps, c->count, c->taps, weights);
+    kernel->transpose((const float *)weight->data + from * c->taps, c->count, c->taps, weights);
     const char *at = (const char *)x->data + (size_t)from * sizeof(float);
     const size_t part = (size_t)c->channels * sizeof(float);
     if (c->gated) {

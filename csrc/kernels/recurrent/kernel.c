@@ -32,6 +32,44 @@ INLINE void store_some(float *p, int64_t count, lanes x) {
 
 /* -- convolution --------------------------------------------------------------------------------------------------- */
 
+typedef float sixteen __attribute__((vector_size(16 * sizeof(float)), aligned(sizeof(float))));
+
+/* Taps t and t + 1 of 8 channels, 4 taps each, in a and b. */
+#define TWO_TAPS(a, b, t)                                                                                              \
+    __builtin_shufflevector(a, b, t, t + 4, t + 8, t + 12, t + 16, t + 20, t + 24, t + 28, t + 1, t + 5, t + 9,        \
+                            t + 13, t + 17, t + 21, t + 25, t + 29)
+/* Eight numbers of a and eight of b, from number i on. */
+#define EIGHT_OF_EACH(a, b, i)                                                                                         \
+    __builtin_shufflevector(a, b, i, i + 1, i + 2, i + 3, i + 4, i + 5, i + 6, i + 7, i + 16, i + 17, i + 18, i + 19,  \
+                            i + 20, i + 21, i + 22, i + 23)
+
+/* Four taps of 16 channels. */
+INLINE void transpose_four(const float *weight, float *to) {
+    const sixteen *w = (const sixteen *)(const void *)weight;
+    for (int64_t k = 0; k < 4; k += 2) {
+        const sixteen low = k ? TWO_TAPS(w[0], w[1], 2) : TWO_TAPS(w[0], w[1], 0);
+        const sixteen high = k ? TWO_TAPS(w[2], w[3], 2) : TWO_TAPS(w[2], w[3], 0);
+        const sixteen taps[2] = {EIGHT_OF_EACH(low, high, 0), EIGHT_OF_EACH(low, high, 8)};
+        memcpy(to + k * OE_CONV_CHANNELS, &taps[0], sizeof taps[0]);
+        memcpy(to + (k + 1) * OE_CONV_CHANNELS, &taps[1], sizeof taps[1]);
+    }
+}
+
+static void transpose(const float *weight, int64_t count, int64_t taps, float *to) {
+    int64_t i = 0;
+    if (count < OE_CONV_CHANNELS) {
+        memset(to, 0, (size_t)(taps * OE_CONV_CHANNELS) * sizeof *to);
+    }
+    for (; taps == 4 && i + 16 <= count; i += 16) {
+        transpose_four(weight + 4 * i, to + i);
+    }
+    for (; i < count; i++) {
+        for (int64_t k = 0; k < taps; k++) {
+            to[k * OE_CONV_CHANNELS + i] = weight[i * taps + k];
+        }
+    }
+}
+
 static const float no_inputs[OE_CONV_CHANNELS];
 
 /* The latest inputs of gated channels, which are products: input t is row t % taps. */
@@ -214,6 +252,19 @@ INLINE void decay_rows(decayed *to, const float *g, const float *k, const float 
     }
 }
 
+/* What a token's key and query are multiplied with. */
+typedef struct {
+    float k, q;
+} lengths;
+
+INLINE lengths lengths_of(const oe_delta_net *d, const float *k, const float *q) {
+    const int64_t rows = d->state.rows;
+    if (!d->to_unit) {
+        return (lengths){1.0f, 1.0f};
+    }
+    return (lengths){1.0f / sqrtf(dot(k, k, rows) + d->eps), 1.0f / sqrtf((dot(q, q, rows) + d->eps) * (float)rows)};
+}
+
 /* The decayed state of a token gives decay * S^T k and decay * S^T q; what is added to it adds (k q) delta to the
  * result. So a token needs one pass, in which the change by the token before it is made. */
 INLINE void delta_net_columns(const int n, const bool by_row, const oe_delta_net *d, const oe_segment *s) {
@@ -244,14 +295,15 @@ INLINE void delta_net_columns(const int n, const bool by_row, const oe_delta_net
         }
         load_columns(oe_operand_at(&d->v, row), c->count, n, v);
         const float decay = by_row ? 1.0f : oe_exp_f32(*g);
-        const lanes keep = lanes_set(-decay), beta = lanes_set(*oe_operand_at(&d->beta, row));
-        const lanes same = lanes_set(dot(k, q, c->rows));
+        const lengths by = lengths_of(d, k, q);
+        const lanes keep = lanes_set(-decay * by.k), beta = lanes_set(*oe_operand_at(&d->beta, row) * by.k);
+        const lanes same = lanes_set(dot(k, q, c->rows) * by.q), asked = lanes_set(decay * by.q);
         last.k = k;
         last.decays = both[i % 2].decays;
         last.decay = decay;
         for (int w = 0; w < n; w++) {
             last.delta[w] = lanes_mul(lanes_fma(keep, by_key[w], v[w]), beta);
-            v[w] = lanes_fma(last.delta[w], same, lanes_mul(lanes_set(decay), by_query[w]));
+            v[w] = lanes_fma(last.delta[w], same, lanes_mul(asked, by_query[w]));
         }
         store_columns(c->to + row * c->to_row, c->count, n, v);
     }
@@ -355,4 +407,4 @@ static void ssm_scan(const oe_ssm_scan *p, const oe_segment *s) {
     }
 }
 
-const oe_recurrent_kernel OE_RECURRENT_KERNEL = {convolve, delta_net, ssm_scan};
+const oe_recurrent_kernel OE_RECURRENT_KERNEL = {transpose, convolve, delta_net, ssm_scan};

@@ -58,7 +58,9 @@ typedef struct {
 typedef struct {
     oe_columns state;
     oe_operand q, k, v, g, beta;
-    bool by_row; /* g has a number for each row of the state, not one for all */
+    bool by_row;  /* g has a number for each row of the state, not one for all */
+    bool to_unit; /* q and k are divided by their lengths, sqrt(sum of squares + eps), and q by sqrt(rows) */
+    float eps;
 } oe_delta_net;
 
 typedef struct {
@@ -69,6 +71,8 @@ typedef struct {
 } oe_ssm_scan;
 
 typedef struct oe_recurrent_kernel {
+    /* weight [count][taps] -> to [taps][OE_CONV_CHANNELS], 0 from `count` on. */
+    void (*transpose)(const float *weight, int64_t count, int64_t taps, float *to);
     void (*convolve)(const oe_convolution *, const oe_segment *);
     void (*delta_net)(const oe_delta_net *, const oe_segment *);
     void (*ssm_scan)(const oe_ssm_scan *, const oe_segment *);

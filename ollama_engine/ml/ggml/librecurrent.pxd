@@ -25,8 +25,13 @@ cdef extern from "kernels/recurrent/causal_conv_op.h" nogil:
 
 
 cdef extern from "kernels/recurrent/delta_net_op.h" nogil:
-    void oe_delta_net_op(ggml_tensor *dst, int ith, int nth, void *kernel) noexcept
-    void oe_delta_net_grouped_op(ggml_tensor *dst, int ith, int nth, void *kernel) noexcept
+    ctypedef struct oe_delta_net_by:
+        const oe_recurrent_kernel *kernel
+        bint grouped
+        bint to_unit
+        float eps
+
+    void oe_delta_net_op(ggml_tensor *dst, int ith, int nth, void *by) noexcept
 
 
 cdef extern from "kernels/recurrent/ssm_scan_op.h" nogil:

@@ -26,6 +26,7 @@ def gated_delta_net(
     states: Tensor | None = None,
     *,
     grouped: bool = False,
+    eps: float | None = None,
     instructions: str | None = None,
 ) -> Tensor: ...
 def ssm_scan(

@@ -8,6 +8,7 @@ bits whatever the other sequences are, and however a sequence is cut into segmen
 `instructions` is one of `recurrent_instructions`, by default the last; all give the same bits.
 """
 
+from cython cimport final
 from libc.stdint cimport int64_t
 
 from ollama_engine.errors import ShapeError
@@ -15,9 +16,10 @@ from ollama_engine.errors import ShapeError
 from ollama_engine.ml.ggml cimport libggml as lib
 from ollama_engine.ml.ggml.librecurrent cimport (
     OE_CONV_TAPS, OE_RECURRENT_AVX2, OE_RECURRENT_AVX512, OE_RECURRENT_SCALAR, OE_STATE_ROWS, oe_causal_conv_gated_op,
-    oe_causal_conv_op, oe_causal_conv_silu_op, oe_delta_net_grouped_op, oe_delta_net_op, oe_recurrent_isa,
+    oe_causal_conv_op, oe_causal_conv_silu_op, oe_delta_net_by, oe_delta_net_op, oe_recurrent_isa,
     oe_recurrent_kernel, oe_recurrent_kernel_find, oe_ssm_scan_op,
 )
+from ollama_engine.ml.ops.operands cimport finite
 from ollama_engine.ml.graph.row_check cimport limit_index
 from ollama_engine.ml.graph.tensor cimport Graph, Tensor, alive, describe, graph_of, wrap
 from ollama_engine.ml.graph.types cimport check_size
@@ -177,20 +179,30 @@ cdef Tensor _scan(Graph graph, Tensor like, list operands, Tensor rows, Tensor b
     return wrap(graph, result)
 
 
+@final
+cdef class _DeltaNet:
+    """Arguments of a delta net. The graph keeps it alive, since ggml holds only a pointer."""
+
+    cdef oe_delta_net_by values
+
+
 def gated_delta_net(Tensor q not None, Tensor k not None, Tensor v not None, Tensor g not None, Tensor beta not None,
                     Tensor rows not None, Tensor bounds not None, Tensor slots not None, Tensor states=None, *,
-                    grouped=False, str instructions=None):
+                    grouped=False, eps=None, str instructions=None):
     """Gated delta rule of each sequence (Yang et al. 2025): q, k f32 [dk, key_heads, n], v f32 [dv, heads, n], g and
     beta f32 [heads, n] -> f32 [dv, heads, n]. g [dk, heads, n] has a number for each number of a key, none above 0
     (Kimi delta attention).
 
     For each token a head's state S becomes e^g S, then S + k (beta (v - S^T k))^T, and S^T q is the result. Head h has
-    the queries and keys of head h % key_heads, with `grouped` those of h // (heads / key_heads). dk is up to 256. A
-    state is [dv, dk, heads] as one row, in blocks of 32 of dv.
+    the queries and keys of head h % key_heads, with `grouped` those of h // (heads / key_heads). With `eps`,
+    queries and keys are divided by their lengths first, sqrt(sum of squares + eps), and queries by sqrt(dk). dk is up
+    to 256. A state is [dv, dk, heads] as one row, in blocks of 32 of dv.
     """
     cdef Graph graph = _graph_of((q, k, v, g, beta, rows, bounds, slots, states))
     cdef int64_t dk = k.ptr.ne[0], key_heads = k.ptr.ne[1], dv = v.ptr.ne[0], heads = v.ptr.ne[1], n = v.ptr.ne[2]
-    cdef lib.ggml_custom_op_t run = oe_delta_net_grouped_op if grouped else oe_delta_net_op
+    cdef _DeltaNet by = _DeltaNet()
+    by.values.kernel, by.values.grouped = <const oe_recurrent_kernel *>_kernel(instructions), grouped
+    by.values.to_unit, by.values.eps = eps is not None, 0 if eps is None else finite(eps, "gated_delta_net", "eps")
     _check_heads("gated_delta_net", "q", q, dk, key_heads, n)
     _check_heads("gated_delta_net", "k", k, dk, key_heads, n)
     _check_heads("gated_delta_net", "v", v, dv, heads, n)
@@ -203,7 +215,9 @@ def gated_delta_net(Tensor q not None, Tensor k not None, Tensor v not None, Ten
     _check_share("gated_delta_net", heads, key_heads)
     _check_segments("gated_delta_net", n, rows, bounds, slots)
     _check_states("gated_delta_net", graph, states, dk * dv * heads)
-    return _scan(graph, v, [q, k, v, g, beta], rows, bounds, slots, states, None, run, _kernel(instructions))
+    graph.kept[by] = by
+    return _scan(graph, v, [q, k, v, g, beta], rows, bounds, slots, states, None, oe_delta_net_op,
+                 <void *>&by.values)
 
 
 def ssm_scan(Tensor x not None, Tensor dt not None, Tensor a not None, Tensor b not None, Tensor c not None,

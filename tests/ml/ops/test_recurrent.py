@@ -94,9 +94,9 @@ class Convolution(Operation):
 class DeltaNet(Operation):
     def __init__(
         self, backend: Backend, dk: int, key_heads: int, dv: int, heads: int, *, grouped: bool = False,
-        by_row: bool = False,
+        by_row: bool = False, eps: float | None = None,
     ) -> None:  # fmt: skip
-        self.width, self.state_size = dv * heads, dk * dv * heads
+        self.width, self.state_size, self._eps = dv * heads, dk * dv * heads, eps
         self._sizes, self._grouped, self._by_row = (dk, key_heads, dv, heads), grouped, by_row
         super().__init__(backend)
 
@@ -113,11 +113,14 @@ class DeltaNet(Operation):
     def node(self, ctx: Context, rows: Sequence[Tensor], table: Sequence[Tensor], states: Tensor | None) -> Tensor:
         q, k, v, g, beta = rows
         return ops.gated_delta_net(
-            q, k, v, g, beta, *table, states, grouped=self._grouped, instructions=self.instructions
+            q, k, v, g, beta, *table, states, grouped=self._grouped, eps=self._eps, instructions=self.instructions
         )
 
     def expected(self, rows: Sequence[Any], segments: Any, states: Any) -> Any:
         q, k, v, g, beta = rows
+        if self._eps is not None:
+            q, k = (x / np.sqrt((x**2).sum(-1, keepdims=True) + self._eps) for x in (q, k))
+            q = q / q.shape[-1] ** 0.5
         return ref.gated_delta_net(q, k, v, g, beta, segments, states, grouped=self._grouped)
 
 
@@ -150,6 +153,7 @@ OPERATIONS: dict[str, Callable[[Backend], Operation]] = {
     "conv-1": lambda b: Convolution(b, 1, 2),
     "conv-63": lambda b: Convolution(b, 63, 3),
     "conv-1200": lambda b: Convolution(b, 1200, 3),
+    "conv-150-4": lambda b: Convolution(b, 150, 4),
     "conv-200-silu": lambda b: Convolution(b, 200, 4, silu=True),
     "conv-70-gated": lambda b: Convolution(b, 70, 3, gated=True),
     "conv-600-gated": lambda b: Convolution(b, 600, 4, gated=True),
@@ -158,6 +162,8 @@ OPERATIONS: dict[str, Callable[[Backend], Operation]] = {
     "delta-48-grouped": lambda b: DeltaNet(b, 48, 2, 24, 6, grouped=True),
     "delta-7-by-row": lambda b: DeltaNet(b, 7, 1, 5, 2, by_row=True),
     "delta-48-by-row": lambda b: DeltaNet(b, 48, 4, 24, 4, by_row=True),
+    "delta-48-unit": lambda b: DeltaNet(b, 48, 2, 24, 6, eps=1e-3),
+    "delta-7-by-row-unit": lambda b: DeltaNet(b, 7, 1, 5, 2, by_row=True, eps=0.5),
     "delta-128-by-row": lambda b: DeltaNet(b, 128, 2, 128, 2, by_row=True),
     "delta-128": lambda b: DeltaNet(b, 128, 2, 128, 2, grouped=False),
     "ssm-5": lambda b: Scan(b, 5, 1, 1, 1, skip=False),
