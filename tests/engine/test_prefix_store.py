@@ -200,7 +200,9 @@ def test_reading_that_is_slower_than_computing_is_left_out(llama: str, tmp_path:
     with opened(llama, tmp_path) as engine:
         store: Any = engine._core.queue.stored
         pays: Callable[..., bool] = store._store.pays
-        store._store._bytes_per_second = 1e6
+        assert pays(1000, 10**6, 1e9), "nothing is known"
+        store._store._read_speed.note(10**6, 0.5)
+        store._store._put_speed.note(10**6, 0.5)
         assert (pays(1000, 10**6, 900.0), pays(1000, 10**6, 1100.0), pays(1000, 10**6, None)) == (True, False, True)
         assert not pays(BLOCK - 1, 1, 1.0)
 

@@ -39,8 +39,10 @@ log = logging.getLogger(__name__)
 
 Post = Callable[[Callable[[], object]], None]
 
-SLICE_BYTES = 512 << 10
-"""Bytes that are copied out of the cache between two steps, in 0.3 ms or so."""
+FIRST_SLICE = 8
+"""Rows that are copied out of the cache at first, before it is known how long that takes."""
+SLICE_SECONDS = 0.0005
+"""How long a copy between two steps may take: half as many rows are copied after a longer one."""
 MOST_HISTORIES = 64
 """Ended histories that wait to be copied; the oldest is given up for a new one."""
 
@@ -87,8 +89,7 @@ class StoredPrefixes(PrefixGaps):
         self._cache_manager = cache_manager
         self._monitor = monitor
         self._before_write = before_write
-        row_bytes = sum(map(sum, saveable.row_bytes))
-        self._slice = max(1, min(BLOCK, SLICE_BYTES // max(1, row_bytes)))
+        self._slice = FIRST_SLICE
         # -- prompts --
         self._restoring: dict[bytes, _Restoring] = {}
         """By the key of their first block: prompts that begin alike are read one after the other."""
@@ -160,6 +161,7 @@ class StoredPrefixes(PrefixGaps):
             report(log, logging.ERROR, "a stored prefix could not be used: %s", error)
             reading.stopped = True
         else:
+            self._store.note_put(parts, self._monitor.clock() - begin)
             self._monitor.restored(restoring.key, BLOCK, begin)
 
     def _end(self, first: bytes) -> None:
@@ -193,8 +195,13 @@ class StoredPrefixes(PrefixGaps):
 
     def serve_gap(self) -> None:
         """Copy a bounded number of rows out of cells, if there are any to store and the disk keeps up."""
-        if self.busy and not self._copy(self._storing[0], self._slice):
+        if not self.busy:
+            return
+        begin = self._monitor.clock()
+        if not self._copy(self._storing[0], self._slice):
             self._storing.popleft()
+        seconds = self._monitor.clock() - begin
+        self._slice = max(1, self._slice // 2) if seconds > SLICE_SECONDS else min(BLOCK, self._slice + 1)
 
     def _copy(self, storing: _Storing, rows: int) -> bool:
         """Copy up to so many rows; False where nothing is left to copy, or the cells hold other inputs now."""

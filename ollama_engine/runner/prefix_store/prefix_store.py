@@ -71,6 +71,23 @@ class PrefixReading:
     """Released by the engine with each block that it has taken."""
 
 
+class Speed:
+    """Bytes a second, in the average of the latest copies."""
+
+    def __init__(self) -> None:
+        self._bytes_per_second: float | None = None
+
+    def note(self, nbytes: int, seconds: float) -> None:
+        """So many bytes were copied."""
+        if nbytes:
+            speed, before = nbytes / max(seconds, 1e-6), self._bytes_per_second
+            self._bytes_per_second = speed if before is None else 0.8 * before + 0.2 * speed
+
+    def seconds(self, nbytes: int) -> float:
+        """How long copying takes; 0 while that is not known."""
+        return nbytes / self._bytes_per_second if self._bytes_per_second is not None else 0.0
+
+
 class PrefixStore:
     """Blocks of one model in a folder. `close` it."""
 
@@ -78,7 +95,8 @@ class PrefixStore:
         self.root = root
         self.layout = layout
         self._folder = folder
-        self._bytes_per_second: float | None = None
+        self._read_speed = Speed()
+        self._put_speed = Speed()
         self._readings: SimpleQueue[PrefixReading | None] = SimpleQueue()
         self._writings: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._pending = 0
@@ -128,17 +146,19 @@ class PrefixStore:
         """Whether reading is quicker than computing, as far as it is known how fast either is."""
         if tokens < BLOCK:
             return False
-        if tokens_per_second is None or self._bytes_per_second is None:
+        if tokens_per_second is None:
             return True
-        return nbytes / self._bytes_per_second < tokens / tokens_per_second
+        return self._read_speed.seconds(nbytes) + self._put_speed.seconds(nbytes) < tokens / tokens_per_second
+
+    def note_put(self, parts: Sequence[SavedRows], seconds: float) -> None:
+        """The engine took so long to put a block into cells, which may be another machine's."""
+        self._put_speed.note(sum(rows.nbytes for part in parts for rows in part.rows), seconds)
 
     def _timed_read(self, key: bytes, kind: int) -> SavedRows | None:
         begin = time.perf_counter()
         rows = self._folder.read(key, kind, self.layout.row_bytes[kind])
-        if rows is not None and (n := sum(part.nbytes for part in rows.rows)):
-            speed = n / max(time.perf_counter() - begin, 1e-6)
-            before = self._bytes_per_second
-            self._bytes_per_second = speed if before is None else 0.8 * before + 0.2 * speed
+        if rows is not None:
+            self._read_speed.note(sum(part.nbytes for part in rows.rows), time.perf_counter() - begin)
         return rows
 
     # -- writing -------------------------------------------------------------------------------------------------------
