@@ -106,6 +106,17 @@ def test_the_middle_of_a_message_that_is_cut_is_not_rendered(
     assert answer.usage.dropped_prompt_tokens == whole.usage.dropped_prompt_tokens > 0
 
 
+def test_a_text_beside_an_image_is_cut_as_well(rendered: list[int]) -> None:
+    with Engine(demo.vision_path(), num_ctx=NUM_CTX, parallel=1, threads=1) as engine:
+        parts = [{"type": "image", "image": demo.picture_path()}, {"type": "text", "text": STORY + "What do you see?"}]
+        messages = [{"role": "user", "content": parts}]
+        whole = engine.generate(engine.apply_template(messages), GREEDY, on_overflow="truncate")
+        rendered.clear()
+        answer = engine.chat(messages, GREEDY, on_overflow="truncate")
+        assert max(rendered) < 3 * NUM_CTX * longest(engine) < len(STORY)
+        assert (answer.tokens, answer.usage.prompt_tokens) == (whole.tokens, whole.usage.prompt_tokens)
+
+
 def test_old_messages_that_no_context_holds_are_not_rendered(engine: Engine, rendered: list[int]) -> None:
     """Neither one that is too long, nor more than fit together."""
     last = [{"role": "user", "content": "Tell me of a fox."}, {"role": "assistant", "content": "It ran."}] * 2
