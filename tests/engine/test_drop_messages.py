@@ -41,6 +41,14 @@ def test_the_fewest_are_dropped_and_no_number_is_tried_twice(n_turns: int, num_c
             assert not [n for n in tried if n < min(certain, n_turns)]
 
 
+@pytest.mark.parametrize(("room", "dropped"), [(9, 0), (8, 1), (6, 1), (5, 2), (2, 2), (1, 2)])
+def test_turns_that_go_for_their_characters(room: int, dropped: int) -> None:
+    """Those of answers are not counted: a template may leave reasoning out."""
+    texts = [("user", " abc "), ("assistant", "x" * 100), ("user", "abcd"), ("user", "ab\n")]
+    given = Conversation(read_messages([{"role": role, "content": text} for role, text in texts]), None, None, {})
+    assert given.certainly_dropped([[0, 1], [2]], room) == dropped
+
+
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
     with Engine(demo.path(), num_ctx=256, parallel=1, threads=1) as engine:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -11,9 +12,11 @@ import pytest
 from fastapi import FastAPI
 
 from ollama_engine.runner.core.submission import Submission
+from ollama_engine.server.app import create_app
 from ollama_engine.server.ollama.answer_lines import PieceCounter
+from ollama_engine.server.settings import ServerSettings
 from tests.server.ollama.asking import ask, error_of, idle, lines_of, post
-from tests.server.running import engine_of
+from tests.server.running import engine_of, running
 from tests.support.engine_thread import held
 
 GREEDY = {"temperature": 0, "num_predict": 8}
@@ -175,3 +178,18 @@ def test_no_tokens_are_guessed_where_that_is_asked_for(demo_server: str, given: 
     with patch.object(Submission, "_drafter", return_value=None) as drafter:
         ask(demo_server, "generate", prompt="One day", options={**GREEDY, "draft_num_predict": given})
     assert [call.args[0].draft for call in drafter.call_args_list] == [draft]
+
+
+def test_a_context_that_a_request_gives_is_its_own_whatever_others_give(tmp_path: Path) -> None:
+    """One that gives none takes what is loaded: docs/server.md, "Options"."""
+    with running(create_app(ServerSettings(context_length=128, shutdown_timeout=5, models=tmp_path))) as address:
+
+        def answer(**options: int) -> str:
+            return str(
+                ask(address, "generate", prompt="One day", options=GREEDY | {"num_predict": 24} | options)["response"]
+            )
+
+        first = answer(num_ctx=128)
+        small = answer(num_ctx=7)
+        assert (answer(), answer(num_ctx=128), answer()) == (small, first, first)
+        assert small != first
