@@ -9,7 +9,7 @@ BUILD_REQUIRES := scikit-build-core>=0.11 cython>=3.1 cmake>=3.26 ninja>=1.11 pi
 NATIVE := CMakeLists.txt pyproject.toml Makefile $(shell find csrc ollama_engine -name '*.pyx' -o -name '*.pxd' -o -name '*.[ch]' -o -name '*.cmake' -o -name 'ggml.lock' -o -name fetch.py -o -name transpile.py)
 
 .PHONY: run chat test test-all test-failed test-peers test-ray clients ray parity lint bench bench-smoke bench-check build reference portable-check gpu-check \
-	sanitize tsan fuzz soak clean
+	wheel check-package wheel-twice wheel-bare sanitize tsan fuzz soak clean
 
 run: $(VENV)/.built
 	$(VENV)/bin/ollama-engine run demo "Tell me a story about a fox." --verbose
@@ -88,6 +88,23 @@ bench-check: $(VENV)/.built $(VENV)/.bench
 	$(PY) -m bench.gate $(BENCH_CHECK)
 
 build: $(VENV)/.built
+
+# Wheels for any x86-64 Linux in dist/, one for each of WHEEL_PYTHONS. All CPU variants of ggml take an hour on 2 cores;
+# WHEEL_VARIANTS="x64;haswell;zen4" builds some. See wheels/README.md.
+WHEEL_PYTHONS ?= $(PYTHON)
+WHEEL_VARIANTS ?=
+wheel: $(VENV)/.wheel
+	$(PY) wheels/build.py $(foreach p,$(WHEEL_PYTHONS),--python $(p)) --variants "$(WHEEL_VARIANTS)"
+
+# The package as it is installed elsewhere: sdist, a wheel of it for this CPU, its symbols, contents, and an answer.
+check-package: $(VENV)/.wheel
+	$(PY) tests/check_package.py
+
+# Whether two builds are the same bytes, 10 minutes; and a wheel in a Debian that has nothing else (apt install mmdebstrap).
+wheel-twice: $(VENV)/.wheel
+	$(PY) wheels/reproduce.py
+wheel-bare:
+	$(PYTHON) wheels/bare.py $(WHEEL)
 
 # A build for any CPU in .venv-portable, and what it computes on CPUs that QEMU emulates (apt install qemu-user). Built
 # are the variants of ggml that an emulated CPU can choose, one that it must not choose, and this machine's own:

@@ -1,4 +1,4 @@
-"""Build the sdist, a wheel from it, and run the wheel where no source is left: `python tests/check_package.py`.
+"""Build the sdist, a wheel from it for old Linux, and run it where no source is left: `make check-package`.
 
 Too slow for the test suite; .ci/run calls it. ccache makes it a matter of a minute.
 """
@@ -10,20 +10,12 @@ import subprocess
 import sys
 import tempfile
 import venv
-import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-NEEDED = (
-    "_lib/LICENSE.ggml",
-    "_lib/NOTICE.ggml",
-    "py.typed",
-    "ml/graph/tensor.pyi",
-    "demo/demo.gguf",
-    "demo/demo-vision.gguf",
-    "demo/shapes.png",
-    "sample/_sample.pyi",
-)
+sys.path.insert(0, str(ROOT))
+
+from wheels import build, check, old_symbols  # noqa: E402 (beside this folder)
 
 
 def run(*command: str | Path, cwd: Path, **env: str) -> str:
@@ -37,29 +29,20 @@ def run(*command: str | Path, cwd: Path, **env: str) -> str:
     return done.stdout
 
 
-def check_contents(wheel: Path) -> None:
-    """What must and must not be in a wheel."""
-    names = zipfile.ZipFile(wheel).namelist()
-    missing = [n for n in NEEDED if f"ollama_engine/{n}" not in names]
-    licences = [n.partition(".dist-info/licenses/")[2] for n in names if ".dist-info/licenses/" in n]
-    missing += sorted({"LICENSE", "csrc/ggml/LICENSE", "csrc/ggml/NOTICE"} - set(licences))
-    unwanted = [n for n in names if n.endswith((".pyx", ".pxd", ".c", ".h", ".cxx"))]
-    if missing or unwanted:
-        raise SystemExit(f"wheel: missing {missing}, unwanted {unwanted}")
-
-
 def main() -> None:
     """Sdist, wheel, install, run."""
     with tempfile.TemporaryDirectory() as folder:
         temp = Path(folder)
-        build = "from scikit_build_core.build import build_sdist; import sys; print(build_sdist(sys.argv[1]))"
-        sdist = temp / run(sys.executable, "-c", build, temp, cwd=ROOT).split()[-1]
+        script = "from scikit_build_core.build import build_sdist; import sys; print(build_sdist(sys.argv[1]))"
+        sdist = temp / run(sys.executable, "-c", script, temp, cwd=ROOT).split()[-1]
         # The pinned sources are in the build tree already; the sdist itself holds none.
         ggml = next((ROOT / "build").glob("*/ggml-source"))
+        old_symbols.make(temp / "old")
         run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", temp, sdist,
-            f"--config-settings=cmake.define.OLLAMA_ENGINE_GGML_SOURCE={ggml}", cwd=temp)  # fmt: skip
-        wheel = next(temp.glob("*.whl"))
-        check_contents(wheel)
+            f"--config-settings=cmake.define.OLLAMA_ENGINE_GGML_SOURCE={ggml}",
+            f"--config-settings=cmake.define.OLLAMA_ENGINE_OLD_SYMBOLS={temp / 'old'}", cwd=temp)  # fmt: skip
+        wheel = build.audited(next(temp.glob("*.whl")), temp / "audited")
+        check.main([str(wheel)])
         venv.create(temp / "venv", with_pip=True)
         run(temp / "venv/bin/python", "-m", "pip", "install", "--quiet", wheel, cwd=temp)
         sdist.unlink()

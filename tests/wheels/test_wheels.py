@@ -1,0 +1,87 @@
+"""What makes a wheel run on older Linux, and what looks into a wheel: wheels/."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from wheels import check, old_symbols
+
+SOURCE = """
+#include <condition_variable>
+#include <cmath>
+#include <filesystem>
+#include <mutex>
+#include <sys/stat.h>
+#include <thread>
+
+extern "C" int together(const char *path, double x) {
+    std::mutex lock;
+    std::condition_variable ready;
+    bool done = false;
+    std::thread other([&] { std::lock_guard hold(lock); done = true; ready.notify_all(); });
+    { std::unique_lock hold(lock); ready.wait(hold, [&] { return done; }); }
+    other.join();
+    struct stat found;
+    return std::filesystem::exists(path) + 2 * (stat(path, &found) == 0) + 4 * (std::log(x) == std::log(x));
+}
+"""
+
+pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler here")
+
+
+@pytest.fixture(scope="module")
+def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("old")
+    old_symbols.make(folder)
+    return folder
+
+
+def library(folder: Path, source: str, *options: str) -> Path:
+    (folder / "a.cpp").write_text(source)
+    made = folder / "liba.so"
+    subprocess.run(["c++", "-std=c++17", "-O1", "-fPIC", "-shared", folder / "a.cpp", "-o", made, *options], check=True)
+    return made
+
+
+def newest_glibc(path: Path) -> tuple[int, ...]:
+    text = subprocess.run(["readelf", "-V", "-W", path], check=True, capture_output=True, text=True).stdout
+    return max(tuple(map(int, number.split("."))) for number in re.findall(r"Name: GLIBC_([\d.]+)", text))
+
+
+def test_a_library_asks_for_old_symbols_alone_and_runs(old: Path, tmp_path: Path) -> None:
+    made = library(tmp_path, SOURCE, f"-L{old}", "-Wl,--exclude-libs,ALL")
+    assert newest_glibc(made) <= old_symbols.GLIBC
+    assert list(check.unknown_symbols(wheel_of(tmp_path, made))) == []
+    together = ctypes.CDLL(str(made)).together
+    together.argtypes = [ctypes.c_char_p, ctypes.c_double]
+    assert together(str(tmp_path).encode(), 2.0) == 7
+    assert together(str(tmp_path / "none").encode(), 2.0) == 4
+
+
+def test_what_nothing_provides_is_found(old: Path, tmp_path: Path) -> None:
+    """A function that old machines lack is left without a version: here it would be found, and there it would not."""
+    made = library(
+        tmp_path, 'extern "C" int thrd_of_later(); extern "C" int f() { return thrd_of_later(); }', f"-L{old}"
+    )
+    assert list(check.unknown_symbols(wheel_of(tmp_path, made))) == ["liba.so: thrd_of_later"]
+
+
+def wheel_of(folder: Path, *files: Path) -> Path:
+    wheel = folder / "a-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for file in files:
+            archive.write(file, file.name)
+    return wheel
+
+
+def test_a_wheel_without_a_licence_or_with_sources_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.c").touch()
+    with pytest.raises(SystemExit, match=r"missing \[.*'py\.typed'.*'csrc/ggml/LICENSE'.*unwanted \['x\.c'\]"):
+        check.check_contents(wheel_of(tmp_path, tmp_path / "x.c"))

