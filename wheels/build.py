@@ -69,11 +69,17 @@ def requirements() -> list[str]:
 
 
 def audited(wheel: Path, out: Path) -> Path:
-    """The wheel under the name of the oldest Linux that its symbols allow."""
+    """The wheel under the name of the oldest Linux that its symbols allow. SystemExit where that is too new."""
     out.mkdir(parents=True, exist_ok=True)
     before = set(out.glob("*.whl"))
     _run(sys.executable, "-m", "auditwheel", "repair", "--plat", "auto", "--wheel-dir", out, wheel)
-    (made,) = set(out.glob("*.whl")) - before
+    made = max(out.glob("*.whl"), key=lambda path: (path not in before, path.stat().st_mtime))
+    tag = re.search(r"manylinux_(\d+)_(\d+)", made.name)
+    if tag is None or tuple(map(int, tag.groups())) > old_symbols.GLIBC:
+        wanted = ".".join(map(str, old_symbols.GLIBC))
+        raise SystemExit(
+            f"{made.name} is for a newer glibc than {wanted}: `auditwheel show --verbose` names the symbols"
+        )
     return made
 
 

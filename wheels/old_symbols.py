@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["make"]
+__all__ = ["GLIBC", "make"]
 
 GLIBC = (2, 28)
 """RHEL 8, Debian 10, Ubuntu 18.10 and what came after them."""

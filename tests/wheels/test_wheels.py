@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.metadata
+import json
 import re
 import shutil
 import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -13,6 +16,7 @@ import pytest
 
 from wheels import check, old_symbols
 
+ROOT = Path(__file__).resolve().parents[2]
 SOURCE = """
 #include <condition_variable>
 #include <cmath>
@@ -79,6 +83,22 @@ def wheel_of(folder: Path, *files: Path) -> Path:
         for file in files:
             archive.write(file, file.name)
     return wheel
+
+
+def test_the_parts_of_a_wheel_are_listed(tmp_path: Path) -> None:
+    """The same bytes each time, with the pinned sources' hash, and in the package as it is installed."""
+    lock = ROOT / "csrc/ggml/ggml.lock"
+    written = []
+    for name in ("a.json", "b.json"):
+        command = [sys.executable, ROOT / "csrc/base/sbom.py", "1.2", lock, tmp_path / name, "12.2"]
+        subprocess.run([str(word) for word in command], check=True)
+        written.append((tmp_path / name).read_text())
+    assert written[0] == written[1]
+    parts = {part["name"]: part for part in json.loads(written[0])["components"]}
+    assert parts["ggml"]["hashes"][0]["content"] in lock.read_text()
+    assert parts["libstdc++"]["licenses"] == [{"expression": "GPL-3.0-or-later WITH GCC-exception-3.1"}]
+    installed = [file for file in importlib.metadata.files("ollama_engine") or () if "sboms" in file.parts]
+    assert [file.name for file in installed] == ["ollama_engine.cdx.json"]
 
 
 def test_a_wheel_without_a_licence_or_with_sources_is_refused(tmp_path: Path) -> None:
