@@ -86,7 +86,10 @@ def avoid_overlap():
 
 
 def _library_folder():
-    return os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))), "_lib")
+    package = os.path.realpath(__file__)
+    for _ in __name__.split(".")[1:]:
+        package = os.path.dirname(package)
+    return os.path.join(package, "_lib")
 
 
 cdef void _forward_log(lib.ggml_log_level level, const char *text, void *user_data) noexcept nogil:
