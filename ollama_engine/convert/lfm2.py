@@ -13,6 +13,7 @@ from ollama_engine.convert.keys import DECODER_KEYS
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.transforms import squeeze
 from ollama_engine.errors import UnsupportedModelError
+from ollama_engine.ml.gguf.gating import SIGMOID
 
 __all__ = ["ARCHITECTURES"]
 
@@ -40,6 +41,7 @@ CONV = (
     TensorMap(BLOCK + "shortconv.conv.weight", LAYER + "conv.conv.weight", ("n_embd", 1, "n_taps"), squeeze(1)),
     *linear(BLOCK + "shortconv.out_proj", LAYER + "conv.out_proj", "n_embd", "n_embd"),
 )
+
 ATTENTION = (
     *linear(BLOCK + "attn_q", LAYER + "self_attn.q_proj", "q_size", "n_embd"),
     *linear(BLOCK + "attn_k", LAYER + "self_attn.k_proj", "kv_size", "n_embd"),
@@ -113,7 +115,7 @@ def _sparse_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
         **_keys(config, sizes),
         "expert_feed_forward_length": sizes["n_ff_exp"],
         "leading_dense_block_count": config.whole("num_dense_layers"),
-        "expert_gating_func": 2,  # sigmoid
+        "expert_gating_func": SIGMOID,
         "expert_weights_scale": float(config.number("routed_scaling_factor", default=1.0)),
     }
 
@@ -126,6 +128,7 @@ def _architecture(
     *feed_forward: TensorMap,
 ) -> Architecture:
     return Architecture(
+        llama3_rope=True,
         name=name,
         classes=(class_name,),
         sizes=sizes,
