@@ -18,6 +18,7 @@ from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.ml.ops.amx import amx_allowed, amx_attention, amx_product, amx_takes
 from ollama_engine.ml.ops.operands import lies_on_cpu, on_cpu_alone
+from ollama_engine.ml.weights.kernel_choice import product
 from ollama_engine.nn.feed_forward import gelu, quick_gelu
 from ollama_engine.nn.layers import Biased, LayerNorm, Linear, Norm
 from ollama_engine.nn.module import Module, Part
@@ -205,7 +206,7 @@ def wide_product(
         return ops.reshape(y, y.dim(0), x.dim(1), x.dim(2))
     if amx_allowed() and amx_takes(weight) and lies_on_cpu(weight if stored is None else stored):
         return amx_product(weight, x, bias, parts=parts_for(weight), activation=activation)
-    y = ops.mul_mat(weight, x)
+    y = product(weight, x)
     y = y if bias is None else y + bias
     return ACTIVATIONS[activation](y)
 
@@ -285,3 +286,13 @@ def average_pool(x: Tensor, columns: int, size: int) -> Tensor:
     x = ops.reshape(ops.mean(x), n_embd, columns // size, size, rows // size)
     x = ops.cont(ops.permute(x, 1, 2, 0, 3))
     return ops.reshape(ops.mean(x), n_embd, columns // size * (rows // size))
+
+
+def join_squares(x: Tensor, columns: int, size: int) -> Tensor:
+    """The patches of each square of `size` times `size`, joined row by row (pixel shuffle).
+
+    x f32 [n_embd, columns * rows, n] -> [n_embd * size^2, columns * rows / size^2 * n], squares row by row, too.
+    """
+    n_embd, across, lines = x.dim(0), columns // size, x.dim(1) // columns * x.dim(2)
+    x = ops.permute(ops.reshape(x, n_embd * size, across, size, lines // size), 0, 2, 1, 3)
+    return ops.reshape(ops.cont(x), n_embd * size**2, across * lines // size)
