@@ -33,15 +33,15 @@ CLIP = (
     ("attn_o_proj", "attn_output"), *TEXT, *AFTER_ATTENTION,
 )  # fmt: skip
 INTERNVL = (
-    ("model.vision_tower.", "v."), ("v.embeddings.", "v."), ("v.cls_token", "v.class_embedding.weight"),
+    ("vision_tower.", "v."), ("v.embeddings.", "v."), ("v.cls_token", "v.class_embedding.weight"),
     ("v.patch_embeddings.projection", "v.patch_embedding"), ("v.position_embeddings", "v.position_embedding.weight"),
     ("v.encoder.layer", "v.blk"), ("layernorm_before", "layer_norm1"), ("layernorm_after", "layer_norm2"),
     ("lambda_1", "ls1.weight"), ("lambda_2", "ls2.weight"), ("attention.projection_layer", "attn_output"),
     ("attention.q_proj", "attn_q"), ("attention.k_proj", "attn_k"), ("attention.v_proj", "attn_v"),
-    ("model.multi_modal_projector.layer_norm", "mm.model.mlp.0"),
-    ("model.multi_modal_projector.linear_1", "mm.model.mlp.1"),
-    ("model.multi_modal_projector.linear_2", "mm.model.mlp.3"), ("self_attn.q_norm", "attn_q_norm"),
-    ("self_attn.k_norm", "attn_k_norm"), ("model.language_model.", "model."), *TEXT, *AFTER_ATTENTION,
+    ("multi_modal_projector.layer_norm", "mm.model.mlp.0"),
+    ("multi_modal_projector.linear_1", "mm.model.mlp.1"),
+    ("multi_modal_projector.linear_2", "mm.model.mlp.3"), ("self_attn.q_norm", "attn_q_norm"),
+    ("self_attn.k_norm", "attn_k_norm"), *TEXT, *AFTER_ATTENTION,
 )  # fmt: skip
 RULES: Mapping[str, tuple[tuple[str, str], ...]] = {
     "qwen3vl": QWEN3VL, "qwen3vlmoe": QWEN3VL, "qwen35": QWEN3VL, "qwen35moe": QWEN3VL,

@@ -18,6 +18,8 @@ from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.tiled import TiledOptions, read_merging
 from ollama_engine.nn import clip, vision
 
+TILE_SIZE = 512
+"""Side of a tile in all published models; llama.cpp's files do not say."""
 PROJECTOR_EPS = 1e-5
 """torch's default, which the published projector has."""
 
@@ -46,7 +48,9 @@ def read_options(metadata: Metadata, scope: nn.Scope) -> VisionOptions:
     hidden = scope.weights.get("mm.1.weight")
     if hidden is None:
         raise ModelFormatError("the file has no tensor mm.1.weight, which a part that reads images has")
-    o = VisionOptions(**fields, n_hidden=hidden.dim(1), tile_size=metadata.u32("vision.tile_size", 512))
+    block = fields["patch_size"] * fields["merge"]
+    tile_size = metadata.u32("vision.tile_size", TILE_SIZE // block * block)
+    o = VisionOptions(**fields, n_hidden=hidden.dim(1), tile_size=tile_size)
     if o.tile_size < 1 or o.tile_size % o.block:
         raise ModelFormatError(f"{metadata.key('vision.tile_size')} is {o.tile_size}; expected a multiple of {o.block}")
     return o
