@@ -112,7 +112,6 @@ def _output(source: str) -> TensorMap:
 
 ARCHITECTURES = (
     Architecture(
-        llama3_rope=True,
         name="falcon-h1",
         classes=("FalconH1ForCausalLM",),
         sizes=_sizes,

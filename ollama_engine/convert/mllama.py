@@ -220,7 +220,7 @@ ARCHITECTURES = (
         defaults=TEXT_DEFAULTS,
         tensors=_text_tensors(),
         more_keys=_text_keys,
-        llama3_rope=True,
+        made_tensors=LLAMA.made_tensors,
         pre_names=LLAMA.pre_names,
         vision=VISION,
     ),

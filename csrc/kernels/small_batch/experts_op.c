@@ -129,12 +129,18 @@ void oe_experts_quantize_op(struct ggml_tensor *dst, int ith, int nth, void *use
 
 /* -- products ------------------------------------------------------------------------------------------------------ */
 
-/* The product of one run; `out` has a row for each route. */
-static oe_sb_product product_of(const oe_sb_multiplying *by, const struct ggml_tensor *dst, plan p, run of) {
+static const uint8_t *weights_of(const struct ggml_tensor *weights, run of) {
+    return (const uint8_t *)weights->data + (size_t)of.expert * weights->nb[2];
+}
+
+/* The product of one run; `out` has a row for each route. `next`: the run whose product follows, or NULL. */
+static oe_sb_product product_of(const oe_sb_multiplying *by, const struct ggml_tensor *dst, plan p, run of,
+                                const run *next) {
     const oe_sb_kernel *kernel = by->kernel;
     const struct ggml_tensor *weights = dst->src[0], *acts = dst->src[1];
     return (oe_sb_product){
-        .weights = (const uint8_t *)weights->data + (size_t)of.expert * weights->nb[2],
+        .weights = weights_of(weights, of),
+        .next = next ? weights_of(weights, *next) : NULL,
         .row_bytes = weights->nb[1],
         .acts = (const char *)acts->data + acts_of(kernel, weights->ne[0], of),
         .blocks = weights->ne[0] / kernel->block,
@@ -162,7 +168,8 @@ void oe_experts_multiply_op(struct ggml_tensor *dst, int ith, int nth, void *use
             const int64_t begin = first / groups * groups;
             end = last < begin + groups ? last : begin + groups;
             const run mine = p.runs[first / groups];
-            const oe_sb_product product = product_of(multiplying, dst, p, mine);
+            const run *next = end < last ? &p.runs[first / groups + 1] : NULL;
+            const oe_sb_product product = product_of(multiplying, dst, p, mine, next);
             const int64_t stop = (end - begin) * OE_SB_GROUP;
             const oe_sb_kernel *by = oe_sb_kernel_for(kernel, mine.routes);
             (is_alone(kernel, k, mine) ? by->multiply_single : by->multiply)(

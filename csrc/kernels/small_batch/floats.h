@@ -38,19 +38,22 @@ INLINE place place_of(const oe_sb_product *p, int64_t row, int64_t first) {
 /* As in the other kernels: each step fetches its share of the following rows, in order. It is short, so there is
  * nothing to spread. */
 INLINE void prefetch(const oe_sb_product *p, size_t group, size_t done, size_t share, size_t ahead) {
-    const size_t at = group + done + ahead;
-    if (!ahead || p->variant.fetch == OE_SB_FETCH_NONE || at + share > (size_t)p->m * p->row_bytes) {
+    const oe_sb_fetch by = p->variant.fetch;
+    const size_t at = group + done + ahead, all = (size_t)p->m * p->row_bytes;
+    const size_t at_l2 = by == OE_SB_FETCH_DEEP ? at + OE_SB_DEEPER : at;
+    if (!ahead || by == OE_SB_FETCH_NONE) {
         return;
     }
-    if (p->variant.fetch == OE_SB_FETCH_L2) {
-#pragma GCC unroll 8
-        for (size_t i = 0; i < share; i += 64) {
-            __builtin_prefetch(p->weights + at + i, 0, 2);
-        }
-    } else {
+    if (by != OE_SB_FETCH_L2 && at + share <= all) {
 #pragma GCC unroll 8
         for (size_t i = 0; i < share; i += 64) {
             __builtin_prefetch(p->weights + at + i);
+        }
+    }
+    if ((by == OE_SB_FETCH_L2 || by == OE_SB_FETCH_DEEP) && at_l2 + share <= all) {
+#pragma GCC unroll 8
+        for (size_t i = 0; i < share; i += 64) {
+            __builtin_prefetch(p->weights + at_l2 + i, 0, 2);
         }
     }
 }

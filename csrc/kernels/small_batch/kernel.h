@@ -60,8 +60,11 @@ typedef enum oe_sb_fetch {
     OE_SB_FETCH_SPREAD, /* into L1, a few lines at a time */
     OE_SB_FETCH_BURST,  /* into L1, all lines of a step at once */
     OE_SB_FETCH_L2,     /* into L2, a few lines at a time */
+    OE_SB_FETCH_DEEP,   /* as SPREAD, and into L2 what lies OE_SB_DEEPER further on */
     OE_SB_FETCH_NONE    /* left to the CPU's own prefetchers */
 } oe_sb_fetch;
+
+#define OE_SB_DEEPER 16384 /* bytes; half of it and thrice as much were slower on Zen 5 (measured) */
 
 /* A product's variant, in ways that change no bit of its results. */
 typedef struct oe_sb_variant {
@@ -71,6 +74,7 @@ typedef struct oe_sb_variant {
 
 typedef struct oe_sb_product {
     const uint8_t *weights; /* [m] rows of `blocks` blocks */
+    const uint8_t *next;    /* weights that are read next, whose first lines are fetched at the end of these; or NULL */
     size_t row_bytes;
     const void *acts;       /* [blocks / OE_QUAD][rows][OE_QUAD] oe_act256, oe_act32 or 16 numbers. For multiply_single
                              * the words of each four are interleaved: the first of each, the second of each, .. */

@@ -23,7 +23,7 @@ typedef struct window {
     const uint8_t *at;
     size_t near, far;
     const uint8_t *ahead; /* what to fetch meanwhile, as many bytes; or NULL */
-    bool into_l2;         /* and where to */
+    oe_sb_fetch by;       /* and where to */
 } window;
 
 #if defined(__AVX512VNNI__)
@@ -135,11 +135,17 @@ INLINE void add_fifth_bits(ints bits, ints codes[8]) {
 INLINE ints bytes_minus_32(ints x) { return ints_xor(ints_add(x, bytes_set(0x60)), bytes_set(0x80)); }
 
 /* Fetches lines first .. last - 1. */
-INLINE void fetch_lines(const uint8_t *from, size_t first, size_t last, bool into_l2) {
-    if (into_l2) {
+INLINE void fetch_lines(const uint8_t *from, size_t first, size_t last, oe_sb_fetch by) {
+    if (by == OE_SB_FETCH_L2) {
 #pragma GCC unroll 16
         for (size_t i = first; i < last; i++) {
             _mm_prefetch((const char *)(from + 64 * i), _MM_HINT_T1);
+        }
+    } else if (by == OE_SB_FETCH_DEEP) {
+#pragma GCC unroll 16
+        for (size_t i = first; i < last; i++) { /* by turns: one kind after the other is slower */
+            _mm_prefetch((const char *)(from + 64 * i), _MM_HINT_T0);
+            _mm_prefetch((const char *)(from + 64 * i + OE_SB_DEEPER), _MM_HINT_T1);
         }
     } else {
 #pragma GCC unroll 16
@@ -150,16 +156,19 @@ INLINE void fetch_lines(const uint8_t *from, size_t first, size_t last, bool int
 }
 
 /* Fetches, or has add_block fetch, the blocks that lie `ahead` bytes behind these `share` bytes, of rows from `group`
- * on; none behind the last row. Rows lie one after the other, so that each step through a group of rows fetches its
- * share of later ones in order, as memory likes it best. */
+ * on. Rows lie one after the other, so that each step through a group of rows fetches its share of later ones in order,
+ * as memory likes it best. Behind the last row come those of p->next, if any. */
 INLINE void fetch_ahead(window *w, const oe_sb_product *p, size_t group, int64_t step, const size_t share,
                         size_t ahead) {
-    const size_t from = group + (size_t)step * share + ahead;
-    const bool any = p->variant.fetch != OE_SB_FETCH_NONE && from + share <= (size_t)p->m * p->row_bytes;
-    w->ahead = any ? p->weights + from : NULL;
-    w->into_l2 = p->variant.fetch == OE_SB_FETCH_L2;
-    if (any && p->variant.fetch == OE_SB_FETCH_BURST) {
-        fetch_lines(w->ahead, 0, (share + 63) / 64, false);
+    const size_t all = (size_t)p->m * p->row_bytes, from = group + (size_t)step * share + ahead;
+    w->ahead = from + share <= all ? p->weights + from : p->next && from >= all ? p->next + (from - all) : NULL;
+    w->by = p->variant.fetch;
+    if (w->by == OE_SB_FETCH_NONE) {
+        w->ahead = NULL;
+    } else if (w->by == OE_SB_FETCH_DEEP && from + share + OE_SB_DEEPER > all) {
+        w->by = OE_SB_FETCH_SPREAD;
+    } else if (w->by == OE_SB_FETCH_BURST && w->ahead) {
+        fetch_lines(w->ahead, 0, (share + 63) / 64, OE_SB_FETCH_BURST);
         w->ahead = NULL;
     }
 }
@@ -168,8 +177,7 @@ INLINE void fetch_ahead(window *w, const oe_sb_product *p, size_t group, int64_t
 INLINE void fetch_part(window w, const size_t bytes, const int part, const int parts) {
     const size_t lines = (LANES * bytes + 63) / 64;
     if (w.ahead) {
-        fetch_lines(w.ahead, lines * (size_t)part / (size_t)parts, lines * (size_t)(part + 1) / (size_t)parts,
-                    w.into_l2);
+        fetch_lines(w.ahead, lines * (size_t)part / (size_t)parts, lines * (size_t)(part + 1) / (size_t)parts, w.by);
     }
 }
 

@@ -162,7 +162,9 @@ static void multiply_groups(const part *parts, int64_t first, int64_t last) {
         const int64_t from = (first > 0 ? first : 0) * OE_SB_GROUP;
         const int64_t to = (last < parts->groups ? last : parts->groups) * OE_SB_GROUP;
         if (from < to) {
-            parts->multiply(&parts->product, from, to < parts->product.m ? to : parts->product.m);
+            oe_sb_product product = parts->product;
+            product.next = last > parts->groups ? parts[1].product.weights : NULL;
+            parts->multiply(&product, from, to < product.m ? to : product.m);
         }
         first -= parts->groups;
         last -= parts->groups;

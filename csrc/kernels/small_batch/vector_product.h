@@ -20,7 +20,7 @@ INLINE floats total(floats s0, floats s1, floats s2, floats s3) {
 INLINE void multiply_tile(const int n_tile, const oe_sb_product *p, int64_t row, int64_t from, int skip) {
     const size_t group = (size_t)from * p->row_bytes;
     const act_block *act = (const act_block *)p->acts + row * OE_QUAD;
-    window w = {p->weights + group, p->row_bytes, 4 * p->row_bytes, NULL, false};
+    window w = {p->weights + group, p->row_bytes, 4 * p->row_bytes, NULL, OE_SB_FETCH_NONE};
     floats out[OE_QUAD][MOST_ROWS];
     memset(out, 0, sizeof out);
     for (int64_t b = 0; b < p->blocks; b++, w.at += BLOCK_BYTES) {
@@ -114,7 +114,7 @@ INLINE void multiply_rows(const int streams, const oe_sb_product *p, const int64
 #pragma GCC unroll 2
     for (int s = 0; s < streams; s++) {
         group[s] = (size_t)from[s] * p->row_bytes;
-        w[s] = (window){p->weights + group[s], BLOCK_BYTES, p->row_bytes, NULL, false};
+        w[s] = (window){p->weights + group[s], BLOCK_BYTES, p->row_bytes, NULL, OE_SB_FETCH_NONE};
         out[s] = floats_set(0);
     }
     for (int64_t quad = 0; quad < p->blocks / OE_QUAD; quad++, act += OE_QUAD) {

@@ -44,6 +44,7 @@ cdef extern from "kernels/small_batch/kernel.h" nogil:
         OE_SB_FETCH_SPREAD
         OE_SB_FETCH_BURST
         OE_SB_FETCH_L2
+        OE_SB_FETCH_DEEP
         OE_SB_FETCH_NONE
 
     struct oe_sb_variant:

@@ -13,10 +13,10 @@ from ollama_engine.errors import ShapeError
 
 from ollama_engine.ml.ggml cimport libggml as lib
 from ollama_engine.ml.ggml.libsmallbatch cimport (
-    OE_SB_AMX, OE_SB_AVX2, OE_SB_AVX512, OE_SB_AVX_VNNI, OE_SB_BF16, OE_SB_F16, OE_SB_FETCH_BURST, OE_SB_FETCH_L2,
-    OE_SB_FETCH_NONE, OE_SB_FETCH_SPREAD, OE_SB_IQ4_NL, OE_SB_IQ4_XS, OE_SB_MXFP4, OE_SB_PLAIN, OE_SB_Q2_K,
-    OE_SB_Q3_K, OE_SB_Q4_0, OE_SB_Q4_1, OE_SB_Q4_K, OE_SB_Q5_0, OE_SB_Q5_1, OE_SB_Q5_K, OE_SB_Q6_K, OE_SB_Q8_0,
-    OE_SB_TOGETHER,
+    OE_SB_AMX, OE_SB_AVX2, OE_SB_AVX512, OE_SB_AVX_VNNI, OE_SB_BF16, OE_SB_F16, OE_SB_FETCH_BURST, OE_SB_FETCH_DEEP,
+    OE_SB_FETCH_L2, OE_SB_FETCH_NONE, OE_SB_FETCH_SPREAD, OE_SB_IQ4_NL, OE_SB_IQ4_XS, OE_SB_MXFP4, OE_SB_PLAIN,
+    OE_SB_Q2_K, OE_SB_Q3_K, OE_SB_Q4_0, OE_SB_Q4_1, OE_SB_Q4_K, OE_SB_Q5_0, OE_SB_Q5_1, OE_SB_Q5_K, OE_SB_Q6_K,
+    OE_SB_Q8_0, OE_SB_TOGETHER,
     oe_cpu_has_avx2_fma_f16c, oe_cpu_has_avx512, oe_cpu_has_avx512_vnni, oe_cpu_has_avx_vnni, oe_cpu_is_intel,
     oe_plain_read_op, oe_sb_acts_size, oe_sb_fetch, oe_sb_isa, oe_sb_kernel, oe_sb_kernel_find, oe_sb_kernel_for,
     oe_sb_multiply_op, oe_sb_multiplying, oe_sb_norm_eps, oe_sb_quantize_norm_op, oe_sb_quantize_op,
@@ -53,8 +53,8 @@ cdef tuple _FLOATS = ("f16", "bf16")
 # How weights are fetched, and from how many places at once (oe_sb_variant); the first is what a product has by default.
 cdef dict _VARIANTS = {
     "spread": (OE_SB_FETCH_SPREAD, False), "burst": (OE_SB_FETCH_BURST, False), "l2": (OE_SB_FETCH_L2, False),
-    "none": (OE_SB_FETCH_NONE, False), "spread-2": (OE_SB_FETCH_SPREAD, True), "burst-2": (OE_SB_FETCH_BURST, True),
-    "l2-2": (OE_SB_FETCH_L2, True),
+    "deep": (OE_SB_FETCH_DEEP, False), "none": (OE_SB_FETCH_NONE, False), "spread-2": (OE_SB_FETCH_SPREAD, True),
+    "l2-2": (OE_SB_FETCH_L2, True), "deep-2": (OE_SB_FETCH_DEEP, True),
 }  # fmt: skip
 SMALL_BATCH_VARIANTS = tuple(_VARIANTS)
 SMALL_BATCH_QUANTIZED = tuple([dtype for dtype in _TYPES if dtype not in _FLOATS])

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from ollama_engine.ml.ops.small_batch import SMALL_BATCH_VARIANTS
-from ollama_engine.ml.weights.kernel_choice import ALL, DEFAULT_VARIANT, Borders, FewRows, KernelChoice
+from ollama_engine.ml.weights.kernel_choice import ALL, Borders, FewRows, KernelChoice
 
 __all__ = ["GGML", "REPACKED", "Timings", "decide"]
 
@@ -23,7 +23,7 @@ Timings = Mapping[FewRows, Mapping[str, float]]
 
 GGML, REPACKED = "ggml", "repacked"
 FASTER = 1.03
-"""How many times as fast a variant must be to replace the default one."""
+"""How many times as fast a variant must be to replace the one that `base` has."""
 MUCH_FASTER = 1.1
 """How many times as fast ggml's kernel must be, on average, to replace ours."""
 
@@ -39,7 +39,9 @@ def decide(base: KernelChoice, timings: Timings) -> KernelChoice:
         if not _serves_all(mine, experts=experts) and _ggml_is_faster(measured.values()) > MUCH_FASTER:
             borders[dtype] = replace(mine, per_expert=0) if experts else replace(mine, last=0, last_long=None)
         else:
-            variants |= {kind: best for kind, times in measured.items() if (best := _best_variant(times))}
+            for kind, times in measured.items():
+                if best := _best_variant(times, base.variant(dtype, kind.rows, experts=experts)):
+                    variants[kind] = best
     made = replace(base, borders=borders, variants=variants)
     return replace(made, measured=tuple(_told(made, timings)))
 
@@ -52,12 +54,12 @@ def _serves_all(borders: Borders, *, experts: bool) -> bool:
     return not experts and borders.first == 1 and borders.last >= ALL and borders.last_long is None
 
 
-def _best_variant(times: Mapping[str, float]) -> str | None:
+def _best_variant(times: Mapping[str, float], start: str) -> str | None:
     ours = {name: seconds for name, seconds in times.items() if name in SMALL_BATCH_VARIANTS}
     if not ours:
         return None
     best = min(ours, key=ours.__getitem__)
-    return DEFAULT_VARIANT if ours.get(DEFAULT_VARIANT, math.inf) <= FASTER * ours[best] else best
+    return start if ours.get(start, math.inf) <= FASTER * ours[best] else best
 
 
 def _ggml_is_faster(measured: Iterable[Mapping[str, float]]) -> float:

@@ -31,6 +31,7 @@ from ollama_engine.ml.weights.kernel_choice import (
     kernels_of,
     kind_of_cpu,
     product,
+    start_variants,
 )
 from ollama_engine.ml.weights.quantize import quantize_rows
 
@@ -191,6 +192,17 @@ def test_a_product_has_the_variant_of_its_rows(monkeypatch: pytest.MonkeyPatch, 
         for n in (1, 3, 4, 9):  # tokens take both of two experts, so n are the rows of each
             (expert_operations if experts else operations)(chosen, "q4_0", n)
     assert seen == ["burst", "burst", "l2", "l2"]
+
+
+def test_one_row_begins_with_two_distances_on_zen_5_alone() -> None:
+    zen_4 = {"avx2", "avx512", "avx512vnni"}
+    zen_5 = start_variants(zen_4 | {"avxvnni"})
+    kernels = KernelChoice({}, zen_5)
+    for experts in (False, True):
+        assert [kernels.variant("q4_K", n, experts=experts) for n in (1, 2, 8)] == ["deep", "spread", "spread"]
+    assert kernels.variant("f16", 1) == "spread", "was not measured"
+    assert not start_variants(zen_4)
+    assert not start_variants(zen_4 | {"avxvnni", "intel"})
 
 
 def test_a_backend_with_ggmls_kernels_alone(backend: Backend) -> None:

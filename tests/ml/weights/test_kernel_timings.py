@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -65,6 +66,9 @@ def test_a_variant_that_is_hardly_faster_is_not_taken() -> None:
     base = KernelChoice({"q4_K": Borders(1, 32)})
     assert decide(base, {few: {"spread": 1.02, "l2": 1.0}}).variant("q4_K", 1) == "spread"
     assert decide(base, {few: {"spread": 1.04, "l2": 1.0}}).variant("q4_K", 1) == "l2"
+    started = replace(base, variants={few: "deep"})
+    assert decide(started, {few: {"spread": 1.0, "deep": 1.02}}).variant("q4_K", 1) == "deep"
+    assert decide(started, {few: {"spread": 1.0, "deep": 1.04}}).variant("q4_K", 1) == "spread"
 
 
 def test_a_kernel_that_serves_all_rows_stays() -> None:

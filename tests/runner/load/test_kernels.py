@@ -57,7 +57,7 @@ def test_the_first_load_measures_and_the_second_reads(
     caplog.set_level(logging.INFO)
     first = chosen(path)
     assert first.measured[0].startswith("q8_0: ")
-    assert set(first.variants) == {FewRows("q8_0", n, False) for n in FEW_ROWS}
+    assert set(first.variants) == {*BY_TABLE.variants, *(FewRows("q8_0", n, False) for n in FEW_ROWS)}
     assert f"kernels: {first.measured[0]}" in caplog.text
     assert [file.name for file in folder.iterdir()] == [kernels.timings_file(1).path.name]
     monkeypatch.setattr(kernels, "measure", never)

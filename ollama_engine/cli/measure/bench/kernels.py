@@ -31,7 +31,7 @@ LEGEND = f"""\
 *        what an engine takes here, once it has measured this
 {PLAIN_READ}     reading the weights, and nothing else
 spread   our kernel, fetching weights into L1 a few lines ahead; burst: all of a step at once; l2: into L2;
-         none: as the CPU fetches by itself; -2: from two places at once
+         deep: as spread, and further on into L2; none: as the CPU fetches by itself; -2: from two places at once
 {GGML}     ggml's kernel; {REPACKED}: that of a copy with rows interleaved
 share    of the speed of a plain read, by the fastest of ours"""
 COLUMNS = (PLAIN_READ, *SMALL_BATCH_VARIANTS, GGML, REPACKED)
