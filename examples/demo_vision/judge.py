@@ -64,7 +64,7 @@ def one_by_pillow(number: int) -> Shown:
 def draw_shape(
     image: Image.Image, shape: str, fill: tuple[int, ...], middle: tuple[float, float], radius: float
 ) -> None:
-    """Put a shape on the picture by what Pillow has for it; a star's tips lie at the radius."""
+    """Put a shape on the picture by what Pillow has for it; a star's tips lie beyond the radius, as in `draw.py`."""
     pen, (x, y) = ImageDraw.Draw(image), middle
 
     def box(half: float, other: float) -> tuple[float, float, float, float]:
@@ -84,7 +84,7 @@ def draw_shape(
             [(x, y - radius), (x - radius * 0.87, y + radius * 0.5), (x + radius * 0.87, y + radius * 0.5)], fill=fill
         )
     else:
-        tips = [(radius if k % 2 == 0 else radius * 0.382, (k * 36 - 90) * pi / 180) for k in range(10)]
+        tips = [(radius * 1.29 if k % 2 == 0 else radius * 0.49, (k * 36 - 90) * pi / 180) for k in range(10)]
         pen.polygon([(x + r * cos(turn), y + r * sin(turn)) for r, turn in tips], fill=fill)
 
 
