@@ -54,7 +54,7 @@ def step(dtype: str, way: str, rows: Sequence[tuple[int, int]], **how: Any) -> I
     sequences, positions = np.array(rows, dtype=np.int32).T.copy()
     with filled(dtype, way, **how) as (cache, backend), Context(backend) as ctx:
         cache.begin(Batch(positions, positions, sequences, positions[:0]))
-        cache.build_inputs(ctx)
+        inputs = cache.build_inputs(ctx)
         query, new = (
             ctx.from_floats(np.zeros((len(rows), heads, SHAPE.key_dim), dtype=np.float32))
             for heads in (HEADS, SHAPE.kv_heads)
@@ -66,7 +66,7 @@ def step(dtype: str, way: str, rows: Sequence[tuple[int, int]], **how: Any) -> I
         ctx.alloc()
 
         def compute() -> None:
-            cache.write_inputs()
+            inputs.write()
             ctx.compute()
 
         yield compute

@@ -56,9 +56,7 @@ def bytes_of_a_token(loaded: Loaded) -> float:
 def read_seconds(loaded: Loaded) -> float:
     """Seconds to read all weights of the file, by the threads that compute."""
     tensors = [loaded.weights[name] for name in loaded.weights.plan.infos]
-    seconds = sum(_read_seconds(loaded, tensors[i : i + AT_ONCE]) for i in range(0, len(tensors), AT_ONCE))
-    loaded.executor.moved()  # its graphs have lost their memory
-    return seconds
+    return sum(_read_seconds(loaded, tensors[i : i + AT_ONCE]) for i in range(0, len(tensors), AT_ONCE))
 
 
 def _read_seconds(loaded: Loaded, tensors: Sequence[Tensor]) -> float:

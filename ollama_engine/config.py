@@ -29,7 +29,7 @@ __all__ = [
 ]  # fmt: skip
 
 FlashAttention = Literal["auto", "on", "off"]
-Drafting = Literal["auto", "lookup", "off"]
+Drafting = Literal["auto", "lookup", "model", "off"]
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q4_0"]
 
 Pooling = Literal["none", "mean", "cls", "last", "rank"]
@@ -131,8 +131,13 @@ class EngineConfig:
         default="auto",
         metadata={
             "help": "guess tokens that a step verifies beside the next one, where that pays: lookup guesses what "
-            "followed the same words before, off guesses nothing; auto is lookup where that changes no bit of an answer"
+            "followed the same words before, model has draft_model guess as well, off guesses nothing; auto is model, "
+            "or lookup without one, where that changes no bit of an answer"
         },
+    )
+    draft_model: str | os.PathLike[str] | None = field(
+        default=None,
+        metadata={"help": "a smaller model with the same vocabulary, which guesses tokens: its file, or its name"},
     )
     image_cache_bytes: int = field(
         default=512 << 20,
@@ -171,6 +176,8 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         check_options(self)
+        if self.draft == "model" and self.draft_model is None:
+            raise ConfigError(Option("draft"), " is model, which needs a ", Option("draft_model"))
 
     def for_model(self, context_length: int) -> EngineConfig:
         """The configuration with num_ctx decided, for a model that was trained for `context_length` tokens."""
@@ -197,6 +204,8 @@ def _checked(name: str, value: object) -> object:
         return _names(name, value)
     if name == "prefix_store":
         return _place(name, value)
+    if name == "draft_model":
+        return _path(name, value)
     return _shares(name, value) if name == "tensor_split" else _switch(name, value)
 
 
@@ -250,6 +259,12 @@ def _place(name: str, value: object) -> str:
     if not isinstance(place, str) or not place or "\0" in place:
         raise ConfigError(Option(name), f" is on, off, or the path of a folder, got {value!r:.80}")
     return place
+
+
+def _path(name: str, value: object) -> str:
+    if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
+        raise ConfigError(Option(name), f" is the path of a GGUF file, or a model's name, got {value!r}")
+    return os.fsdecode(value)
 
 
 def _names(name: str, value: object) -> tuple[str, ...]:

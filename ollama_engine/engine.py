@@ -96,9 +96,12 @@ class Engine(
         kv_cache_type: element type of keys and values: "f32", "f16", "bf16", "q8_0" or "q4_0".
         draft: how tokens are guessed that one step verifies beside the next one, where that pays (speculative
             decoding). "lookup" guesses what followed the same tokens earlier in the context, or in recent answers with
-            the same `cache_salt`; "off" guesses nothing. "auto" is "lookup" where the CPU computes all layers, with
-            kernels whose answers are then the same to the bit. Devices round several rows otherwise than one, and so do
-            kernels for some types of weights.
+            the same `cache_salt`; "model" has `draft_model` guess where that is surer; "off" guesses nothing. "auto" is
+            "model", or "lookup" without a draft model, where the CPU computes all layers, with kernels whose answers
+            are then the same to the bit. Devices round several rows otherwise than one, and so do kernels for some
+            types of weights.
+        draft_model: path or name of a smaller model with the same vocabulary, which guesses tokens. Its weights are on
+            the CPU; its cache has as many cells as that of the model.
         image_cache_bytes: host memory for embeddings of images, so that an image is encoded once. The least
             recently used go first; an image that is needed again is encoded again.
         state_cache_bytes: memory for checkpoints of recurrent models (LFM2, say), where prompts that begin alike go on;
@@ -153,6 +156,7 @@ class Engine(
         flash_attention: FlashAttention | bool = "auto",
         kv_cache_type: CacheType = "f16",
         draft: Drafting = "auto",
+        draft_model: str | os.PathLike[str] | None = None,
         image_cache_bytes: int = EngineConfig.image_cache_bytes,
         state_cache_bytes: int = EngineConfig.state_cache_bytes,
         prefix_store: str | os.PathLike[str] | bool = "off",
@@ -178,6 +182,7 @@ class Engine(
             flash_attention=flash_attention,
             kv_cache_type=kv_cache_type,
             draft=draft,
+            draft_model=draft_model,
             image_cache_bytes=image_cache_bytes,
             state_cache_bytes=state_cache_bytes,
             prefix_store=prefix_store,  # type: ignore[arg-type]  # the config makes it a text

@@ -74,9 +74,8 @@ NOT_HERE: Mapping[str, str] = {
         "adapters (LoRA) are not applied; merge one into the weights of its model, and convert that",
     ),
     **dict.fromkeys(
-        ("assistant_model", "draft_model", "model_draft", "num_speculative_tokens", "speculative_config",
-         "speculative_model"),
-        "no other model drafts tokens here; draft=\"auto\", the default, guesses them by what came before",
+        ("assistant_model", "model_draft", "num_speculative_tokens", "speculative_config", "speculative_model"),
+        "a smaller model that guesses tokens is Engine's draft_model; how far it guesses is measured",
     ),
 }  # fmt: skip
 """Options of other engines that are none here, and what to do instead."""

@@ -47,6 +47,7 @@ def test_every_option_is_checked_by_its_name() -> None:
         "devices",
         "prefix_store",
         "tensor_split",
+        "draft_model",
         "mmap",
         "verify",
         "measure_kernels",

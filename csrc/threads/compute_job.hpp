@@ -26,6 +26,7 @@ static inline int64_t oe_nanoseconds(void) {
 
 struct oe_compute_job {
     ggml_backend_sched_t sched;
+    ggml_backend_t only; /* the one device, which needs no scheduler to compute a graph that has memory; or NULL */
     ggml_cgraph *graph;
     oe_compute_time *time;
     const oe_cpu_gate *gate;
@@ -37,7 +38,8 @@ static int oe_compute_now(void *argument) noexcept {
     const oe_compute_job *job = static_cast<oe_compute_job *>(argument);
     try {
         const int64_t start = oe_nanoseconds();
-        const int status = ggml_backend_sched_graph_compute(job->sched, job->graph);
+        const int status = job->only != NULL ? ggml_backend_graph_compute(job->only, job->graph)
+                                             : ggml_backend_sched_graph_compute(job->sched, job->graph);
         job->time->end_ns = oe_nanoseconds();
         job->time->wall_ns += job->time->end_ns - start;
         job->time->thread = job->time->thread_id();

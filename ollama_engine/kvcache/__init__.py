@@ -23,6 +23,7 @@ from __future__ import annotations
 from ollama_engine.kvcache.base import (
     Cache,
     CellUsage,
+    GraphInputs,
     ImageView,
     KVIndices,
     LayerView,
@@ -52,6 +53,7 @@ __all__ = [
     "Cells",
     "CompositeCache",
     "CompositeStepCache",
+    "GraphInputs",
     "ImageView",
     "KVIndices",
     "LayerShape",

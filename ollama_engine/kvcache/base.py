@@ -9,9 +9,9 @@ lack them
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from ollama_engine.input import Batch, Int32Array
 from ollama_engine.kvcache.rows import SavedRows
@@ -116,6 +116,15 @@ class RecurrentView(LayerView, Protocol):
         """The states of the current layer."""
 
 
+class GraphInputs(NamedTuple):
+    """The inputs that a cache has in one graph."""
+
+    seen: tuple[Tensor, ...]
+    """Those that say what the graph's rows see (mask or KV indices)."""
+    write: Callable[[], None]
+    """Writes the current batch's values, whose shape is the graph's."""
+
+
 class StepCache(LayerView, Protocol):
     """A cache as the executor sees it, for one step."""
 
@@ -132,11 +141,8 @@ class StepCache(LayerView, Protocol):
     def shape_key(self) -> tuple[int, ...]:
         """The sizes of the current batch that shape the graph. A graph can be reused where the key is equal."""
 
-    def build_inputs(self, ctx: Context) -> tuple[Tensor, ...]:
-        """Make the input tensors of a new graph. Returns those that say what its rows see (mask or KV indices)."""
-
-    def write_inputs(self) -> None:
-        """Write the current batch's values into the inputs of the latest graph."""
+    def build_inputs(self, ctx: Context) -> GraphInputs:
+        """Make the input tensors of a new graph. `put` and `get` are about the graph that was begun last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,10 +288,6 @@ class Defragmentable(Protocol):
 
 class Saveable(Protocol):
     """Saves and restores sequences. No step may be in flight."""
-
-    @property
-    def uses_graphs(self) -> bool:
-        """Whether saving and restoring compute graphs, so that every allocated graph loses its memory."""
 
     @property
     def row_bytes(self) -> tuple[tuple[int, ...], ...]:

@@ -12,20 +12,21 @@ MaskedHistory     all other graphs: a mask over a run of cells
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
 from ollama_engine.errors import ContextOverflowError
 from ollama_engine.input import Batch, Int32Array
-from ollama_engine.kvcache.base import CellUsage, KVIndices
+from ollama_engine.kvcache.base import CellUsage, GraphInputs, KVIndices
 from ollama_engine.kvcache.cells import Cells
 from ollama_engine.kvcache.config import CacheConfig, LayerShape
-from ollama_engine.kvcache.gathered import GatheredHistory
+from ollama_engine.kvcache.gathered import GatheredHistory, GatheredInputs
 from ollama_engine.kvcache.mask import MaskBuffer
-from ollama_engine.kvcache.masked import MaskedHistory
+from ollama_engine.kvcache.masked import MaskedHistory, MaskedInputs
 from ollama_engine.kvcache.move import ShiftKeys
 from ollama_engine.kvcache.packing import CellPacker
-from ollama_engine.kvcache.paged import PagedHistory, suits_paging
+from ollama_engine.kvcache.paged import PagedHistory, PagedInputs, suits_paging
 from ollama_engine.kvcache.saving import CellSaver
 from ollama_engine.kvcache.shifting import CellShifter
 from ollama_engine.kvcache.store import CellIndices, KeyValueStore
@@ -35,6 +36,7 @@ from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.tensor import Tensor
 
 History = MaskedHistory | PagedHistory | GatheredHistory
+HistoryInputs = MaskedInputs | PagedInputs | GatheredInputs
 
 
 class CausalCache:
@@ -93,6 +95,7 @@ class CausalCache:
         # -- current graph --
         self._layer = 0
         self._targets: CellIndices | None = None
+        self._seen: HistoryInputs | None = None
 
     # ** used by models ************************************************************************************************
 
@@ -114,12 +117,13 @@ class CausalCache:
     def get(self) -> tuple[Tensor, Tensor, Tensor | KVIndices]:
         """Keys [key_dim, history, kv_heads], values, and a mask or KV indices. See `LayerView.get`."""
         assert self._targets is not None
-        return self._history.get(self._store, self._layer, self._targets.ctx)
+        assert self._seen is not None
+        return self._seen.get(self._store, self._layer, self._targets.ctx)
 
     def output_indices(self, n: int) -> KVIndices | None:
         """See `OutputIndices`."""
         assert self._targets is not None
-        return self._paged.output_indices(n, self._targets.ctx) if self._history is self._paged else None
+        return self._seen.output_indices(n, self._targets.ctx) if isinstance(self._seen, PagedInputs) else None
 
     # ** used by the executor ******************************************************************************************
 
@@ -169,21 +173,21 @@ class CausalCache:
         """Number of tokens, and the room for indices or gathered cells, or the run of cells under the mask."""
         return self._history.shape_key
 
-    def build_inputs(self, ctx: Context) -> tuple[Tensor, ...]:
+    def build_inputs(self, ctx: Context) -> GraphInputs:
         """Make the input tensors of a new graph: cells for the tokens, and what they see."""
         self._targets = CellIndices(ctx, self._store, self._n_tokens, "i64", "cache_rows")
-        return self._history.build_inputs(ctx)
+        self._seen = self._history.build_inputs(ctx)
+        return GraphInputs(self._seen.seen, partial(self._write, self._targets, self._seen))
 
-    def write_inputs(self) -> None:
-        """Write the current batch's cells, and what it sees, into the inputs of the latest graph."""
+    def _write(self, targets: CellIndices, seen: HistoryInputs) -> None:
         batch = self._batch
         assert batch is not None
-        assert self._targets is not None
-        self._targets.set(self._places)
-        first = self.visibility.first(batch.positions)
-        self._history.write_inputs(self.cells, batch.sequences, first, self.visibility.last(batch))
-        if self._history is self._paged:
-            self._paged.write_outputs(batch.outputs)
+        targets.set(self._places)
+        first, last = self.visibility.first(batch.positions), self.visibility.last(batch)
+        if isinstance(seen, PagedInputs):
+            seen.write(self.cells, batch.sequences, first, last, batch.outputs)
+        else:
+            seen.write(self.cells, batch.sequences, first, last)
 
     # ** used by the runner ********************************************************************************************
 

@@ -11,6 +11,7 @@ from ollama_engine.input import Batch
 from ollama_engine.kvcache.base import (
     Cache,
     CellUsage,
+    GraphInputs,
     KVIndices,
     OutputIndices,
     Saveable,
@@ -103,12 +104,14 @@ class CompositeStepCache(Generic[CacheT]):
     def shape_key(self) -> tuple[int, ...]:
         return tuple(number for cache in self.caches for number in cache.shape_key)
 
-    def build_inputs(self, ctx: Context) -> tuple[Tensor, ...]:
-        return tuple(seen for cache in self.caches for seen in cache.build_inputs(ctx))
+    def build_inputs(self, ctx: Context) -> GraphInputs:
+        parts = [cache.build_inputs(ctx) for cache in self.caches]
 
-    def write_inputs(self) -> None:
-        for cache in self.caches:
-            cache.write_inputs()
+        def write() -> None:
+            for part in parts:
+                part.write()
+
+        return GraphInputs(tuple(seen for part in parts for seen in part.seen), write)
 
 
 class CompositeCache(CompositeStepCache[Cache]):
@@ -220,10 +223,6 @@ class _CompositeSaver:
     @property
     def row_bytes(self) -> tuple[tuple[int, ...], ...]:
         return tuple(kind for saveable in self._saveables for kind in saveable.row_bytes)
-
-    @property
-    def uses_graphs(self) -> bool:
-        return any(saveable.uses_graphs for saveable in self._saveables)
 
     def first_seen(self, position: int) -> tuple[int, ...] | None:
         seen: tuple[int, ...] = ()

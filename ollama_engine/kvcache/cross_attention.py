@@ -10,12 +10,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from ollama_engine.errors import ContextOverflowError
 from ollama_engine.input import Batch
-from ollama_engine.kvcache.base import CellUsage
+from ollama_engine.kvcache.base import CellUsage, GraphInputs
 from ollama_engine.kvcache.config import CacheConfig, LayerShape
 from ollama_engine.kvcache.image_saving import ImageSaver
 from ollama_engine.kvcache.images import ImageSlots, Place
@@ -160,7 +161,7 @@ class CrossAttentionCache:
         """Numbers of tokens and of rows of new images, and the run of cells."""
         return (len(self._seen), self._n_new_rows, *self._span)
 
-    def build_inputs(self, ctx: Context) -> tuple[Tensor, ...]:
+    def build_inputs(self, ctx: Context) -> GraphInputs:
         """Make the inputs of a new graph: rows for new images; mask f16 [history, tokens] and gate f32 [1, tokens]."""
         n, rows = len(self._seen), self._n_new_rows
         self._graph = _Graph(
@@ -169,17 +170,16 @@ class CrossAttentionCache:
             ctx.input("f16", (self._span.n, n), name="image_mask") if self.sees_images else None,
             ctx.input("f32", (1, n), name="image_gate") if self.sees_images else None,
         )
-        return tuple(seen for seen in (self._graph.mask, self._graph.gate) if seen is not None)
+        seen = tuple(seen for seen in (self._graph.mask, self._graph.gate) if seen is not None)
+        return GraphInputs(seen, partial(self._write, self._graph))
 
-    def write_inputs(self) -> None:
-        """Write the current batch's rows, mask and gate into the inputs of the latest graph."""
-        assert self._graph is not None
-        if self._graph.targets is not None:
+    def _write(self, graph: _Graph) -> None:
+        if graph.targets is not None:
             cells = [slot * self._rows + row for slot in self._new for row in range(self.slots.n_rows[slot])]
-            self._graph.targets.set(np.array(cells, dtype=np.int32))
-        if self._graph.mask is not None and self._graph.gate is not None:
-            self._graph.mask.set(self._mask())
-            self._graph.gate.set(np.array([[bool(slots)] for slots in self._seen], dtype=np.float32))
+            graph.targets.set(np.array(cells, dtype=np.int32))
+        if graph.mask is not None and graph.gate is not None:
+            graph.mask.set(self._mask())
+            graph.gate.set(np.array([[bool(slots)] for slots in self._seen], dtype=np.float32))
 
     def _mask(self) -> _Mask:
         mask = np.empty((len(self._seen), self._span.n), dtype=np.float16)

@@ -30,9 +30,6 @@ class GatheredHistory:
         # -- current batch --
         self._n_tokens = 0
         self._room = CellSpan(0, 0)
-        # -- current graph --
-        self._indices: Tensor | None = None
-        self._mask: Tensor | None = None
 
     def begin(self, cells: Cells, batch: Batch) -> None:
         """Choose the padded number of cells for this batch."""
@@ -52,22 +49,25 @@ class GatheredHistory:
         """Number of tokens, and the padded number of cells that they read."""
         return (self._n_tokens, self._room.n)
 
-    def build_inputs(self, ctx: Context) -> tuple[Tensor, ...]:
+    def build_inputs(self, ctx: Context) -> GatheredInputs:
         """Make the inputs of a new graph: the cells i32 [room], and the mask f16 [room, tokens]."""
-        self._indices = ctx.input("i32", (self._room.n,), name="gathered_cells")
-        self._mask = ctx.input("f16", (self._room.n, self._n_tokens), name="mask")
-        return self._indices, self._mask
+        indices = ctx.input("i32", (self._room.n,), name="gathered_cells")
+        return GatheredInputs(indices, ctx.input("f16", (self._room.n, self._n_tokens), name="mask"), self._buffer)
 
-    def write_inputs(self, cells: Cells, sequences: Int32Array, first: Int32Array, last: Int32Array) -> None:
-        """Write both inputs: each row sees its sequence's positions from `first` to `last`."""
-        assert self._indices is not None
-        assert self._mask is not None
-        indices, mask = self._buffer.fill_gathered(cells, self._room.n, sequences, first, last)
+
+class GatheredInputs:
+    """The cells that one graph gathers, and the mask over them, made in `buffer`."""
+
+    def __init__(self, indices: Tensor, mask: Tensor, buffer: MaskBuffer) -> None:
+        self._indices, self._mask, self._buffer = indices, mask, buffer
+        self.seen = (indices, mask)
+
+    def write(self, cells: Cells, sequences: Int32Array, first: Int32Array, last: Int32Array) -> None:
+        """Write both: each row sees its sequence's positions from `first` to `last`."""
+        indices, mask = self._buffer.fill_gathered(cells, self._indices.dim(0), sequences, first, last)
         self._indices.set(indices)
         self._mask.set(mask)
 
     def get(self, store: KeyValueStore, layer: int, ctx: Context) -> tuple[Tensor, Tensor, Tensor]:
         """Keys and values of these cells, f32, and the mask."""
-        assert self._indices is not None
-        assert self._mask is not None
         return *store.gather(layer, self._indices), self._mask

@@ -33,11 +33,6 @@ class ImageSaver:
         """Bytes of one image in keys and values of each layer in turn, and of its length; lost images have none."""
         return (*(self._rows * size for size in row_bytes(self._store)), _LENGTH.itemsize), ()
 
-    @property
-    def uses_graphs(self) -> bool:
-        """Where values are permuted: they are gathered and scattered."""
-        return self._store.permuted
-
     def first_seen(self, position: int) -> None:
         """None: an image is saved with its sequence. See `Saveable.first_seen`."""
 

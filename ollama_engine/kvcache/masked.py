@@ -23,8 +23,6 @@ class MaskedHistory:
         # -- current batch --
         self._n_tokens = 0
         self._span = CellSpan(0, 0)
-        # -- current graph --
-        self._mask: Tensor | None = None
 
     def begin(self, cells: Cells, batch: Batch) -> None:
         """Choose the run of cells for this batch."""
@@ -43,16 +41,22 @@ class MaskedHistory:
         """Number of tokens, and the run of cells [begin, end) that attention reads."""
         return (self._n_tokens, *self._span)
 
-    def build_inputs(self, ctx: Context) -> tuple[Tensor, ...]:
+    def build_inputs(self, ctx: Context) -> MaskedInputs:
         """Make the mask f16 [history, tokens] of a new graph."""
-        self._mask = ctx.input("f16", (self._span.n, self._n_tokens), name="mask")
-        return (self._mask,)
+        return MaskedInputs(ctx.input("f16", (self._span.n, self._n_tokens), name="mask"), self._span, self._masks)
 
-    def write_inputs(self, cells: Cells, sequences: Int32Array, first: Int32Array, last: Int32Array) -> None:
+
+class MaskedInputs:
+    """The mask of one graph over a run of cells, made in `buffer`."""
+
+    def __init__(self, mask: Tensor, span: CellSpan, buffer: MaskBuffer) -> None:
+        self._mask, self._span, self._buffer = mask, span, buffer
+        self.seen = (mask,)
+
+    def write(self, cells: Cells, sequences: Int32Array, first: Int32Array, last: Int32Array) -> None:
         """Write the mask: each row sees its sequence's positions from `first` to `last`."""
-        assert self._mask is not None
-        self._mask.set(self._masks.fill(cells, self._span, sequences, first, last))
+        self._mask.set(self._buffer.fill(cells, self._span, sequences, first, last))
 
     def get(self, store: KeyValueStore, layer: int, ctx: Context) -> tuple[Tensor, Tensor, Tensor]:
-        assert self._mask is not None
+        """Keys and values of the run, and the mask."""
         return *store.history(layer, *self._span, ctx), self._mask

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import NoReturn
 
 from ollama_engine.input import Batch
+from ollama_engine.kvcache.base import GraphInputs
 from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.tensor import Tensor
 
@@ -59,9 +60,6 @@ class NoImages:
         """Empty: nothing here shapes a graph."""
         return ()
 
-    def build_inputs(self, ctx: Context) -> tuple[Tensor, ...]:
+    def build_inputs(self, ctx: Context) -> GraphInputs:
         """None are needed."""
-        return ()
-
-    def write_inputs(self) -> None:
-        """Does nothing: there are no inputs."""
+        return GraphInputs((), lambda: None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy.typing as npt
 
 from ollama_engine.errors import NoMemoryError, Option
 from ollama_engine.input import Batch, Int32Array
+from ollama_engine.kvcache.base import GraphInputs
 from ollama_engine.kvcache.mask import mask_bytes
 from ollama_engine.kvcache.visibility import Visibility
 from ollama_engine.ml import ops
@@ -167,15 +169,14 @@ class NullCache:
         """Number of tokens in the batch and in a part."""
         return (self._n_tokens, self._part)
 
-    def build_inputs(self, ctx: Context) -> tuple[Tensor, ...]:
+    def build_inputs(self, ctx: Context) -> GraphInputs:
         """Make the mask f16 [part, part, 1, parts]."""
         self._graph = _Graph(ctx.input("f16", (self._part, self._part, 1, self._parts), name="mask"))
-        return (self._graph.mask,)
+        return GraphInputs((self._graph.mask,), partial(self._write, self._graph.mask))
 
-    def write_inputs(self) -> None:
+    def _write(self, mask: Tensor) -> None:
         assert self._batch is not None
-        assert self._graph is not None
-        self._graph.mask.set(masks_of(self._batch, self._part, self._window, self._causal))
+        mask.set(masks_of(self._batch, self._part, self._window, self._causal))
 
     @property
     def _parts(self) -> int:

@@ -69,10 +69,6 @@ class PagedHistory:
         # -- current batch --
         self._n_tokens = 0
         self._room = 0
-        # -- current graph --
-        self._inputs: KVIndices | None = None
-        self._outputs: KVIndices | None = None
-        self._written: tuple[Int32Array, Int32Array] = (np.empty((0, 2), np.int32), np.empty(0, np.int32))
 
     def begin(self, cells: Cells, batch: Batch) -> None:
         """Choose the room for this batch's indices."""
@@ -98,46 +94,51 @@ class PagedHistory:
         """Number of tokens, and the room for their indices."""
         return (self._n_tokens, self._room)
 
-    def build_inputs(self, ctx: Context) -> tuple[Tensor, ...]:
+    def build_inputs(self, ctx: Context) -> PagedInputs:
         """Make the inputs of a new graph: the indices i32 [room], each row's range of them i32 [2, tokens], phases."""
-        self._inputs = KVIndices(
+        rows = KVIndices(
             ranges=ctx.input("i32", (2, self._n_tokens), name="kv_ranges"),
             indices=ctx.input("i32", (self._room,), name="kv_indices"),
             phases=ctx.input("i32", (self._n_tokens,), name="kv_phases") if self._limited else None,
         )
-        self._outputs = None
-        inputs = self._inputs
-        return (inputs.ranges, inputs.indices, *(() if inputs.phases is None else (inputs.phases,)))
+        return PagedInputs(rows, self._n_cells, self._buffer)
+
+
+class PagedInputs:
+    """The KV indices of one graph over a cache of `n_cells` cells, made in `buffer`."""
+
+    def __init__(self, rows: KVIndices, n_cells: int, buffer: MaskBuffer) -> None:
+        self._rows, self._n_cells, self._buffer = rows, n_cells, buffer
+        self._outputs: KVIndices | None = None
+        self.seen = (rows.ranges, rows.indices, *(() if rows.phases is None else (rows.phases,)))
 
     def output_indices(self, n: int, ctx: Context) -> KVIndices:
         """Inputs of the same graph for its `n` outputs alone."""
-        assert self._inputs is not None
         if self._outputs is None:
             self._outputs = KVIndices(
                 ranges=ctx.input("i32", (2, n), name="kv_output_ranges"),
-                indices=self._inputs.indices,
-                phases=ctx.input("i32", (n,), name="kv_output_phases") if self._limited else None,
+                indices=self._rows.indices,
+                phases=None if self._rows.phases is None else ctx.input("i32", (n,), name="kv_output_phases"),
             )
         return self._outputs
 
-    def write_inputs(self, cells: Cells, sequences: Int32Array, first: Int32Array, last: Int32Array) -> None:
-        """Write the indices: each row sees its sequence's positions from `first` to `last`."""
-        assert self._inputs is not None
-        ranges, indices = self._buffer.fill_indices(cells, self._room, sequences, first, last)
-        self._inputs.indices.set(indices)
-        self._written = ranges, np.maximum(first, 0)
-        _write(self._inputs, *self._written)
+    def write(
+        self, cells: Cells, sequences: Int32Array, first: Int32Array, last: Int32Array, outputs: Int32Array
+    ) -> None:
+        """Write the indices: each row sees its sequence's positions from `first` to `last`.
 
-    def write_outputs(self, outputs: Int32Array) -> None:
-        """Write the indices of the rows `outputs` where the graph reads them, behind `write_inputs`."""
+        Those of the rows `outputs` too, where the graph reads them.
+        """
+        ranges, indices = self._buffer.fill_indices(cells, self._rows.indices.dim(0), sequences, first, last)
+        self._rows.indices.set(indices)
+        phases = np.maximum(first, 0)
+        _write(self._rows, ranges, phases)
         if self._outputs is not None:
-            ranges, phases = self._written
             _write(self._outputs, ranges[outputs], phases[outputs])
 
     def get(self, store: KeyValueStore, layer: int, ctx: Context) -> tuple[Tensor, Tensor, KVIndices]:
         """Keys and values of all cells, and the indices."""
-        assert self._inputs is not None
-        return *store.history(layer, 0, self._n_cells, ctx), self._inputs
+        return *store.history(layer, 0, self._n_cells, ctx), self._rows
 
 
 def _write(inputs: KVIndices, ranges: Int32Array, phases: Int32Array) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy.typing as npt
 
 from ollama_engine.errors import ContextOverflowError
 from ollama_engine.input import Batch, Int32Array
-from ollama_engine.kvcache.base import CellUsage, Segments
+from ollama_engine.kvcache.base import CellUsage, GraphInputs, Segments
 from ollama_engine.kvcache.config import LayerShape
 from ollama_engine.kvcache.state_saving import StateSaver
 from ollama_engine.kvcache.state_slots import Run, StateSlots
@@ -104,7 +105,7 @@ class RecurrentStepCache:
         """Numbers of tokens and of segments, which are a power of two."""
         return (self._n_tokens, self._n_segments)
 
-    def build_inputs(self, ctx: Context) -> tuple[Tensor, ...]:
+    def build_inputs(self, ctx: Context) -> GraphInputs:
         """Make the inputs of a new graph: `Segments`."""
         self._ctx = ctx
         self._segments = Segments(
@@ -112,14 +113,13 @@ class RecurrentStepCache:
             ctx.input("i32", (2, self._n_segments), name="state_bounds"),
             ctx.input("i32", (2, self._n_segments), name="state_slots"),
         )
-        return self._segments.tensors
+        return GraphInputs(self._segments.tensors, partial(self._write, self._segments))
 
-    def write_inputs(self) -> None:
+    def _write(self, segments: Segments) -> None:
         assert self._plan is not None
-        assert self._segments is not None
-        self._segments.rows.set(self._plan.rows)
-        self._segments.bounds.set(self._plan.bounds)
-        self._segments.slots.set(self._plan.slots)
+        segments.rows.set(self._plan.rows)
+        segments.bounds.set(self._plan.bounds)
+        segments.slots.set(self._plan.slots)
 
 
 class RecurrentCache(RecurrentStepCache):

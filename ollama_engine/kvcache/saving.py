@@ -26,11 +26,6 @@ class CellSaver:
         """Bytes of one token in keys and values of each layer in turn."""
         return (row_bytes(self._store),)
 
-    @property
-    def uses_graphs(self) -> bool:
-        """Where values are permuted: they are gathered and scattered."""
-        return self._store.permuted
-
     def first_seen(self, position: int) -> tuple[int, ...]:
         """See `Saveable.first_seen`."""
         return (self._visibility.first_of(position),)

@@ -18,8 +18,6 @@ class StateSaver:
     Its entry has the position of the last token that it depends on.
     """
 
-    uses_graphs = False
-
     def __init__(self, slots: StateSlots, store: StateStore) -> None:
         self._slots = slots
         self._store = store

@@ -72,6 +72,9 @@ SETTINGS: Mapping[str, Setting] = {
         "BYTES",
         "bytes that this may take; 0: 4 GiB, or a tenth of the free disk if that is less",
     ),
+    "draft_model": Setting(
+        "OLLAMA_ENGINE_DRAFT_MODEL", str, "MODEL", "a small model that guesses tokens for models with its vocabulary"
+    ),
     "flash_attention": Setting("OLLAMA_FLASH_ATTENTION", readers.attention, "1|0|auto", "one-pass attention"),
     "multiuser_cache": Setting("OLLAMA_MULTIUSER_CACHE", readers.switch, "", "share the prefix cache among many users"),
     "load_timeout": Setting(
@@ -141,7 +144,8 @@ class ServerSettings:
         max_queue: requests that may wait.
         context_length: num_ctx where neither request nor model says; 0 takes what the engine takes.
         kv_cache_type: "f16", "q8_0" ...
-        draft: "auto", "lookup" or "off", `Engine`'s `draft`.
+        draft: "auto", "lookup", "model" or "off", `Engine`'s `draft`.
+        draft_model: a model that guesses tokens for those with its vocabulary, `Engine`'s `draft_model`; "" for none.
         prefix_store: "on" (in the user's cache folder), "off" or a folder, `Engine`'s `prefix_store`.
         prefix_store_bytes: bytes that it may take; 0 takes 4 GiB, or a tenth of the free disk if that is less.
         flash_attention: "auto", "on" or "off".
@@ -176,6 +180,7 @@ class ServerSettings:
     draft: str = "auto"
     prefix_store: str = "on"
     prefix_store_bytes: int = 0
+    draft_model: str = ""
     flash_attention: str = "auto"
     multiuser_cache: bool = False
     load_timeout: float = 300.0

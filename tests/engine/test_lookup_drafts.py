@@ -87,8 +87,9 @@ def test_an_answer_that_came_before_takes_few_steps(engine: Engine) -> None:
     assert engine.generate(prompt, params, cache_salt="other").usage.accepted_tokens < 70, "another namespace"
 
 
-def test_with_several_answers_side_by_side_nothing_is_drafted(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_many_answers_side_by_side_nothing_is_drafted(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(draft_lengths, "WORTH", 0.0)
+    monkeypatch.setattr(speculation, "MOST_ANSWERS", 1)
     params = SamplingParams(temperature=0, max_tokens=100, logit_bias={318: float("-inf"), 319: float("-inf")})
     with held(engine):
         requests = [engine.submit([*PHRASE, *PHRASE, *PHRASE], params) for _ in range(2)]
@@ -103,7 +104,7 @@ def test_off_drafts_nothing(engine: Engine) -> None:
 
 @pytest.mark.parametrize("given", ["on", 3, True, "Lookup"])
 def test_other_ways_to_draft_are_refused(engine: Engine, given: Any) -> None:
-    with pytest.raises(ConfigError, match="draft is one of auto, lookup, off, or None, got"):
+    with pytest.raises(ConfigError, match="draft is one of auto, lookup, model, off, or None, got"):
         engine.generate([1, 2], draft=given)
 
 

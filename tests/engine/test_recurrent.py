@@ -181,6 +181,8 @@ def test_wrong_drafts_go_back_to_a_state(path: str, wrong_every: int) -> None:
 class Guesses:
     """A drafter whose guesses are right, but for every so many."""
 
+    source = None
+
     def __init__(self, text: list[int], wrong_every: int) -> None:
         self._text = text
         self._wrong_every = wrong_every
@@ -189,7 +191,7 @@ class Guesses:
         guesses = range(len(tokens), min(len(tokens) + 5, len(tokens) + most, len(self._text)))
         return Draft([self._text[at] ^ (at % self._wrong_every == 0) for at in guesses])
 
-    def end(self) -> None:
+    def end(self, answer: Sequence[int]) -> None:
         """Nothing is kept."""
 
 

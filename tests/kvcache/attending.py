@@ -38,7 +38,7 @@ class Attending:
         batch = Batch(ints([0] * n), ints(positions), ints(sequences), ints([n - 1]))
         self.cache.begin(batch)
         with Context(self._backend) as ctx:
-            self.cache.build_inputs(ctx)
+            of_cache = self.cache.build_inputs(ctx)
             sizes = {"q": (KEY_DIM, HEADS, n), "k": (KEY_DIM, KV_HEADS, n), "v": (VALUE_DIM, KV_HEADS, n)}
             inputs = [{name: ctx.input("f32", size) for name, size in sizes.items()} for _ in range(2)]
             out = []
@@ -52,7 +52,7 @@ class Attending:
                 for name, tensor in tensors.items():
                     values = np.stack([numbers(name, layer, s, p) for s, p in zip(sequences, positions, strict=True)])
                     tensor.set(np.full_like(values, spoil) if spoil is not None and name != "q" else values)
-            self.cache.write_inputs()
+            of_cache.write()
             ctx.compute()
             return np.stack([o.numpy().reshape(n, HEADS, VALUE_DIM) for o in out])
 

@@ -170,12 +170,12 @@ class Steps:
 
     def compute(self, batch: Batch) -> list[Floats]:
         with Context(self.backend) as ctx:
-            self.step_cache.build_inputs(ctx)
+            inputs = self.step_cache.build_inputs(ctx)
             outputs = [self.layer(ctx, layer, batch) for layer in range(len(self.kind.layers))]
             shown = [out for out in outputs if out is not None]
             ctx.forward(*shown)
             ctx.alloc()
-            self.step_cache.write_inputs()
+            inputs.write()
             ctx.compute()
             nothing = np.zeros((len(batch), HEADS, DIM), dtype=np.float32)
             return [nothing if out is None else out.numpy().reshape(nothing.shape) for out in outputs]

@@ -67,7 +67,6 @@ def prompt(*parts: str | Picture) -> list[Any]:
 
 
 def computed(engine: Engine, build: Callable[[Context], Tensor]) -> FloatArray:
-    engine._loaded.executor.moved()
     with Context(engine._loaded.backend) as ctx:
         out = build(ctx)
         ctx.forward(out)

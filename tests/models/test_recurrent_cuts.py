@@ -49,7 +49,6 @@ def test_bits_do_not_depend_on_cuts_and_company(variant: Variant, tmp_path: Path
             first = [run(parts, ids[s], 0, at, s) for s, at in enumerate((cut, N - cut, 1))]
             cache.share(0, 3, cut)
             saved = cache.saveable.save(0)
-            parts.executor.moved()
             cache.saveable.restore(4, saved)
             begins = [cut, N - cut, 1]
             rows = [(s, p) for s, begin in enumerate(begins) for p in range(begin, N)]

@@ -50,7 +50,6 @@ def test_the_worst_case_is_taken_at_start(case: Case, folder: Path) -> None:
         reader = engine._loaded.images
         assert reader is not None
         reader._encoder.encode(reader.multimodal.largest_image())
-        engine._loaded.executor.moved()
         engine.generate("text", greedy(case))
         assert (backend.graph_bytes(), backend.work_bytes()) == before
 

@@ -23,7 +23,6 @@ class FakeCache:
     """As many cells as anybody wants; it knows how many tokens each sequence has."""
 
     recurrent = None
-    uses_graphs = False
 
     def __init__(self, n_cells: int = 1000) -> None:
         self.n_cells = n_cells
@@ -137,9 +136,6 @@ class FakeExecutor:
 
     def scrap(self) -> None:
         self._prepared = None
-
-    def moved(self) -> None:
-        assert self._in_flight is None
 
     def close(self) -> None:
         self.closed = True

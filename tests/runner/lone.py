@@ -76,7 +76,6 @@ class Lone:
                     break
                 shift = plan_shift(done, task.keep, task.num_ctx)
                 cache.shiftable.shift(0, shift.keep, shift.discard)
-                self._parts.executor.moved()
                 done -= shift.discard
                 assert cache.can_resume(0, done), "the lone run forgets nothing"
             row = self._run([picks[-1].token], done)[0]

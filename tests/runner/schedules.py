@@ -313,6 +313,8 @@ class LastRows(AllRows):
 class Guesser:
     """Drafts of up to five tokens, each of which is right with a probability, as long as nothing is shifted out."""
 
+    source = None
+
     def __init__(self, answer: Callable[[tuple[int, ...], int], list[int]], prompt: list[int], right: float) -> None:
         self._answer = answer
         self._prompt = tuple(prompt)
@@ -326,7 +328,7 @@ class Guesser:
         guesses = [token if self._random.random() < self._right else (token + 1) % 200 for token in known]
         return Draft(guesses[:most])
 
-    def end(self) -> None:
+    def end(self, answer: SequenceOf[int]) -> None:
         """Nothing is kept."""
 
 

@@ -31,6 +31,7 @@ cdef extern from "threads/compute_job.hpp" nogil:
 
     struct oe_compute_job:
         lib.ggml_backend_sched_t sched
+        lib.ggml_backend_t only
         lib.ggml_cgraph *graph
         oe_compute_time *time
         const oe_cpu_gate *gate

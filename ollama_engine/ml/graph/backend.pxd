@@ -37,9 +37,11 @@ cdef class Backend:
     # -- state, changed with `lock` held --
     cdef object lock
     cdef object members
-    # The context whose tensors lie in the scheduler's memory, and the structure that this memory was planned for.
+    # The context whose values lie in the scheduler's memory, and the structure that this memory was planned for.
     cdef object allocated
     cdef uint64_t planned
+    # Counts the times that this memory was replaced: addresses in it are those of its own time.
+    cdef uint64_t memory_number
     # Bytes that the CPU's kernels need beside the results of the largest graph planned.
     cdef size_t work
     # {device name: bytes} of the scheduler's memory. Replaced, never changed: read without `lock`.
@@ -74,6 +76,7 @@ cdef class Backend:
     cdef int start_plan(self) except -1
     cdef int renew_scheduler(self) except -1
     cdef int note_graph_sizes(self) except -1
+    cdef size_t held_by_host(self) noexcept
     cdef lib.ggml_backend_sched_t measuring_scheduler(self) except NULL
     cdef size_t more_work(self, lib.ggml_cgraph *graph) noexcept
     cdef int give_up(self) except -1

@@ -262,6 +262,7 @@ cdef class Backend:
         self.sched = scheduler.ptr
         self.allocated = None
         self.planned = 0
+        self.memory_number += 1
         return self.note_graph_sizes()
 
     cdef lib.ggml_backend_sched_t measuring_scheduler(self) except NULL:
@@ -305,8 +306,14 @@ cdef class Backend:
     cdef int note_graph_sizes(self) except -1:
         """With `lock` held: keep what `graph_bytes` says, after the scheduler's memory may have changed."""
         taken = [lib.ggml_backend_sched_get_buffer_size(self.sched, self.handles[i]) for i in range(self.n_handles)]
-        self.graph_sizes = {device.name: nbytes for device, nbytes in zip(self.devices, taken)}
+        sizes = {device.name: nbytes for device, nbytes in zip(self.devices, taken)}
+        if sizes != self.graph_sizes:  # ggml replaces the memory of a device where a graph needs more
+            self.graph_sizes, self.memory_number = sizes, self.memory_number + 1
         return 0
+
+    cdef size_t held_by_host(self) noexcept:
+        """Bytes that the scheduler holds of the host's memory."""
+        return lib.ggml_backend_sched_get_buffer_size(self.sched, self.handles[self.n_handles - 1])
 
     cdef size_t more_work(self, lib.ggml_cgraph *graph) noexcept:
         """With the lock held: bytes that the CPU's kernels need beside the results of this graph, beyond `work`.

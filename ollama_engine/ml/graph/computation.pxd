@@ -22,6 +22,8 @@ cdef class Computation(Graph):
     cdef dict limits
     cdef bint has_outputs
     cdef bint attached
+    # The backend's `memory_number` when it was attached.
+    cdef uint64_t memory_number
     cdef bint computed
     cdef oe_compute_job job
     # What the CPU computes beside other devices.
@@ -37,7 +39,7 @@ cdef class Computation(Graph):
     cdef int refuse_more_than_available(self, const size_t *sizes) except -1
     cdef int plan(self, uint64_t structure) except -1
     cdef int allocate(self) except -1
-    cdef size_t upper_bound(self) noexcept
+    cdef bint has_memory(self) noexcept
     cdef int assign_devices(self) except -1
     cdef int detach(self) except -1
     cdef int restore_operands(self) except -1

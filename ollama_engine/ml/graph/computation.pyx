@@ -15,7 +15,7 @@ from ollama_engine.ml.device.hostmem import available_bytes
 from ollama_engine.ml.ggml cimport libggml as lib
 from ollama_engine.ml.graph.backend cimport DEVICE_SLOTS, SMALL_WORK, Backend
 from ollama_engine.ml.graph.graph_walk cimport (
-    check_plan_memory, most_alive, structure_of, work_of_operation,
+    bytes_unshared, check_plan_memory, most_alive, structure_of, work_of_operation,
 )
 from ollama_engine.ml.ggml.libcompute cimport OE_THREW, oe_compute
 from ollama_engine.ml.graph.row_check cimport active_limits, check_rows
@@ -144,9 +144,10 @@ cdef class Computation(Graph):
             self.plan(structure_of(self.ctx, self.graph))
 
     def alloc(self):
-        """Give every tensor of the graph memory. What another context had allocated on this backend is given up.
+        """Give every tensor of the graph memory. The values that another context has on this backend are given up.
 
-        Raises NoMemoryError, and ShapeError when more results wait to be used at once than ggml can plan for.
+        A graph that had memory before gets the same, at once, where there is one device. Raises NoMemoryError, and
+        ShapeError when more results wait to be used at once than ggml can plan for.
         """
         self.prepare()
         with self.lock:
@@ -215,6 +216,7 @@ cdef class Computation(Graph):
         self.backend.adjust_threads(work_of_operation(self.graph), self.work_of_cpu)
         self.backend.uploads.send()
         self.job.sched = self.backend.sched
+        self.job.only = self.backend.handles[0] if self.backend.n_handles == 1 else NULL
         self.job.graph = self.graph
         self.job.time = &self.backend.pools.time
         self.job.gate = &self.backend.pools.gate
@@ -266,7 +268,7 @@ cdef class Computation(Graph):
 
     cdef int refuse_more_than_available(self, const size_t *sizes) except -1:
         cdef int host = self.backend.n_handles - 1
-        held = lib.ggml_backend_sched_get_buffer_size(self.backend.sched, self.backend.handles[host])
+        held = self.backend.held_by_host()
         if sizes[host] + self.backend.more_work(self.graph) > held + available_bytes():
             needed = ", ".join(f"{d.name} {sizes[i] >> 20} MiB" for i, d in enumerate(self.backend.devices))
             raise NoMemoryError(f"a graph of {self.n_nodes} operations needs {needed}; "
@@ -300,11 +302,14 @@ cdef class Computation(Graph):
         cdef uint64_t structure
         self.prepare()
         self.backend.check_free()
+        if self.has_memory():
+            self.backend.allocated, self.computed = self, False
+            return self.forget_inputs()
         self.detach()
         self.restore_operands()
         structure = structure_of(self.ctx, self.graph)
         if structure != self.backend.planned:
-            excess = self.upper_bound()
+            excess = max(0, <int64_t>bytes_unshared(self.ctx) - <int64_t>self.backend.held_by_host())
             if (excess > SMALL and excess > available_bytes()) or most_alive(self.ctx, self.graph) > MAX_ALIVE:
                 self.measure_into(sizes)
                 self.refuse_more_than_available(sizes)
@@ -325,11 +330,18 @@ cdef class Computation(Graph):
             raise NoMemoryError(f"no memory for a graph of {self.n_nodes} operations")
         self.backend.note_graph_sizes()
         self.backend.allocated = self
+        self.memory_number = self.backend.memory_number
         self.computed = False
         if self.backend.n_handles > 1:
             self.backend.uploads.collect(self.backend.sched, self.inputs)
             self.work_of_cpu = self.backend.work_of_cpu(self.graph)
         return self.forget_inputs()
+
+    cdef bint has_memory(self) noexcept:
+        """Whether addresses are still right; on several devices, whether the scheduler holds the copies between them."""
+        if self.backend.n_handles == 1:
+            return self.attached and self.memory_number == self.backend.memory_number
+        return self.attached and self.backend.allocated is self
 
     cdef int assign_devices(self) except -1:
         """Tell the scheduler, which was reset, where to put what it would put elsewhere: operations, and inputs."""
@@ -346,18 +358,6 @@ cdef class Computation(Graph):
             self.restore_operands()
         self.backend.pin_operations(sched, self.graph)
         return self.backend.uploads.assign(sched, self.graph, self.backend.handles[self.backend.n_handles - 1])
-
-    cdef size_t upper_bound(self) noexcept:
-        """An upper bound on the bytes that the graph needs beyond what the scheduler holds: no value reuses memory."""
-        cdef lib.ggml_tensor *t = lib.ggml_get_first_tensor(self.ctx)
-        cdef int host = self.backend.n_handles - 1
-        cdef size_t held = lib.ggml_backend_sched_get_buffer_size(self.backend.sched, self.backend.handles[host])
-        cdef size_t needed = 0
-        while t != NULL:
-            if t.view_src == NULL and t.data == NULL:
-                needed += lib.ggml_nbytes(t) + 64
-            t = lib.ggml_get_next_tensor(self.ctx, t)
-        return needed - held if needed > held else 0
 
     cdef int detach(self) except -1:
         """Forget where the scheduler's tensors lie; those with memory of their own keep it."""

@@ -123,6 +123,12 @@ cdef class Context(Computation):
         return t
 
     @property
+    def description_bytes(self):
+        """Host memory that the descriptions of this graph's tensors take, in bytes."""
+        self.charge(0)
+        return lib.ggml_used_mem(self.ctx)
+
+    @property
     def constant_bytes(self):
         """Host memory that this graph's constants take, in bytes."""
         cdef Buffer chunk

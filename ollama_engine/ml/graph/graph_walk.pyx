@@ -193,6 +193,17 @@ cdef int _count_leaves(_Walk walk, lib.ggml_cgraph *graph, int *last) noexcept:
     return leaves
 
 
+cdef size_t bytes_unshared(lib.ggml_context *ctx) noexcept:
+    """Bytes of all results that have no memory yet, if none reuses that of another."""
+    cdef lib.ggml_tensor *t = lib.ggml_get_first_tensor(ctx)
+    cdef size_t needed = 0
+    while t != NULL:
+        if t.view_src == NULL and t.data == NULL:
+            needed += lib.ggml_nbytes(t) + 64
+        t = lib.ggml_get_next_tensor(ctx, t)
+    return needed
+
+
 cdef int expand_graph(lib.ggml_context *ctx, lib.ggml_cgraph *graph, lib.ggml_tensor *output) except -1:
     """Add nodes bottom up, without recursion: ggml recurses, and a long chain of nodes overflows its stack."""
     cdef size_t most = lib.ggml_used_mem(ctx) // lib.ggml_tensor_overhead() + 1

@@ -47,6 +47,8 @@ PLAIN_READ = "read"
 """The name under which reading the weights, and nothing else, is measured."""
 SAMPLE_BYTES = 8 << 20
 """What a sample reads at least: about 0.2 ms."""
+MOST_PARTS = 256
+"""Most products of a sample: of small matrices they read less."""
 PART_BYTES = 4 << 20
 BEHIND = (2.0, 1.3, 1.1)
 """After each turn, kernels so many times as slow as the fastest drop out."""
@@ -179,7 +181,8 @@ class _Weights:
     def take(self) -> list[Tensor]:
         """The next sample."""
         taken: list[Tensor] = []
-        while sum(tensor.nbytes for tensor in taken) < SAMPLE_BYTES and len(taken) < len(self.tensors):
+        most = min(len(self.tensors), MOST_PARTS)
+        while sum(tensor.nbytes for tensor in taken) < SAMPLE_BYTES and len(taken) < most:
             taken.append(self.tensors[self._at])
             self._at = (self._at + 1) % len(self.tensors)
         return taken

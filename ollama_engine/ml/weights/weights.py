@@ -46,7 +46,7 @@ class Weights(Mapping[str, Tensor], Closing):
 
     def __init__(
         self, backend: Backend, gguf: GGUFFile, placement: Placement | None = None, *, repack: bool = True,
-        tied: bool = False,
+        tied: bool = False, files: MappedFiles | None = None,
     ) -> None:  # fmt: skip
         self.backend = backend
         self.gguf = gguf
@@ -57,8 +57,8 @@ class Weights(Mapping[str, Tensor], Closing):
         self._storages: list[Storage] = []
         self._loaded = False
         self._meter = _Meter(None, 0)
-        self.files = MappedFiles()
-        """The files that tensors are mapped from."""
+        self.files = MappedFiles() if files is None else files
+        """The files that tensors are mapped from, with those of other weights that are given."""
 
     # -- commit --------------------------------------------------------------------------------------------------------
 

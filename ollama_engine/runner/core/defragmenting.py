@@ -9,7 +9,6 @@ import numpy as np
 
 from ollama_engine.input import Int32Array
 from ollama_engine.kvcache import Cache
-from ollama_engine.runner.execute.executor import Executor
 from ollama_engine.runner.observe.monitor import Monitor, report
 from ollama_engine.runner.schedule.sequence import Generation, ScheduledRequest
 
@@ -27,9 +26,8 @@ ROWS_AHEAD = 256
 class Defragmenter:
     """For the engine's thread. Does nothing with a cache that gains nothing: `Cache.defragmentable` is None there."""
 
-    def __init__(self, cache: Cache, executor: Executor, monitor: Monitor) -> None:
+    def __init__(self, cache: Cache, monitor: Monitor) -> None:
         self._contract = cache.defragmentable
-        self._executor = executor
         self._monitor = monitor
         self._gaps = 0
 
@@ -46,7 +44,6 @@ class Defragmenter:
             return True
         scrap()
         begin = self._monitor.clock()
-        self._executor.moved()
         try:
             moved = self._contract.defrag(*_run_of(running))
         except Exception as error:

@@ -61,17 +61,17 @@ class EngineCore:
         # -- collaborators --
         self.executor = executor
         self.cache = cache
-        self.cache_manager = CacheManager(cache, executor)
+        self.cache_manager = CacheManager(cache)
         self.monitor = monitor
         self._images = images
-        self._defragmenter = Defragmenter(cache, executor, monitor)
+        self._defragmenter = Defragmenter(cache, monitor)
         # -- configuration --
         self._verify = verify
         self._traits = executor.traits
         self._recurrent = cache.recurrent is not None
         # -- work --
         self.queue = RequestQueue(self.cache_manager, parallel, monitor, GapTurns(executor.batch_size, self._traits))
-        self._speculation = Speculation(self.queue, executor.max_outputs)
+        self._speculation = Speculation(self.queue, executor.max_outputs, monitor.clock)
         self._tasks: list[Task[EngineCore]] = []
         # -- steps --
         self._scheduler_state = SchedulerState()
@@ -105,7 +105,9 @@ class EngineCore:
                 self.scrap()
             if outputs and (self._speculation.draft(outputs) or (self._next is not None and self._next.drafted)):
                 self.scrap()  # what is prepared has no drafts, or earlier ones
+            begin = self.monitor.clock()
             self._exclusive()
+            self._speculation.leave_out(self.monitor.clock() - begin)
             self._launch(record)
             deliver(outputs, self.queue, self.monitor.clock())
             record.mark("emit")
@@ -213,7 +215,8 @@ class EngineCore:
             return
         self._in_flight, self._changed = step, True
         self.cache_manager.note(step, tokens)
-        record.launched(step, reused=self.executor.counts.reused > reused)
+        step.built = self.executor.counts.reused == reused
+        record.launched(step, reused=not step.built)
         for part, failure in media.failures:
             # Not before the launch: the cells of the sequence belong to the step.
             self.queue.end(step.sequence_at(part.row), failure)

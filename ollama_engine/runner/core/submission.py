@@ -9,7 +9,7 @@ from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from ollama_engine.errors import ConfigError, ContextOverflowError
+from ollama_engine.errors import ConfigError, ContextOverflowError, Option
 from ollama_engine.runner.core.engine_thread import EngineThread
 from ollama_engine.runner.core.fork_options import NOTHING_YET, Answered, fork_options
 from ollama_engine.runner.core.input_processor import prompt_inputs
@@ -37,7 +37,9 @@ from ollama_engine.runner.schedule.queued import Kind
 from ollama_engine.runner.schedule.sequence import Generation
 from ollama_engine.runner.schedule.steering import Constraint, Drafter
 from ollama_engine.runner.speculative.acceptance import Acceptance
+from ollama_engine.runner.speculative.draft_model import DraftModel
 from ollama_engine.runner.speculative.lookup import LookupDrafter
+from ollama_engine.runner.speculative.model_drafter import ModelDrafter
 from ollama_engine.runner.speculative.recent_answers import AnswerMemory
 from ollama_engine.sample import SamplingParams
 
@@ -58,6 +60,15 @@ class Submission:
         self._answers = AnswerMemory()
         self._acceptance = Acceptance()
         self._drafts_exactly = loaded.drafts_exactly
+        draft = loaded.draft
+        n_drawn = min(loaded.model.n_vocab, loaded.tokenizer.n_vocab)
+        self._draft_model = (
+            None
+            if draft is None
+            else DraftModel(
+                draft.executor, draft.cache, loaded.config.parallel, loaded.num_ctx, min(draft.model.n_vocab, n_drawn)
+            )
+        )
 
     def inputs(
         self, prompt: Prompt, preparing: Preparing | None = None, *, add_special: bool = True, several: str = SEVERAL,
@@ -88,7 +99,7 @@ class Submission:
             made = new_generation(
                 self.loaded, inputs, params, options, channel, follows=follows, pinned=pinned,
                 show_special=show_special, constraint=self._constraint(options, answered),
-                drafter=self._drafter(options),
+                drafter=self._drafter(options, inputs),
             )  # fmt: skip
         if preparing is not None:
             preparing.mark(made)
@@ -112,12 +123,17 @@ class Submission:
         budget = budget if isinstance(budget, ReasoningBudget) else ReasoningBudget(budget)
         return budgeted_reasoning(self.loaded, budget, answered.tokens, of_answer, uncounted=answered.uncounted)
 
-    def _drafter(self, options: RequestOptions) -> Drafter | None:
-        drafting = options.draft or self.loaded.config.draft
+    def _drafter(self, options: RequestOptions, inputs: Inputs) -> Drafter | None:
+        drafting, model = options.draft or self.loaded.config.draft, self._draft_model
+        if drafting == "model" and model is None:
+            raise ConfigError(Option("draft"), " is model, and the engine has no ", Option("draft_model"))
         if drafting == "off" or (drafting == "auto" and not self._drafts_exactly):
             return None
         answers = partial(self._answers.of, options.cache_salt or "") if options.cache else None
-        return LookupDrafter(Acceptance(self._acceptance), answers)
+        lookup = LookupDrafter(Acceptance(self._acceptance), answers)
+        if model is None or drafting == "lookup" or inputs.media:  # a draft model sees no images
+            return lookup
+        return ModelDrafter(model, lookup, options.cache_salt or "")
 
     @staticmethod
     def reads_long(prompt: Prompt | Prompts) -> bool:

@@ -46,14 +46,11 @@ class Embedder:
 
         All are one batch. A text for which the model computes NaN gets an error; others are raised.
         """
-        executor, shared = self._executor, self._loaded.executor
+        executor = self._executor
         behind: dict[Callable[[Tensor], Tensor], list[int]] = {}
         for i, text in enumerate(texts):
             if text.pooling in self._behind:
                 behind.setdefault(self._behind[text.pooling], []).append(i)
-        # Graphs of both, and of the layers behind the pooling, are allocated in the same memory.
-        if executor is not shared:
-            executor.moved()
         try:
             vectors = self._vectors(executor, texts)
             for layers, numbers in behind.items():
@@ -63,8 +60,6 @@ class Embedder:
         finally:
             # Where something failed a batch may be prepared, of which the next one knows nothing.
             executor.scrap()
-            if executor is not shared or behind:
-                shared.moved()
         return [vector if np.isfinite(vector).all() else _unsound() for vector in vectors]
 
     def _vectors(self, executor: Executor, texts: Sequence[TokenizedText]) -> list[FloatArray]:

@@ -1,4 +1,4 @@
-"""Executor: turns a batch into logits, or hidden states. Builds graphs, reuses the last one while its shape holds.
+"""Executor: turns a batch into logits, or hidden states. Builds graphs, and keeps some for steps of the same shapes.
 
 The worst graphs (a full prompt batch, and one token, both over the whole history) are reserved at start, so that no
 step needs memory that was not there before.
@@ -35,6 +35,7 @@ from ollama_engine.runner.execute.graph import (
     media_rows,
     write_inputs,
 )
+from ollama_engine.runner.execute.kept_graphs import MOST, MOST_BYTES, KeptGraphs, bytes_of
 
 __all__ = ["NO_MEDIA", "Executor", "GraphCounts"]
 
@@ -87,8 +88,9 @@ class Executor:
         # -- steps --
         self._prepared: Launch | None = None
         self._in_flight: Launch | None = None
-        self._graph: StepGraph | None = None
-        """The graph that was allocated last."""
+        self._graphs = KeptGraphs()
+        self._largest = MOST_BYTES
+        """Host memory of the largest graph that was measured."""
         self.counts = GraphCounts()
 
     @property
@@ -124,6 +126,11 @@ class Executor:
             most = {device: max(nbytes, most.get(device, 0)) for device, nbytes in ctx.measure().items()}
         return most
 
+    @property
+    def kept_bytes(self) -> int:
+        """Most host memory of graphs that are kept; known once one was measured or reserved."""
+        return min(MOST_BYTES, MOST * self._largest)
+
     def _worst_graphs(self, n_tokens: int) -> Iterator[Context]:
         n_embedded = n_tokens if self._sizes.embedded else 0
         # All rows but one: picking rows takes more memory than returning all.
@@ -133,6 +140,7 @@ class Executor:
             n_best = LEVELS[-1] if self.best_logits is not None else 0
             shape = self._shape(n_tokens, n_outputs, n_embedded, n_images * self._sizes.image_rows, n_best)
             with self._build(shape).ctx as ctx:
+                self._largest = bytes_of(ctx)
                 yield ctx
 
     def run(self, batch: Batch) -> FloatArray:
@@ -161,11 +169,11 @@ class Executor:
         n_best = level_of(needed) if self.best_logits is not None else 0
         shape = self._shape(len(batch), len(batch.outputs), n_embedded, n_image_rows, n_best)
         try:
-            reusable = self._graph is not None and self._graph.shape == shape
-            graph = self._graph if reusable else self._build(shape)
-            assert graph is not None
+            graph = self._graphs.find(shape)
+            if graph is None:
+                graph = self._build(shape)
+                self._graphs.add(graph, None if self._in_flight is None else self._in_flight.graph)
         except BaseException:
-            self._strand()
             self._cache.roll_back(batch)
             raise
         self._prepared = Launch(batch, graph, needed)
@@ -193,23 +201,18 @@ class Executor:
         try:
             self._start(batch, graph, tokens, media)
         except BaseException:
-            self._drop(graph)  # it may not be allocated
+            self._graphs.drop(graph)
             self._cache.roll_back(batch)
             raise
         self._in_flight = launch
 
     def _start(self, batch: Batch, graph: StepGraph, tokens: Int32Array, media: MediaRows) -> None:
-        if graph is not self._graph:
-            self._drop(self._graph)
-            self._graph = graph
-            self.counts.built += 1
-        else:
-            self.counts.reused += 1
-        if not graph.allocated:
-            graph.ctx.alloc()
-            graph.allocated = True
+        self.counts.built += not graph.used
+        self.counts.reused += graph.used
+        graph.used = True
+        graph.ctx.alloc()  # does little for a graph that had memory before
         write_inputs(graph.inputs, batch, tokens, media)
-        self._cache.write_inputs()
+        graph.of_cache.write()
         self._compute(graph)
 
     def _compute(self, graph: StepGraph) -> None:
@@ -243,7 +246,7 @@ class Executor:
         try:
             self._finish(graph)
         except BaseException:
-            self._drop(graph)
+            self._graphs.drop(graph)
             self._cache.roll_back(batch)
             raise
         with self._read(graph, needed) as logits:
@@ -253,22 +256,8 @@ class Executor:
         """Drop the prepared batch and free its cells."""
         if self._prepared is None:
             return
-        (batch, graph, _), self._prepared = self._prepared, None
-        if graph is not self._graph:
-            self._drop(graph)
-            self._strand()
+        batch, self._prepared = self._prepared.batch, None
         self._cache.roll_back(batch)
-
-    def _strand(self) -> None:
-        """Forget all graphs. The cache writes into the inputs of the last one built, which is gone."""
-        if self._graph is not None:
-            self._graph.shape = None
-
-    def moved(self) -> None:
-        """Forget the graph after the cache ran graphs of its own, which took its memory. No step may be in flight."""
-        assert self._in_flight is None, "no cell moves while a step computes"
-        if self._graph is not None:
-            self._graph.allocated = False
 
     def _check(self, batch: Batch) -> None:
         largest = max(self.batch_size, self.traits.largest_group)
@@ -291,7 +280,7 @@ class Executor:
         ctx = Context(self._backend)
         try:
             inputs = make_inputs(ctx, shape, self._sizes)
-            seen = self._cache.build_inputs(ctx)
+            of_cache = self._cache.build_inputs(ctx)
             logits = self._forward(inputs, self._cache)
             best = best_rows(logits, shape.n_best) if shape.n_best else None
             ctx.expand(inputs.positions)  # written also where a model reads none
@@ -301,27 +290,19 @@ class Executor:
                     ctx.forward(best)
             else:
                 # Only the tensors that the cache was given are computed; what its rows see is written, but not read.
-                ctx.expand(*seen)
+                ctx.expand(*of_cache.seen)
         except BaseException:
             ctx.close()
             raise
-        return StepGraph(shape, ctx, inputs, logits if shape.n_outputs else None, best)
-
-    def _drop(self, graph: StepGraph | None) -> None:
-        if graph is not None:
-            graph.ctx.close()
-        if graph is self._graph:
-            self._graph = None
+        return StepGraph(shape, ctx, inputs, of_cache, logits if shape.n_outputs else None, best)
 
     def close(self) -> None:
-        """Free the graph, after the step in flight."""
+        """Free the graphs, after the step in flight."""
         if self._in_flight is not None:
             self._in_flight.graph.ctx.abandon()
             self._in_flight = None
-        if self._prepared is not None:
-            self._drop(self._prepared.graph)
-            self._prepared = None
-        self._drop(self._graph)
+        self._prepared = None
+        self._graphs.close()
 
 
 def _raise(part: BatchMedia, error: Exception) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from ollama_engine.errors import ComputeError, ConfigError
 from ollama_engine.input import Batch, BatchMedia, FloatArray, Int32Array, MediaItem, MediaTraits
+from ollama_engine.kvcache import GraphInputs
 from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models import Embeds, Model, ModelInputs
@@ -63,15 +64,16 @@ class InputSizes(NamedTuple):
 class StepGraph:
     """A built graph and its inputs, except those of the cache."""
 
-    shape: GraphShape | None
-    """None where the graph must not be reused."""
+    shape: GraphShape
     ctx: Context
     inputs: ModelInputs
+    of_cache: GraphInputs
     logits: Tensor | None
     """None where no row's logits are wanted."""
     best: Tensor | None = None
     """The result of `best_rows`; None where rows are fetched whole."""
-    allocated: bool = False
+    used: bool = False
+    """Whether a step has computed it."""
 
 
 class MediaRows(NamedTuple):

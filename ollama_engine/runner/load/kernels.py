@@ -116,7 +116,7 @@ def _read(file: TimingsFile) -> Timings:
 
 def _measure(gguf: GGUFFile, weighed: Weighed, threads: int) -> Timings:
     with ExitStack() as undo:
-        backend = undo.enter_context(Backend(BackendParams(threads=threads, devices=()), max_nodes=64))
+        backend = undo.enter_context(Backend(BackendParams(threads=threads, devices=())))
         files = [ModelFile(path) for path in gguf.files]
         for file in files:
             undo.callback(file.close)

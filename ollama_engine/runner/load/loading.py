@@ -34,6 +34,7 @@ from ollama_engine.models import (
 from ollama_engine.runner.execute.best_logits import BestLogits, make_best_logits
 from ollama_engine.runner.execute.executor import Executor
 from ollama_engine.runner.load.caches import make_encoder, make_model_cache, make_text_executor
+from ollama_engine.runner.load.draft_parts import DraftParts, load_draft, open_draft
 from ollama_engine.runner.load.errors import does_not_fit, naming
 from ollama_engine.runner.load.fit import DeviceChoice
 from ollama_engine.runner.load.kernels import choose_kernels, rows_are_alike
@@ -47,7 +48,7 @@ from ollama_engine.runner.load.memory_plan import (
 )
 from ollama_engine.runner.load.pooling_type import read_pooling
 from ollama_engine.runner.load.projector import JoinedFile, known_metadata, with_projector
-from ollama_engine.runner.load.serving_memory import image_bounds, text_bounds
+from ollama_engine.runner.load.serving_memory import graph_bounds, image_bounds, text_bounds
 from ollama_engine.runner.load.sizes import LOGIT_ROWS, max_nodes
 from ollama_engine.runner.load.source import NO_DEFAULTS, ModelDefaults, ModelSource
 from ollama_engine.runner.load.vision import ImageVectors, make_image_reader, make_image_vectors, reads_media, traits_of
@@ -93,6 +94,8 @@ class Loaded:
     """The plan of which layer goes on which device; None without a GPU."""
     serving: Mapping[str, int] = field(default_factory=dict)
     """Most bytes that serving takes on top, by purpose."""
+    draft: DraftParts | None = None
+    """The draft model."""
     defaults: ModelDefaults = NO_DEFAULTS
     """What its Modelfile says of calls, where it is a model of the store."""
 
@@ -117,17 +120,24 @@ class Loaded:
         """The memory taken, by device and layer."""
         cache = self.cache
         states = {} if cache.recurrent is None else cache.recurrent.nbytes
-        return memory_report(
+        report = memory_report(
             self.backend, self.weights, cache.nbytes, cache.mask_bytes, self.placement, self.serving, states
         )
+        return report if self.draft is None else self.draft.beside(report)
 
     def close(self) -> None:
         """Free cache, weights and backend, and unmap the file. No step may be in flight."""
         if self.text_executor is not None:
             self.text_executor.close()
+        if self.draft is not None:
+            self.draft.executor.close()
         self.executor.close()
         self.backend.close()
-        self.weights.close()  # not before the backend, which unmaps the files
+        # Not before the backend, which unmaps the files.
+        if self.draft is not None:
+            self.draft.weights.close()
+            self.draft.gguf.close()
+        self.weights.close()
         self.gguf.close()
 
 
@@ -155,39 +165,42 @@ def load(
     with naming(path), contextlib.ExitStack() as undo:
         gguf = opened(source if isinstance(source, GGUFFile) else path, projector, undo)
         kernels = kernels if kernels is not None else choose_kernels(gguf, config)
-        loaded = _load_fitting(path, gguf, config, progress, logit_rows, kernels)
+        draft = open_draft(config, undo)
+        loaded = _load_fitting(path, gguf, config, progress, logit_rows, kernels, draft)
         undo.pop_all()
     loaded.defaults = defaults
     return loaded
 
 
 def _load_fitting(
-    path: str, gguf: GGUFFile, config: EngineConfig, progress: Progress | None, logit_rows: int, kernels: KernelChoice
-) -> Loaded:
+    path: str, gguf: GGUFFile, config: EngineConfig, progress: Progress | None, logit_rows: int, kernels: KernelChoice,
+    draft: GGUFFile | None,
+) -> Loaded:  # fmt: skip
     """Load by a plan. Where a GPU grants less than was planned, once more by a plan that leaves more free there."""
     for tight in range(TIGHTEST):
         choice = DeviceChoice(gguf, config, tight=tight)
         try:
-            return _load_planned(path, gguf, config, progress, logit_rows, choice, kernels)
+            return _load_planned(path, gguf, config, progress, logit_rows, choice, kernels, draft)
         except NoMemoryError as error:
             if not choice.can_shrink:
                 raise
             log.warning("the model did not fit as planned, less of it goes on GPUs: %s", error)
     choice = DeviceChoice(gguf, config, tight=TIGHTEST)
-    return _load_planned(path, gguf, config, progress, logit_rows, choice, kernels)
+    return _load_planned(path, gguf, config, progress, logit_rows, choice, kernels, draft)
 
 
 def _load_planned(
     path: str, gguf: GGUFFile, config: EngineConfig, progress: Progress | None, logit_rows: int, choice: DeviceChoice,
-    kernels: KernelChoice,
+    kernels: KernelChoice, draft_file: GGUFFile | None,
 ) -> Loaded:  # fmt: skip
     metadata = known_metadata(gguf)
     factory = model_class(metadata.architecture)
     tokenizer = from_metadata(gguf.metadata)
+    nodes = max(max_nodes(file) for file in (gguf, draft_file) if file is not None)
     with contextlib.ExitStack() as undo:
         try:
             backend = undo.enter_context(
-                Backend(backend_params(config), max_nodes=max_nodes(gguf), choose=choice, kernels=kernels)
+                Backend(backend_params(config), max_nodes=nodes, choose=choice, kernels=kernels)
             )
         except NoMemoryError as error:
             raise does_not_fit(path, error, error.report) from error
@@ -219,17 +232,18 @@ def _load_planned(
                     best_logits=_make_best_logits(backend, weights, model, tokenizer),
                 )  # fmt: skip
                 text_executor = make_text_executor(backend, model, config)
-            images = make_image_reader(backend, model, executor, config.image_cache_bytes)
+            images = make_image_reader(backend, model, config.image_cache_bytes)
             if image_vectors is None:
                 executor.reserve(config.parallel)
             for contract in (cache.shiftable, cache.saveable, cache.defragmentable):
                 if contract is not None:
                     contract.reserve()
+            draft = None if draft_file is None else load_draft(backend, draft_file, weights, config, undo)
             # Last: repacked copies are optional, and everything else must have its memory first.
             weights.repack()
             reader = images if image_vectors is None else image_vectors.reader
             serving = image_bounds(model, config, None if reader is None else reader.memory)
-            serving |= text_bounds(
+            serving |= graph_bounds(executor, text_executor) | text_bounds(
                 None if isinstance(model, TextEncoder) else text_executor, config, backend.graph_bytes()
             )
         except NoMemoryError as error:
@@ -239,7 +253,7 @@ def _load_planned(
     return Loaded(
         path, config, gguf, tokenizer, backend, weights, model, cache, executor,
         BreakerFinder(min(model.n_vocab, tokenizer.n_vocab), tokenizer), isinstance(model, TextEncoder | EmbedsImages),
-        images, text_executor, image_vectors, choice.plan, serving,
+        images, text_executor, image_vectors, choice.plan, serving, draft,
     )  # fmt: skip
 
 

@@ -17,12 +17,13 @@ from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.weights.weight_plan import plan_weights
 from ollama_engine.models import model_class, ties_output
 from ollama_engine.runner.load.caches import make_text_executor
+from ollama_engine.runner.load.draft_parts import planned_draft
 from ollama_engine.runner.load.errors import naming
 from ollama_engine.runner.load.fit import fit
 from ollama_engine.runner.load.loading import backend_params, opened
 from ollama_engine.runner.load.memory_plan import plan_masks, plan_states
 from ollama_engine.runner.load.projector import known_metadata
-from ollama_engine.runner.load.serving_memory import image_bounds, text_bounds
+from ollama_engine.runner.load.serving_memory import graph_bounds, image_bounds, text_bounds
 from ollama_engine.runner.load.sizes import declared, is_encoder, max_nodes, tower_memory
 from ollama_engine.runner.load.source import ModelSource
 
@@ -63,7 +64,7 @@ def plan_memory(
         if invented is not None:
             here = replace(config, devices=None, gpu_layers=0, main_gpu=None, tensor_split=None)
         backend = undo.enter_context(Backend(backend_params(here), max_nodes=max_nodes(gguf), choose=choose))
-        return _report(backend, gguf, plans[0], config)
+        return planned_draft(*_report(backend, gguf, plans[0], config))
 
 
 def _freed(gpus: Sequence[Device], more: Mapping[str, int] | None) -> Sequence[Device]:
@@ -85,7 +86,10 @@ def invented_gpus(gpu_memory: Sequence[int]) -> tuple[Device, ...]:
     )  # fmt: skip
 
 
-def _report(backend: Backend, gguf: GGUFFile, plan: PlacementPlan, config: EngineConfig) -> MemoryReport:
+def _report(
+    backend: Backend, gguf: GGUFFile, plan: PlacementPlan, config: EngineConfig
+) -> tuple[MemoryReport, EngineConfig]:
+    """The report, and the options with num_ctx decided."""
     names = [*(plan.devices[gpu].name for gpu in plan.order), backend.devices[-1].name]
     planned = {device.name: device for device in plan.devices[:-1]} | {names[-1]: plan.devices[-1]}
     tied = ties_output(model_class(known_metadata(gguf).architecture))
@@ -98,7 +102,11 @@ def _report(backend: Backend, gguf: GGUFFile, plan: PlacementPlan, config: Engin
         if model is not None and not is_encoder(model):
             masks = plan_masks(model, config)
             states = plan_states(model, config)
-            serving |= text_bounds(make_text_executor(here, model, config, reserve=False), config, {})
+            texts = make_text_executor(here, model, config, reserve=False)
+            if texts is not None:
+                texts.measure_batch(1)
+            # Graphs of answers have about as many tensors as those of texts.
+            serving |= graph_bounds(texts, texts) | text_bounds(texts, config, {})
     taken = weights.planned(names)
     devices = tuple(
         DeviceMemory(
@@ -111,4 +119,4 @@ def _report(backend: Backend, gguf: GGUFFile, plan: PlacementPlan, config: Engin
         )
         for name in names
     )
-    return MemoryReport(devices, weights.by_layer(), plan, serving)
+    return MemoryReport(devices, weights.by_layer(), plan, serving), config

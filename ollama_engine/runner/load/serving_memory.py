@@ -16,7 +16,7 @@ from ollama_engine.runner.load.vision import traits_of
 from ollama_engine.runner.media.encoder import ImageMemory
 from ollama_engine.runner.media.image_reader import PREPARED_BYTES
 
-__all__ = ["LONG_TEXTS", "image_bounds", "text_bounds"]
+__all__ = ["LONG_TEXTS", "graph_bounds", "image_bounds", "text_bounds"]
 
 F32 = 4
 LONG_TEXTS = "texts to embed beyond batch_size"
@@ -40,6 +40,11 @@ def image_bounds(model: Model, config: EngineConfig, image: ImageMemory | None) 
         # Its arrays are taken out of those that wait; embeddings are copied out of the graph.
         "the image that is encoded": image.prepared + image.constants + image.embeddings,
     }
+
+
+def graph_bounds(*executors: Executor | None) -> dict[str, int]:
+    """Most bytes of graphs that are kept for steps of the same shapes."""
+    return {"graphs that are kept": sum(executor.kept_bytes for executor in executors if executor is not None)}
 
 
 def text_bounds(executor: Executor | None, config: EngineConfig, taken: Mapping[str, int]) -> dict[str, int]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from ollama_engine.input import MediaTraits
 from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.models import Embeds, EmbedsImages, Model, Multimodal, ReadsMedia
-from ollama_engine.runner.execute.executor import Executor
 from ollama_engine.runner.media.encoder import ImageEncoder
 from ollama_engine.runner.media.encoder_cache import EncoderCache
 from ollama_engine.runner.media.image_reader import ImageReader, PromptImageReader
@@ -32,8 +31,8 @@ def images_of_batch(model: Model) -> int:
     return 1 if traits is None else traits.groups_per_batch or 1
 
 
-def make_image_reader(backend: Backend, model: Model, executor: Executor, cache_bytes: int) -> PromptImageReader | None:
-    """The reader of image files for a model that takes them. Its encoder shares the memory of the executor's graphs.
+def make_image_reader(backend: Backend, model: Model, cache_bytes: int) -> PromptImageReader | None:
+    """The reader of image files for a model that takes them. Its encoder shares the memory of the backend's graphs.
 
     `cache_bytes`: host memory for embeddings. Takes the memory for the largest image; raises as `ImageEncoder.reserve`.
     """
@@ -41,7 +40,7 @@ def make_image_reader(backend: Backend, model: Model, executor: Executor, cache_
     if multimodal is None:
         return None
     assert isinstance(model, Embeds), "a model that reads images takes embeddings"
-    encoder = ImageEncoder(backend, multimodal, multimodal.traits.row_width(model.n_embd), executor.moved)
+    encoder = ImageEncoder(backend, multimodal, multimodal.traits.row_width(model.n_embd))
     encoder.reserve()
     return PromptImageReader(multimodal, encoder, EncoderCache(cache_bytes))
 
@@ -60,7 +59,6 @@ def make_image_vectors(backend: Backend, model: Model, cache_bytes: int) -> Imag
     """None for a model that gives no vectors of images. Takes the memory for an image; raises NoMemoryError."""
     if not isinstance(model, EmbedsImages):
         return None
-    # No other graph takes memory of this backend.
-    encoder = ImageEncoder(backend, model.image_tower, model.n_image_embd, lambda: None)
+    encoder = ImageEncoder(backend, model.image_tower, model.n_image_embd)
     encoder.reserve()
     return ImageVectors(ImageReader(model.image_tower, encoder, EncoderCache(cache_bytes)), model.n_image_embd)

@@ -63,15 +63,13 @@ def prepared_bytes(image: PreparedImage) -> int:
 class ImageEncoder:
     """Computes while no step does.
 
-    `row_width`: numbers in a row of embeddings that the text model takes. `moved` is called before each graph: it takes
-    the memory of graphs that were allocated on this backend before.
+    `row_width`: numbers in a row of embeddings that the text model takes.
     """
 
-    def __init__(self, backend: Backend, tower: ImageTower, row_width: int, moved: Callable[[], None]) -> None:
+    def __init__(self, backend: Backend, tower: ImageTower, row_width: int) -> None:
         self._backend = backend
         self._row_width = row_width
         self._tower = tower
-        self._moved = moved
         self.memory = ImageMemory()
         """What an image takes at most, once `reserve` was called."""
 
@@ -97,7 +95,6 @@ class ImageEncoder:
 
     def encode(self, image: PreparedImage) -> FloatArray:
         """Embeddings float32 [rows, row_width]. Raises what the model raises, ComputeError for NaN, NoMemoryError."""
-        self._moved()
         with Context(self._backend) as ctx:
             out = self._tower.encode_multimodal(ctx, image)
             ctx.forward(out)

@@ -17,7 +17,6 @@ from collections.abc import Collection
 from ollama_engine.errors import ContextOverflowError
 from ollama_engine.input import Int32Array
 from ollama_engine.kvcache import MAX_SEQUENCES, Cache
-from ollama_engine.runner.execute.executor import Executor
 from ollama_engine.runner.prefix.pinned_sequences import PinnedSequences
 from ollama_engine.runner.prefix.prefix_cache import PrefixCache
 from ollama_engine.runner.prefix.state_keeper import StateKeeper
@@ -34,13 +33,12 @@ log = logging.getLogger(__name__)
 class CacheManager:
     """A cache of up to `sequences` sequences, and the prefix cache that says what they hold."""
 
-    def __init__(self, cache: Cache, executor: Executor, *, sequences: int = MAX_SEQUENCES) -> None:
+    def __init__(self, cache: Cache, *, sequences: int = MAX_SEQUENCES) -> None:
         self.cache = cache
         self.prefix_cache = PrefixCache(sequences)
-        self.pinned = PinnedSequences(cache, self.prefix_cache, executor)
+        self.pinned = PinnedSequences(cache, self.prefix_cache)
         self._shiftable = cache.shiftable
         self._states = StateKeeper(cache)
-        self._executor = executor
 
     @property
     def room(self) -> int:
@@ -208,7 +206,6 @@ class CacheManager:
             return False
         for sequence in given_up:
             self.pinned.give_up(sequence)
-        self._executor.moved()
         shiftable.shift(slot, keep, discard)
         if self.prefix_cache.length(slot):
             self.prefix_cache.shift(slot, keep, discard)

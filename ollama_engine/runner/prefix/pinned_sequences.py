@@ -10,7 +10,6 @@ from collections.abc import Collection, Sequence
 
 from ollama_engine.errors import ContextOverflowError
 from ollama_engine.kvcache import Cache, Saveable, SavedRows
-from ollama_engine.runner.execute.executor import Executor
 from ollama_engine.runner.prefix.prefix_cache import PrefixCache
 from ollama_engine.runner.request.inputs import Inputs
 from ollama_engine.runner.schedule.overflow import plan_eviction
@@ -24,11 +23,10 @@ NO_SEQUENCE = "sessions and requests hold all sequences of the cache; close some
 class PinnedSequences:
     """The sequences of `cache` that sessions hold; `prefix_cache` says what they contain. True while there are any."""
 
-    def __init__(self, cache: Cache, prefix_cache: PrefixCache, executor: Executor) -> None:
+    def __init__(self, cache: Cache, prefix_cache: PrefixCache) -> None:
         self._cache = cache
         self._prefix_cache = prefix_cache
         self._saveable = cache.saveable
-        self._executor = executor
         self._pins: dict[int, PinnedPrefix] = {}
 
     def __bool__(self) -> bool:
@@ -82,7 +80,6 @@ class PinnedSequences:
         """A copy of a session's keys and values."""
         if pinned.slot is None or self._saveable is None:
             return Saved()
-        self._before_copies(self._saveable)
         parts = tuple(self._saveable.save(pinned.slot))
         return Saved(self._prefix_cache.length(pinned.slot), self._prefix_cache.exact(pinned.slot), parts)
 
@@ -95,7 +92,6 @@ class PinnedSequences:
         kept = inputs.part(0, saved.length)
         self._make_room(self._saveable, saved.parts, needs_sequence=pinned.slot is None)
         slot = self._take(now) if pinned.slot is None else pinned.slot
-        self._before_copies(self._saveable)
         try:
             self._saveable.restore(slot, saved.parts)
         except BaseException:
@@ -109,10 +105,6 @@ class PinnedSequences:
             self._prefix_cache.resume(slot, now)
             self._prefix_cache.extend(slot, kept)
         self._prefix_cache.finish(slot, now)
-
-    def _before_copies(self, saveable: Saveable) -> None:
-        if saveable.uses_graphs:
-            self._executor.moved()
 
     def _make_room(self, saveable: Saveable, parts: Sequence[SavedRows], *, needs_sequence: bool) -> None:
         """Evict cached sequences until there are a sequence and cells for `parts`; none where that does not help."""

@@ -69,6 +69,8 @@ class Step:
     """Whether any sequence has a constraint, whose mask its rows need."""
     recurrent: bool = False
     """Whether the model has recurrent states, of which checkpoints are kept."""
+    built: bool = False
+    """Whether a graph was built for it: what it takes is not what the next one of its shape takes."""
 
     @property
     def alive(self) -> bool:

@@ -7,40 +7,47 @@ takes. Rows are taken in the order of their chances, those of all sequences toge
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-__all__ = ["LEAST_CHANCE", "draft_lengths"]
+from ollama_engine.runner.schedule.step_costs import StepPrices
+
+__all__ = ["LEAST_CHANCE", "ROWS", "draft_lengths", "least_speed"]
 
 WORTH = 1.05
 """A draft must promise so many times the tokens a second of a step without it."""
+SEVERAL = 1.3
+"""Drafts of one among several answers must promise so many times more: all wait for the step, and chances and costs
+are estimates."""
+ROWS = frozenset([*range(1, 9), 10, 12, 14, *range(16, 32, 4), *range(32, 65, 8)])
+"""Numbers of rows that a step with drafts has, up to 64: few, so that most of their graphs are kept."""
 LEAST_CHANCE = 0.02
 """Less likely guesses are not verified, whatever a row costs."""
 
 
-def draft_lengths(
-    n_rows: int, chances: Mapping[int, Sequence[float]], plain: float | None, seconds: Callable[[int], float | None],
-    most: int,
-) -> dict[int, int]:  # fmt: skip
+def least_speed(prices: StepPrices) -> float:
+    """The tokens a second that a step with drafts must promise."""
+    return WORTH * (1.0 if prices.n_rows == 1 else SEVERAL) * prices.n_rows / prices.plain
+
+
+def draft_lengths(prices: StepPrices, chances: Mapping[int, Sequence[float]], most: int) -> dict[int, int]:
     """The number of tokens to verify of each draft, by key; those of 0 are left out.
 
-    `n_rows`: rows of the step without drafts, each of which gives a token. `chances`: for each token of a draft, the
-    chance that it and all before it are right. `plain`: seconds of the step without drafts; `seconds`: of one of so
-    many rows with drafts. `most`: rows that drafts may have together.
+    `chances`: for each token of a draft, the chance that it and all before it are right. `most`: rows that drafts may
+    have together.
     """
-    if plain is None or not n_rows:
-        return {}
+    n_rows = prices.n_rows
     line = [(-of_draft[0], key, 0) for key, of_draft in chances.items() if of_draft]
     heapq.heapify(line)
     taken: list[int] = []
-    tokens, best, n_best = float(n_rows), WORTH * n_rows / plain, 0
+    tokens, best, n_best = float(n_rows), least_speed(prices), 0
     while line and len(taken) < most:
         chance, key, i = heapq.heappop(line)
         taken.append(key)
         tokens -= chance
-        cost = seconds(n_rows + len(taken))
-        assert cost is not None, "there are measurements"
-        if tokens / cost > best:
-            best, n_best = tokens / cost, len(taken)
+        rows = n_rows + len(taken)
+        speed = tokens / prices.drafted(rows)
+        if speed > best and (rows in ROWS or rows > max(ROWS)):
+            best, n_best = speed, len(taken)
         if i + 1 < len(chances[key]):
             heapq.heappush(line, (-chances[key][i + 1], key, i + 1))
     chosen = taken[:n_best]

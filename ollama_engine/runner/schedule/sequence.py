@@ -303,7 +303,7 @@ class Generation(ScheduledRequest):
         """See `ScheduledRequest`."""
         ScheduledRequest.mark_ended(self)
         if self.drafter is not None:
-            self.drafter.end()
+            self.drafter.end(ContextTokens(self.inputs.tokens, self.sampled)[self.answer_begin :])
 
     def take_prompt_logprobs(self) -> tuple[TokenLogprobs | None, ...] | None:
         """The log-probabilities of the prompt's tokens, where they were asked for; once, for the first chunk."""

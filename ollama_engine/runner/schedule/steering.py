@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from ollama_engine.runner.request.results import ValueReader
+from ollama_engine.runner.schedule.step_costs import StepPrices
 
-__all__ = ["Constraint", "Draft", "Drafter", "MaskSource", "TokenMask"]
+__all__ = ["Constraint", "Draft", "DraftSource", "Drafter", "MaskSource", "TokenMask"]
 
 TokenMask = npt.NDArray[np.uint32]
 """[ceil(n_vocab / 32)], a bitmap: token i may come where bit i % 32 of word i // 32 is set."""
@@ -59,6 +60,13 @@ class Draft(NamedTuple):
     """For each token the chance that it and all before it are right; None: all are verified, whatever that costs."""
 
 
+class DraftSource(Protocol):
+    """Makes drafts of several answers side by side, at a cost: a smaller model. It raises nothing."""
+
+    def make(self, drafters: Mapping[int, Any], prices: StepPrices, /) -> dict[int, Draft]:
+        """Drafts by the keys of their drafters, which all have this source; none where that does not pay."""
+
+
 class Drafter(Protocol):
     """Guesses the next tokens, so that one step verifies several (speculative decoding, arXiv:2211.17192).
 
@@ -66,11 +74,15 @@ class Drafter(Protocol):
     calls it whenever tokens have come and no step is in flight; an exception ends only its request.
     """
 
+    @property
+    def source(self) -> DraftSource | None:
+        """Asked for a draft behind `propose`, which stands where that gives none; None: `propose` gives all."""
+
     def propose(self, tokens: Sequence[int], most: int) -> Draft:
         """Up to `most` tokens that may follow `tokens`, the current context; an empty draft for no proposal.
 
         After truncation or a shift the context is not the whole text. Images appear as their placeholder tokens.
         """
 
-    def end(self) -> None:
-        """The request has ended. It raises nothing."""
+    def end(self, answer: Sequence[int]) -> None:
+        """The request has ended with these tokens of its answer, as far as a shift has left them. It raises nothing."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
+from typing import NamedTuple
 
-__all__ = ["StepCosts"]
+__all__ = ["StepCosts", "StepPrices"]
 
 ROW = 0.1
 """What one more row is assumed to cost, in steps of one row, where nothing larger was measured."""
@@ -16,6 +18,22 @@ RECENT = 32
 """Measurements for which one is recent."""
 FORGET = 2000
 """Measurements after which one that was not repeated is forgotten: nothing else shows that it was too high."""
+
+
+class StepPrices(NamedTuple):
+    """What the next step takes, in seconds."""
+
+    n_rows: int
+    """Rows of the step without drafts, each of which gives a token."""
+    plain: float
+    """That step."""
+    drafted: Callable[[int], float]
+    """A step of so many rows with drafts."""
+
+    @property
+    def row(self) -> float:
+        """One more row."""
+        return max(0.0, self.drafted(self.n_rows + 4) - self.drafted(self.n_rows)) / 4
 
 
 class _Curve:
@@ -99,3 +117,8 @@ class StepCosts:
         cost = self._drafted.at(rows) if drafted else None
         cost = self._plain.at(rows) if cost is None else cost
         return None if cost is None else self._level * cost
+
+    def prices(self, rows: int) -> StepPrices | None:
+        """What the next step takes, which has so many rows without drafts; None where that was not measured lately."""
+        plain = self.seconds(rows) if self.is_recent(rows) else None
+        return None if plain is None else StepPrices(rows, plain, lambda n: self.seconds(n, drafted=True) or plain)

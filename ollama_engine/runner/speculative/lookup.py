@@ -41,19 +41,19 @@ class LookupDrafter:
     `answers`: gives the recent answers of its namespace. The engine thread calls it, as it does all methods.
     """
 
+    source = None
+
     def __init__(self, acceptance: Acceptance, answers: Callable[[], RecentAnswers] | None = None) -> None:
         self._acceptance = acceptance
         self._answers = answers
         self._recent: RecentAnswers | None = None
         self._index = NgramIndex()
         self._trail: _Trail | None = None
-        self._n_prompt: int | None = None
 
     def propose(self, tokens: Sequence[int], most: int) -> Draft:
         """What followed the longest match, with the chance that all tokens up to each are right."""
-        if self._n_prompt is None:
-            self._n_prompt = len(tokens)
-            self._recent = None if self._answers is None else self._answers()
+        if self._recent is None and self._answers is not None:
+            self._recent = self._answers()
         if len(tokens) < len(self._index):  # a shift took tokens out of the middle
             self._index, self._trail = NgramIndex(), None
         latest = tokens[len(self._index) :]
@@ -98,7 +98,7 @@ class LookupDrafter:
             chances.append(chance)
         return Draft(tuple(tokens[: len(chances)]), tuple(chances))
 
-    def end(self) -> None:
+    def end(self, answer: Sequence[int]) -> None:
         """The answer has ended: others of its namespace may look it up."""
-        if self._recent is not None and self._n_prompt is not None:
-            self._recent.add(self._index.part(self._n_prompt, len(self._index)))
+        if self._recent is not None and answer:
+            self._recent.add(answer)

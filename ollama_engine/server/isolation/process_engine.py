@@ -126,7 +126,8 @@ class ProcessEngine(NotCopied, Closing):
         self._pid, self._closed = os.getpid(), False
         self._submitting = threading.RLock()
         self._loop = _start_loop()
-        whole = {**options, "model": os.fspath(model), "projector": None if projector is None else os.fspath(projector)}
+        paths = {"model": model, "projector": projector, "draft_model": options.get("draft_model")}
+        whole = {**options, **{name: None if path is None else os.fspath(path) for name, path in paths.items()}}
         try:
             self._process = self._wait(_loaded(path, encode(whole), progress or (lambda done, total: None)))
         except BaseException:

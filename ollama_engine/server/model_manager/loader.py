@@ -15,6 +15,7 @@ from ollama_engine.engine import Engine
 from ollama_engine.errors import UnsupportedModelError
 from ollama_engine.ml.gguf.gguf_file import GGUFFile
 from ollama_engine.ml.gguf.metadata import Metadata
+from ollama_engine.runner.load.draft_parts import can_draft
 from ollama_engine.server.local_model import LocalModel
 from ollama_engine.server.model_manager.facts import facts_of, with_template
 from ollama_engine.server.model_manager.memory import need_of
@@ -143,10 +144,20 @@ def engine_options(stored: StoredModel, options: RunnerOptions, settings: Server
         trained = file.metadata.get(f"{Metadata(file.metadata).architecture}.context_length")
     if chosen["num_ctx"] and isinstance(trained, int) and trained > 0:
         chosen["num_ctx"] = min(chosen["num_ctx"], trained)
+    chosen |= _draft_options(stored, settings)
     if "batch_size" in chosen:
         cells = (chosen["num_ctx"] or DEFAULT_NUM_CTX) * chosen["parallel"]
         chosen["batch_size"] = min(chosen["batch_size"], cells)
     return chosen
+
+
+def _draft_options(stored: StoredModel, settings: ServerSettings) -> dict[str, Any]:
+    """The draft model, for a model with its vocabulary."""
+    if settings.draft_model and settings.draft != "off":
+        if can_draft(settings.draft_model, stored.model_path):
+            return {"draft_model": settings.draft_model}
+        log.info("%s has another vocabulary than %s, which guesses no tokens for it", stored.name, settings.draft_model)
+    return {"draft": "auto"} if settings.draft == "model" else {}
 
 
 def log_changed(stored: StoredModel, options: RunnerOptions, chosen: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from ollama_engine.errors import ClosedError, EngineError
+from ollama_engine.errors import ClosedError, EngineError, ShapeError
 from ollama_engine.ml import ops
 from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.context import Context
@@ -229,3 +229,31 @@ def log_handlers_that_interfere() -> None:
         ctx.alloc()
     with contextlib.suppress(EngineError, ValueError):
         new_backend().close()
+
+
+@scene
+def graphs_that_come_in_turn() -> None:
+    """Each keeps its place in memory that all of them share, until a larger one has that memory replaced."""
+    rng = np.random.default_rng(3)
+    with contextlib.ExitStack() as stack:
+        backend = stack.enter_context(new_backend())
+        graphs = []
+        for n in (1 << 18, 1 << 16, 3, 1 << 21, 1 << 18):  # the fourth needs more than there is
+            ctx = stack.enter_context(Context(backend))
+            x = ctx.input("f32", (n,))
+            y = ops.sqr(x + x) * x
+            ctx.forward(y)
+            graphs.append((ctx, x, y))
+            for _ in range(4):
+                ctx, x, y = graphs[rng.integers(len(graphs))]
+                ctx.alloc()
+                for other, _, result in graphs:
+                    if other is not ctx:
+                        with refused(ShapeError):
+                            result.numpy()
+                with refused(ShapeError):
+                    y.numpy()
+                values = rng.normal(size=x.shape[0]).astype(np.float32)
+                x.set(values)
+                ctx.compute()
+                np.testing.assert_allclose(y.numpy(), 4 * values**3, rtol=1e-4, atol=1e-5)

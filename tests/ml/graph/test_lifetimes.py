@@ -13,6 +13,7 @@ from tests.ml.graph.lifetime_child import SCENES
 from tests.support.suite import slow_except
 
 QUICK = (
+    "graphs_that_come_in_turn",
     "storage_closed_under_a_graph", "arguments_that_close_their_context", "exceptions_inside_with", "never_initialised",
     "threads_share_one_context", "forked_child", "background_computation",
     "threads_have_small_stacks",

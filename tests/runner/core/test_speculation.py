@@ -17,7 +17,7 @@ def test_nothing_is_drafted_for_an_answer_that_ends_with_the_step() -> None:
     """Else each end of an answer would scrap the step that is prepared for all others."""
     ends, goes_on = (cast(Any, create_autospec(Generation, key=key, decoding=True, draft=())) for key in range(2))
     queue = SimpleNamespace(running={0: ends, 1: goes_on}, propose=lambda: {0: Draft((5,))})
-    speculation = Speculation(cast(RequestQueue, queue), 32)
+    speculation = Speculation(cast(RequestQueue, queue), 32, lambda: 0.0)
     assert not speculation.draft([StepOutput(ends, reason="stop"), StepOutput(goes_on, (3,))])
     assert ends.draft == ()
     assert speculation.draft([StepOutput(ends, (4,)), StepOutput(goes_on, (3,))])

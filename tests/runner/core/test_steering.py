@@ -70,6 +70,8 @@ class Among(Plain):
 class Says:
     """A drafter that proposes what follows in a text, and counts how many rows were asked for."""
 
+    source = None
+
     def __init__(self, text: Sequence[int], wrong_at: Callable[[int], bool] = lambda at: False, most: int = 4) -> None:
         self.text = list(text)
         self.wrong_at = wrong_at
@@ -83,7 +85,7 @@ class Says:
         self.proposed += len(guesses)
         return Draft([(token + 1) % 300 if self.wrong_at(at + i) else token for i, token in enumerate(guesses)])
 
-    def end(self) -> None:
+    def end(self, answer: Sequence[int]) -> None:
         """Nothing is kept."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ import pytest
 from ollama_engine.errors import ComputeError, ConfigError, ContextOverflowError
 from ollama_engine.input import Batch
 from ollama_engine.kvcache import MAX_SEQUENCES
+from ollama_engine.runner.execute import kept_graphs
+from ollama_engine.runner.execute.kept_graphs import MOST, MOST_BYTES
 from ollama_engine.runner.load.loading import Loaded
 from tests.models.variants import VARIANTS, loaded
 
@@ -58,7 +61,7 @@ def test_a_full_cache_is_refused_with_nothing_changed(parts: Loaded) -> None:
     parts.executor.run(Batch.of([1], 255))
 
 
-@pytest.mark.parametrize("step", ["build_inputs", "write_inputs"])
+@pytest.mark.parametrize("step", ["build", "write"])
 def test_a_failed_step_leaves_the_sequence_as_it_was(parts: Loaded, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     prompt = list(range(10))
     expected = parts.executor.run(Batch.of(prompt, 0)).copy()
@@ -69,7 +72,11 @@ def test_a_failed_step_leaves_the_sequence_as_it_was(parts: Loaded, monkeypatch:
         raise ComputeError("told to")
 
     with monkeypatch.context() as patch:
-        patch.setattr(parts.cache, step, fail)
+        if step == "build":
+            patch.setattr(parts.cache, "build_inputs", fail)
+        else:
+            build = parts.cache.build_inputs
+            patch.setattr(parts.cache, "build_inputs", lambda ctx: build(ctx)._replace(write=fail))
         for _ in range(2):
             with pytest.raises(ComputeError, match="told to"):
                 parts.executor.run(Batch.of(prompt[6:], 6))
@@ -85,6 +92,36 @@ def test_graphs_are_reused_while_the_shape_holds(parts: Loaded) -> None:
     counts = parts.executor.counts
     assert (counts.built, counts.reused) == (2, 9)
     parts.executor.run(Batch.of([1] * 20, 30))
-    assert (counts.built, counts.reused) == (3, 9)
+    assert (counts.built, counts.reused) == (2, 10), "that of the prompt was kept"
     parts.executor.run(Batch.of([1] * 20, 50, outputs=[3, 4]))
-    assert (counts.built, counts.reused) == (4, 9)
+    assert (counts.built, counts.reused) == (3, 10)
+
+
+def test_graphs_that_come_in_turn_compute_what_new_ones_do(parts: Loaded) -> None:
+    """Their results lie in the same memory, which the largest of them has replaced meanwhile."""
+    ids, executor = list(range(1, 240)), parts.executor
+    for sizes in ((1, 3, 2, 5, 1, 2, 3), (40, 1, 3, 2, 64, 5, 1)):
+        rows, at = [], 0
+        for n in sizes:
+            rows.append(executor.run(Batch.of(ids[at : at + n], at)))
+            at += n
+        parts.cache.remove(0)
+        at = 0
+        for n, row in zip(sizes, rows, strict=True):
+            executor._graphs.close()
+            expected = executor.run(Batch.of(ids[at : at + n], at))
+            np.testing.assert_array_equal(row, expected)
+            at += n
+        parts.cache.remove(0)
+
+
+def test_graphs_that_are_kept_are_few(parts: Loaded) -> None:
+    for n in range(1, 2 * MOST):
+        parts.executor.run(Batch.of([1] * n, 0))
+        parts.cache.remove(0)
+    kept = parts.executor._graphs
+    assert len(kept) == MOST
+    assert 0 < kept.nbytes <= parts.executor.kept_bytes <= MOST_BYTES
+    with patch.object(kept_graphs, "MOST_BYTES", kept.nbytes // 2):
+        parts.executor.run(Batch.of([1] * (2 * MOST), 0))
+        assert MOST // 3 < len(kept) <= MOST // 2

@@ -65,7 +65,6 @@ def test_the_largest_image_is_planned_to_the_byte(path: Path) -> None:
         assert sum(before.values()) >= plan.graph
         for seed, sides in enumerate(SIZES):
             image = images.multimodal.preprocess(Picture(*sides, seed).draw())
-            engine._loaded.executor.moved()
             with Context(backend) as ctx:
                 out = images.multimodal.encode_multimodal(ctx, image)
                 ctx.forward(out)

@@ -22,7 +22,7 @@ from ollama_engine.runner.schedule.scoring import Scoring
 from ollama_engine.runner.schedule.sequence import Generation, ScheduledRequest
 from ollama_engine.runner.schedule.text_emitter import TextEmitter
 from ollama_engine.sample import Sampler, SamplingParams
-from tests.runner.fakes import Events, FakeCache, FakeExecutor
+from tests.runner.fakes import Events, FakeCache
 
 
 class Rig:
@@ -30,8 +30,7 @@ class Rig:
 
     def __init__(self, cache: FakeCache | None = None, sequences: int = 4) -> None:
         self.cache = FakeCache(100) if cache is None else cache
-        self.executor = FakeExecutor()
-        self.cache_manager = CacheManager(cast(Any, self.cache), cast(Any, self.executor), sequences=sequences)
+        self.cache_manager = CacheManager(cast(Any, self.cache), sequences=sequences)
         self.now = 0.0
 
     def request(self, tokens: list[int], **options: Any) -> Generation:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ollama_engine.runner.schedule.draft_lengths import WORTH, draft_lengths
-from ollama_engine.runner.schedule.step_costs import FORGET, RECENT, ROW, StepCosts
+from ollama_engine.runner.schedule import draft_lengths as module
+from ollama_engine.runner.schedule.draft_lengths import ROWS, draft_lengths, least_speed
+from ollama_engine.runner.schedule.step_costs import FORGET, RECENT, ROW, StepCosts, StepPrices
 
 
 def falling(chances: list[float]) -> list[float]:
@@ -30,23 +30,25 @@ def test_no_other_choice_gives_more_tokens_a_second(
 
     n_rows = max(n_rows, len(drafts))
     chances = dict(enumerate(drafts))
-    found = draft_lengths(n_rows, chances, seconds(n_rows), seconds, 64)
+    found = draft_lengths(StepPrices(n_rows, seconds(n_rows), seconds), chances, 64)
 
     def speed(lengths: tuple[int, ...]) -> float:
         tokens = n_rows + sum(sum(drafts[key][:length]) for key, length in enumerate(lengths))
         return tokens / seconds(n_rows + sum(lengths))
 
-    best = max(map(speed, itertools.product(*(range(len(draft) + 1) for draft in drafts))))
+    choices = itertools.product(*(range(len(draft) + 1) for draft in drafts))
+    best = max(speed(lengths) for lengths in choices if not any(lengths) or n_rows + sum(lengths) in ROWS)
     taken = speed(tuple(found.get(key, 0) for key in chances))
     assert taken >= speed((0,) * len(drafts))
-    assert taken > 0.999 * best or best < 1.001 * WORTH * speed((0,) * len(drafts))
+    assert taken > 0.999 * best or best < 1.001 * least_speed(StepPrices(n_rows, seconds(n_rows), seconds))
 
 
 def test_many_callers_whose_rows_cost_their_full_price_draft_nothing() -> None:
-    assert draft_lengths(8, {key: [0.9, 0.8] for key in range(8)}, 8.0, float, 64) == {}
-    assert draft_lengths(1, {0: [0.9, 0.8]}, 1.01, lambda rows: 1 + rows / 100, 64) == {0: 2}
-    assert draft_lengths(1, {0: [0.9, 0.8]}, 1.01, lambda rows: 1 + rows / 100, 1) == {0: 1}
-    assert draft_lengths(1, {0: [0.9]}, None, lambda rows: None, 64) == {}, "nothing was measured"
+    assert draft_lengths(StepPrices(8, 8.0, float), {key: [0.9, 0.8] for key in range(8)}, 64) == {}
+    one = StepPrices(1, 1.01, lambda rows: 1 + rows / 100)
+    assert draft_lengths(one, {0: [0.9, 0.8]}, 64) == {0: 2}
+    assert draft_lengths(one, {0: [0.9, 0.8]}, 1) == {0: 1}
+    assert StepCosts().prices(1) is None, "nothing was measured"
 
 
 def costs_of(measured: Callable[[int], float], rows: list[int], times: int = 30) -> StepCosts:
@@ -85,27 +87,33 @@ def test_drafts_come_back_after_a_slow_first_step_with_one() -> None:
     """As where an image of another request was encoded meanwhile, or a graph of so many rows was built first."""
     costs = costs_of(lambda rows: 10.0, [1])
     chances = {0: falling([0.95] * 16)}
-    (length,) = draft_lengths(1, chances, costs.seconds(1), costs.seconds, 32).values()
-    costs.note(1 + length, 5000)
-    assert draft_lengths(1, chances, costs.seconds(1), costs.seconds, 32), (
-        "one measurement is not believed that is so far off"
-    )
+
+    def lengths() -> dict[int, int]:
+        costs.note(1, 10.0)
+        prices = costs.prices(1)
+        assert prices is not None
+        return draft_lengths(prices, chances, 32)
+
+    (length,) = lengths().values()
+    costs.note(1 + length, 5000, drafted=True)
+    assert lengths(), "one measurement is not believed that is so far off"
     for _ in range(30):
-        costs.note(1 + length, 5000)
-    assert not draft_lengths(1, chances, costs.seconds(1), costs.seconds, 32)
+        costs.note(1 + length, 5000, drafted=True)
+    assert not lengths()
     for _ in range(2 * FORGET):
         costs.note(1, 10.0)
-    assert draft_lengths(1, chances, costs.seconds(1), costs.seconds, 32), "perhaps the machine was busy then"
+    assert lengths(), "perhaps the machine was busy then"
 
 
-def test_drafts_end_where_the_first_step_without_them_was_slow() -> None:
+def test_drafts_end_where_the_first_step_without_them_was_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each row costs its full price, but the first step built its graph."""
+    monkeypatch.setattr(module, "SEVERAL", 1.0)
     costs, chances = costs_of(lambda rows: 5000.0, [24], times=1), {key: falling([1.0] * 4) for key in range(24)}
     lengths = []
     for _ in range(20 * RECENT):
-        drafts = draft_lengths(24, chances, costs.seconds(24), costs.seconds, 8) if costs.is_recent(24) else {}
-        lengths.append(sum(drafts.values()))
-        costs.note(24 + lengths[-1], 10.0 * (24 + lengths[-1]))
+        prices = costs.prices(24)
+        lengths.append(0 if prices is None else sum(draft_lengths(prices, chances, 8).values()))
+        costs.note(24 + lengths[-1], 10.0 * (24 + lengths[-1]), drafted=lengths[-1] > 0)
     assert max(lengths[:RECENT]) > 0
     assert max(lengths[-RECENT:]) == 0
 
@@ -119,4 +127,7 @@ def test_what_drafts_cost_beside_their_rows_counts_for_any_number_of_rows() -> N
     six = costs.seconds(6, drafted=True)
     assert six is not None
     assert six > 15
-    assert not draft_lengths(4, {0: [0.9, 0.8]}, costs.seconds(4), partial(costs.seconds, drafted=True), 32)
+    costs.note(4, 10.4)
+    prices = costs.prices(4)
+    assert prices is not None
+    assert not draft_lengths(prices, {0: [0.9, 0.8]}, 32)

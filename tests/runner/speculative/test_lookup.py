@@ -65,9 +65,8 @@ def test_chances_are_learned_from_guesses_that_no_step_verified() -> None:
 def test_answers_are_found_again_in_their_namespace_only() -> None:
     memory = AnswerMemory()
     first = LookupDrafter(Acceptance(), partial(memory.of, "a"))
-    first.propose([50, 51], 4)
-    first.propose([50, 51, *TEXT], 4)
-    first.end()
+    first.propose([50, 51, *TEXT[:3]], 4)  # where a constraint forces tokens, several have come
+    first.end(TEXT)
     asked = [60, 7, 3]
     found = LookupDrafter(Acceptance(), partial(memory.of, "a")).propose(asked, 2).tokens
     assert found == tuple(TEXT[2:4]), "those of the answer, not of its prompt"

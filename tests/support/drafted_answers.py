@@ -1,0 +1,82 @@
+"""Answers with drafts beside the same answers without: random requests in one batch, and every guess is verified."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+from ollama_engine import Choice, Completion, Engine, Request, SamplingParams
+from ollama_engine.runner.core import speculation
+from ollama_engine.runner.schedule import draft_lengths
+from ollama_engine.runner.speculative import lookup, model_drafter
+
+__all__ = ["compared", "eager"]
+
+WAYS: Sequence[dict[str, Any]] = (
+    {"temperature": 0}, {"temperature": 0, "repeat_penalty": 1.3}, {"temperature": 0, "dry_multiplier": 0.8},
+    {"temperature": 0, "stop": [".", "and"]}, {"temperature": 0, "logprobs": 2}, {"seed": 3, "temperature": 1.0},
+    {"seed": 4, "logprobs": 2}, {"seed": 5, "mirostat": 2}, {"seed": 6, "temperature": 0.3},
+    {"seed": 7, "top_k": 0, "top_p": 1.0, "min_p": 0.02}, {"seed": 9, "temperature": 1.5},
+    {"seed": 8, "frequency_penalty": 0.7, "presence_penalty": 0.3},
+)  # fmt: skip
+FORMATS: Sequence[dict[str, Any]] = (
+    {"format": Choice(["a b a b", "a b c"])}, {"format": "json"},
+    {"format": {"type": "object", "properties": {"name": {"enum": ["Ann", "Tom"]}}, "required": ["name"]}},
+)  # fmt: skip
+PLAIN = 0.75
+"""Part of the answers that has no format."""
+PROMPTS = (
+    "One day, a little cat",
+    "Tom and Ann went to",
+    "The big dog was sad because",
+    "Once upon a time there was a",
+)
+
+
+@contextmanager
+def eager(ahead: int = 5, *, by_model: bool = False) -> Iterator[None]:
+    """Every guess is verified, whatever it costs, in any company; with `by_model` a draft model guesses `ahead` tokens.
+
+    On a tiny model no guess pays.
+    """
+    with ExitStack() as undo:
+        undo.enter_context(patch.object(draft_lengths, "WORTH", 0.0))
+        undo.enter_context(patch.object(speculation, "MOST_ANSWERS", 64))
+        undo.enter_context(patch.object(model_drafter, "best_depth", lambda *prices: ahead))
+        undo.enter_context(patch.object(model_drafter, "LEAST_CHANCE", 0.0))
+        undo.enter_context(patch.object(lookup, "LEAST_CHANCE", 2.0 if by_model else 0.0))
+        yield
+
+
+def compared(engine: Engine, rng: np.random.Generator, n: int, most_tokens: int = 60) -> Counter[str]:
+    """Have `n` random requests answered with drafts, and without: counts of answers, of tokens, and of drafts.
+
+    Raises AssertionError where an answer differs. Several begin alike, so that they share what the cache holds.
+    """
+    asked = [_request(rng, most_tokens) for _ in range(n)]
+    plain = _answers([engine.submit(*given, **more, draft="off") for given, more in asked])
+    drafted = _answers([engine.submit(*given, **more) for given, more in asked])
+    counts = Counter(answers=n)
+    for (given, more), found, expected in zip(asked, drafted, plain, strict=True):
+        same = ("tokens", "text", "finish_reason", "logprobs")
+        assert [getattr(found, name) for name in same] == [getattr(expected, name) for name in same], (given, more)
+        counts.update(
+            tokens=len(found.tokens), drafted=found.usage.drafted_tokens, accepted=found.usage.accepted_tokens
+        )
+    return counts
+
+
+def _request(rng: np.random.Generator, most_tokens: int) -> tuple[tuple[str, SamplingParams], dict[str, Any]]:
+    text = " ".join(PROMPTS[rng.integers(len(PROMPTS))] for _ in range(rng.integers(1, 4)))
+    params = SamplingParams(**WAYS[rng.integers(len(WAYS))], max_tokens=int(rng.integers(1, most_tokens)))
+    more = {} if rng.random() < PLAIN else FORMATS[rng.integers(len(FORMATS))]
+    return (text, params), more
+
+
+def _answers(requests: Sequence[Request]) -> list[Completion]:
+    return [request.result() for request in requests]
