@@ -338,7 +338,7 @@ cdef class Computation(Graph):
         return self.forget_inputs()
 
     cdef bint has_memory(self) noexcept:
-        """Whether addresses are still right; on several devices, whether the scheduler holds the copies between them."""
+        """Whether addresses are right; on several devices, whether the scheduler holds the copies between them."""
         if self.backend.n_handles == 1:
             return self.attached and self.memory_number == self.backend.memory_number
         return self.attached and self.backend.allocated is self

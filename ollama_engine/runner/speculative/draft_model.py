@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -12,7 +13,6 @@ import numpy as np
 from ollama_engine.input import Batch, FloatArray, Int32Array
 from ollama_engine.kvcache import Cache
 from ollama_engine.runner.execute.executor import Executor
-from ollama_engine.runner.observe.monitor import report
 from ollama_engine.runner.schedule.steering import Draft
 from ollama_engine.runner.schedule.step_costs import StepCosts, StepPrices
 from ollama_engine.runner.speculative.acceptance import Acceptance
@@ -103,7 +103,8 @@ class DraftModel:
             self._guess(list(guessing.values()), prices)
         except Exception as error:
             # Whatever it is, answers go on without it.
-            report(log, logging.ERROR, "the draft model failed, and guesses no more: %s", error)
+            with suppress(Exception):  # a handler that raises must not end the engine
+                log.error("the draft model failed, and guesses no more: %s", error)
             self._failed = True
             return {}
         return {key: drafter.draft for key, drafter in guessing.items()}
