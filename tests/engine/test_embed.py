@@ -499,9 +499,8 @@ def test_closing_frees_the_graphs(llama: Engine) -> None:
         engine.embed(TEXTS)
         loaded = engine._submission.loaded
         assert loaded.text_executor is not None
-        graph = loaded.text_executor._graph
-        assert graph is not None
-    assert loaded.text_executor._graph is None
+        (graph,) = loaded.text_executor._graphs._graphs.values()
+    assert not len(loaded.text_executor._graphs)
     with pytest.raises(ClosedError):
         graph.ctx.input("f32", (1,))
 

@@ -81,7 +81,7 @@ def test_values_are_checked(engine: Engine) -> None:
         (lambda e: SamplingParams(n=2), r"it belongs into Engine\.generate\(prompt, n=\.\.\.\)"),
         (lambda e: e.chat(MESSAGES, system="Be brief."), 'put {"role": "system", "content": ...} before'),
         (lambda e: Engine("x", lora_path="a"), "adapters .LoRA. are not applied; merge one into"),
-        (lambda e: Engine("x", draft_model="a"), 'no other model drafts tokens here; draft="auto", the default'),
+        (lambda e: Engine("x", speculative_model="a"), "a smaller model that guesses tokens is Engine's draft_model"),
         (lambda e: e.generate("x", max_new_tokens=3), r"did you mean max_tokens\?"),
         (lambda e: e.generate("x", frobnicate=3), "it takes on_overflow, .*, and the fields of SamplingParams$"),
     ],
