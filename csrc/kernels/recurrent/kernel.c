@@ -32,7 +32,10 @@ INLINE void store_some(float *p, int64_t count, lanes x) {
 
 /* -- convolution --------------------------------------------------------------------------------------------------- */
 
-typedef float sixteen __attribute__((vector_size(16 * sizeof(float)), aligned(sizeof(float))));
+#if defined(__clang__) || __GNUC__ >= 12 /* have __builtin_shufflevector */
+#define FOUR_AT_ONCE
+
+typedef float sixteen __attribute__((vector_size(16 * sizeof(float)), aligned(sizeof(float)), may_alias));
 
 /* Taps t and t + 1 of 8 channels, 4 taps each, in a and b. */
 #define TWO_TAPS(a, b, t)                                                                                              \
@@ -55,14 +58,18 @@ INLINE void transpose_four(const float *weight, float *to) {
     }
 }
 
+#endif
+
 static void transpose(const float *weight, int64_t count, int64_t taps, float *to) {
     int64_t i = 0;
     if (count < OE_CONV_CHANNELS) {
         memset(to, 0, (size_t)(taps * OE_CONV_CHANNELS) * sizeof *to);
     }
+#if defined(FOUR_AT_ONCE)
     for (; taps == 4 && i + 16 <= count; i += 16) {
         transpose_four(weight + 4 * i, to + i);
     }
+#endif
     for (; i < count; i++) {
         for (int64_t k = 0; k < taps; k++) {
             to[k * OE_CONV_CHANNELS + i] = weight[i * taps + k];
