@@ -49,6 +49,20 @@ void oe_gelu_op(struct ggml_tensor *dst, int ith, int nth, void *unused) {
     oe_gelu(p.from, p.to, p.n);
 }
 
+OE_TARGET_CLONES void oe_gelu_tanh(const float *x, float *y, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        const float v = x[i];
+        const float slope = -v * (1.59576912f + 0.0713548163f * v * v); /* sqrt(8 / pi), and 0.044715 times that */
+        y[i] = v / (1.0f + oe_exp_f32(slope > 87.0f ? 87.0f : slope));
+    }
+}
+
+void oe_gelu_tanh_op(struct ggml_tensor *dst, int ith, int nth, void *unused) {
+    (void)unused;
+    const part p = part_of(dst, ith, nth);
+    oe_gelu_tanh(p.from, p.to, p.n);
+}
+
 /* exp(y) for y in -40 .. 0: 2^n * exp(r), |r| <= ln(2) / 2, and exp(r) by its Taylor series to r^10 (the next term is
  * below 3e-13). */
 static inline double exp_of(double y) {

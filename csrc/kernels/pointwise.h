@@ -17,6 +17,10 @@ struct ggml_tensor;
 void oe_gelu(const float *x, float *y, int64_t n);
 void oe_gelu_op(struct ggml_tensor *dst, int ith, int nth, void *unused);
 
+/* Its tanh form, x * sigmoid(sqrt(8 / pi) * (x + 0.044715 x^3)). Off by less than 1e-6 * max(1, |x|); NaN stays NaN. */
+void oe_gelu_tanh(const float *x, float *y, int64_t n);
+void oe_gelu_tanh_op(struct ggml_tensor *dst, int ith, int nth, void *unused);
+
 /* cap * tanh(x / cap) (Gemma Team 2024), for a cap above 0. In double, where it is off by 4e-13 of its size, and then
  * rounded: more than half a unit in the last place is possible once in a hundred thousand numbers, and only just. NaN
  * stays NaN. */

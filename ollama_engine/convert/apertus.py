@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ollama_engine.convert.architecture import linear
-from ollama_engine.convert.decoder import ATTENTION, BLOCK, LAYER, QK_NORM, decoder, llama3_tensors, norm, requiring
+from ollama_engine.convert.decoder import ATTENTION, BLOCK, LAYER, QK_NORM, decoder, norm, requiring
 
 __all__ = ["ARCHITECTURES"]
 
@@ -21,7 +21,6 @@ APERTUS = decoder(
         *linear(BLOCK + "ffn_down", LAYER + "mlp.down_proj", "n_embd", "n_ff"),
     ),
     more_keys=requiring({"hidden_act": "xielu"}),
-    made_tensors=llama3_tensors,
     pre_names=("tekken",),
 )
 ARCHITECTURES = (

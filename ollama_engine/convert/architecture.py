@@ -142,6 +142,8 @@ class Architecture:
     """Values that config.json has no names for, by other files of the folder."""
     more_keys: Callable[[Config, Sizes], MetadataValues] = _no_values
     """Computed keys, below the architecture's name: int, float, bool, str, or a list of these."""
+    llama3_rope: bool = False
+    """Whether its models read the rotary factors of Llama 3.1."""
     made_tensors: Callable[[Config, Sizes], Mapping[str, NDArray[np.float32]]] = no_tensors
     """Tensors that are computed from config.json."""
     renames: tuple[tuple[str, str], ...] = COMMON_RENAMES

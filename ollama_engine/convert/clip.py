@@ -12,13 +12,24 @@ from typing import Any
 from ollama_engine.convert.architecture import Architecture, Key, Sizes, TensorMap, Vision, layered
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.transforms import Transform, row_part
-from ollama_engine.convert.vision import affine, attention, colours, expect, grid_side, image_part, matrix
+from ollama_engine.convert.vision import (
+    affine,
+    attention,
+    colours,
+    expect,
+    expect_normalized,
+    grid_side,
+    image_part,
+    matrix,
+)
 from ollama_engine.errors import UnsupportedModelError
 
 __all__ = [
     "ACTIVATIONS",
     "ARCHITECTURES",
     "CLIP_DEFAULTS",
+    "EPS",
+    "FLAT",
     "SIGLIP_DEFAULTS",
     "activation_key",
     "preprocessor_keys",
@@ -39,6 +50,8 @@ CLIP_DEFAULTS = {
 }
 ACTIVATIONS = {"quick_gelu": "quick_gelu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh"}
 """Names in config.json -> those that engines read."""
+
+EPS = Key("vision.attention.layer_norm_epsilon", "f32", ("layer_norm_eps",))
 
 RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 """Pillow's numbers of its filters."""
@@ -84,9 +97,7 @@ def preprocessor_keys(processor: Config) -> Mapping[str, Any]:
 
     Raises UnsupportedModelError for a processor whose pictures are no squares, or are not normalized.
     """
-    for name in ("do_resize", "do_rescale", "do_normalize"):
-        expect(processor, name, True, default=True)
-    expect(processor, "rescale_factor", 1 / 255, 0.00392156862745098, default=1 / 255)
+    expect_normalized(processor)
     expect(processor, "resample", *RESAMPLING, default=3)
     return {
         "vision.image_aspect_ratio": _fit(processor),
@@ -122,7 +133,8 @@ SIGLIP_PROCESSOR = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3, "size": {"h
 """Defaults of SigLIP's image processor, for configs that say nothing."""
 
 
-PROBE = Transform(lambda values, sizes: values.reshape(-1), lambda old, sizes: old[2:], entrywise=False)
+FLAT = Transform(lambda values, sizes: values.reshape(-1), lambda old, sizes: old[2:], entrywise=False)
+"""A vector that is published with two dimensions of 1 before its own."""
 
 
 def _head() -> tuple[TensorMap, ...]:
@@ -134,7 +146,7 @@ def _head() -> tuple[TensorMap, ...]:
         for part, shape in (("weight", ("v_qkv", "v_embd")), ("bias", ("v_qkv",)))
     ]
     return (
-        TensorMap(f"{head}probe.weight", f"{source}probe", (1, 1, "v_embd"), PROBE),
+        TensorMap(f"{head}probe.weight", f"{source}probe", (1, 1, "v_embd"), FLAT),
         *split,
         *affine(f"{head}attn_output", f"{source}attention.out_proj", "v_embd", "v_embd"),
         *affine(f"{head}layernorm", f"{source}layernorm", "v_embd"),
@@ -167,7 +179,6 @@ def _siglip_processor_keys(processor: Config) -> Mapping[str, Any]:
     return {**colours(whole), **preprocessor_keys(whole)}
 
 
-EPS = Key("vision.attention.layer_norm_epsilon", "f32", ("layer_norm_eps",))
 TOWER = "vision_model."
 CLIP = image_part(
     activation=tuple(ACTIVATIONS),

@@ -17,7 +17,10 @@ from ollama_engine.convert.decoder import (
     MLP,
     decoder,
     experts,
+    has_experts,
+    is_dense,
     layer_types,
+    n_dense,
     only,
     rope_and_size,
     shared_expert,
@@ -25,6 +28,7 @@ from ollama_engine.convert.decoder import (
 )
 from ollama_engine.convert.keys import DECODER_KEYS, require
 from ollama_engine.convert.source.folder import Config
+from ollama_engine.ml.gguf.gating import CHOSEN, SIGMOID
 
 __all__ = ["ARCHITECTURES"]
 
@@ -57,24 +61,8 @@ def _cohere2_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
     }
 
 
-def _n_dense(config: Config) -> int:
-    """Blocks without experts, which are the first ones."""
-    types = config.get("mlp_layer_types")
-    if types is None:
-        return config.whole("first_k_dense_replace", default=0)
-    dense: list[bool] = [kind == "dense" for kind in types] if isinstance(types, list) else []
-    n = sum(dense)
-    if len(dense) != config.whole("num_hidden_layers") or not all(dense[:n]):
-        raise config.wrong(("mlp_layer_types",), "'dense' for the first blocks, then 'sparse'", types)
-    return n
-
-
-def _sparse(config: Config, layer: int) -> bool:
-    return layer >= _n_dense(config)
-
-
 def _has_shared(config: Config, layer: int) -> bool:
-    return _sparse(config, layer) and config.whole("num_shared_experts", default=0) > 0
+    return has_experts(config, layer) and config.whole("num_shared_experts", default=0) > 0
 
 
 def _sparse_sizes(config: Config) -> dict[str, int]:
@@ -89,7 +77,7 @@ def _sparse_sizes(config: Config) -> dict[str, int]:
 
 def _sparse_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
     require(config, {"hidden_act": "silu", "shared_expert_combination_strategy": "average"})
-    n_dense, local = _n_dense(config), layer_types(config, lambda i: True)
+    local = layer_types(config, lambda i: True)
     if config.get("layer_types") is None or config.whole("prefix_dense_sliding_window_pattern", default=1) != 1:
         # Whether the first blocks rotate depends on it.
         require(config, {"prefix_dense_sliding_window_pattern": 1})
@@ -105,8 +93,8 @@ def _sparse_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
         ("attention.layer_norm_epsilon" if centered else "attention.layer_norm_rms_epsilon"): float(
             config.number("layer_norm_eps" if centered else "rms_norm_eps", default=1e-5)
         ),
-        "leading_dense_block_count": n_dense,
-        "expert_gating_func": 2 if gating == "sigmoid" else 3,  # 3: a softmax over the chosen logits
+        "leading_dense_block_count": n_dense(config),
+        "expert_gating_func": SIGMOID if gating == "sigmoid" else CHOSEN,
         "expert_weights_norm": bool(config.get("norm_topk_prob", default=True)),
         "expert_feed_forward_length": sizes["n_ff_exp"],
         "expert_shared_count": config.whole("num_shared_experts", default=0),
@@ -121,8 +109,8 @@ ARCHITECTURES = (
         (
             ATTN_NORM,
             *ATTENTION,
-            *only(lambda config, i: not _sparse(config, i), *MLP),
-            *experts(_sparse),
+            *only(is_dense, *MLP),
+            *experts(has_experts),
             *only(_has_shared, *shared_expert("mlp.shared_experts")),
         ),
         sizes=_sparse_sizes,

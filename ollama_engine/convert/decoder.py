@@ -6,9 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ollama_engine.convert.architecture import (
     Architecture,
     Key,
@@ -17,12 +14,12 @@ from ollama_engine.convert.architecture import (
     TensorMap,
     decoder_sizes,
     linear,
-    no_tensors,
 )
 from ollama_engine.convert.keys import DECODER_KEYS, require
-from ollama_engine.convert.rope import ROPE_FACTORS, llama3_factors, rope_keys, rope_parameters
+from ollama_engine.convert.rope import rope_keys, rope_parameters
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.transforms import Transform, half
+from ollama_engine.errors import UnsupportedModelError
 
 __all__ = [
     "ATTENTION",
@@ -36,9 +33,11 @@ __all__ = [
     "QK_NORM",
     "decoder",
     "experts",
+    "has_experts",
+    "is_dense",
     "layer_types",
-    "llama3_tensors",
     "local_rope_keys",
+    "n_dense",
     "norm",
     "only",
     "requiring",
@@ -108,6 +107,29 @@ def shared_expert(source: str) -> tuple[TensorMap, ...]:
     )
 
 
+def n_dense(config: Config, default: int = 0) -> int:
+    """Blocks without experts, which are the first ones."""
+    types = config.get("mlp_layer_types")
+    if types is None:
+        return config.whole("first_k_dense_replace", default=default)
+    dense = [kind == "dense" for kind in types] if isinstance(types, list) else []
+    if len(dense) != config.whole("num_hidden_layers"):
+        raise config.wrong(("mlp_layer_types",), "'dense' or 'sparse' for each layer", types)
+    if not all(dense[: sum(dense)]):
+        raise UnsupportedModelError(f"{config.home}: blocks without experts follow others, which GGUF has no key for")
+    return sum(dense)
+
+
+def has_experts(config: Config, layer: int) -> bool:
+    """Whether a block has experts, where the first ones have none."""
+    return layer >= n_dense(config)
+
+
+def is_dense(config: Config, layer: int) -> bool:
+    """Whether it has none."""
+    return not has_experts(config, layer)
+
+
 def only(applies: Callable[[Config, int], bool], *tensors: TensorMap) -> tuple[TensorMap, ...]:
     """Declarations that hold for some layers."""
     return tuple(replace(tensor, applies=applies) for tensor in tensors)
@@ -158,7 +180,7 @@ def decoder(
     more_keys: Callable[[Config, Sizes], MetadataValues] = rope_and_size,
     output_norm: tuple[TensorMap, ...] = OUTPUT_NORM,
     pre_names: tuple[str, ...] = (),
-    made_tensors: Callable[[Config, Sizes], Mapping[str, NDArray[np.float32]]] = no_tensors,
+    llama3_rope: bool = True,
 ) -> Architecture:
     """A decoder: the token embedding, the tensors of each `block`, a norm and the output. See `Architecture`."""
     return Architecture(
@@ -169,14 +191,8 @@ def decoder(
         tensors=(EMBEDDING, *block, *output_norm, OUTPUT),
         more_keys=more_keys,
         pre_names=pre_names,
-        made_tensors=made_tensors,
+        llama3_rope=llama3_rope,
     )
-
-
-def llama3_tensors(config: Config, sizes: Sizes) -> Mapping[str, NDArray[np.float32]]:
-    """The rotary factors of Llama 3.1, where the config has them."""
-    factors = llama3_factors(config, sizes["head_dim"])
-    return {} if factors is None else {ROPE_FACTORS: factors}
 
 
 def local_rope_keys(config: Config) -> Mapping[str, Any]:

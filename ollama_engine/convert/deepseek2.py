@@ -17,6 +17,10 @@ from ollama_engine.convert.decoder import (
     OUTPUT,
     OUTPUT_NORM,
     experts,
+    has_experts,
+    is_dense,
+    n_dense,
+    only,
 )
 from ollama_engine.convert.decoder import sizes as decoder_sizes
 from ollama_engine.convert.keys import DECODER_KEYS, require
@@ -26,7 +30,6 @@ from ollama_engine.convert.latent_attention import (
     WIDE,
     latent_keys,
     latent_sizes,
-    n_dense,
     only_narrow,
 )
 from ollama_engine.convert.mistral3 import VISION
@@ -34,11 +37,9 @@ from ollama_engine.convert.next_tokens import HEAD, N_NEXT, behind, counted_on, 
 from ollama_engine.convert.rope import rope_keys, rope_parameters
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.errors import UnsupportedModelError
+from ollama_engine.ml.gguf.gating import SIGMOID, SOFTMAX
 
 __all__ = ["ARCHITECTURES"]
-
-SOFTMAX, SIGMOID = 1, 2
-"""llama.cpp's numbers for what makes probabilities of a router's logits."""
 
 SHARED = LAYER + "mlp.shared_experts."
 
@@ -74,12 +75,12 @@ def _keys(config: Config, sizes: Sizes, gating: int) -> Mapping[str, Any]:
         n_group = 1
     groups = {"expert_group_count": n_group, "expert_group_used_count": config.whole("topk_group", default=1)}
     return {
-        **rope_keys(config),
+        **rope_keys(config, mscale=False),
         **_yarn_keys(config),
         **latent_keys(sizes),
         **next_token_keys(sizes),
         "attention.head_count_kv": 1,
-        "leading_dense_block_count": n_dense(config, default=0),
+        "leading_dense_block_count": n_dense(config),
         "expert_count": sizes["n_expert"],
         "expert_used_count": config.whole("num_experts_per_tok"),
         "expert_feed_forward_length": sizes["n_ff_exp"],
@@ -114,22 +115,14 @@ def _mistral4_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
     return {**_keys(config, sizes, SOFTMAX), "expert_weights_norm": normalizes, **sharper}
 
 
-def _is_dense(config: Config, layer: int) -> bool:
-    return layer < n_dense(config, default=0)
-
-
-def _is_sparse(config: Config, layer: int) -> bool:
-    return not _is_dense(config, layer)
-
-
 SHARED_EXPERTS = (
     *linear(BLOCK + "ffn_gate_shexp", SHARED + "gate_proj", "n_ff_shexp", "n_embd"),
     *linear(BLOCK + "ffn_up_shexp", SHARED + "up_proj", "n_ff_shexp", "n_embd"),
     *linear(BLOCK + "ffn_down_shexp", SHARED + "down_proj", "n_embd", "n_ff_shexp"),
 )
-MIXTURE = (*experts(_is_sparse), *(replace(tensor, applies=_is_sparse) for tensor in SHARED_EXPERTS))
+MIXTURE = (*experts(has_experts), *only(has_experts, *SHARED_EXPERTS))
 CORRECTION = TensorMap(
-    BLOCK + "exp_probs_b.bias", LAYER + "mlp.gate.e_score_correction_bias", ("n_expert",), applies=_is_sparse
+    BLOCK + "exp_probs_b.bias", LAYER + "mlp.gate.e_score_correction_bias", ("n_expert",), applies=has_experts
 )
 
 NEXT = (
@@ -149,6 +142,7 @@ def _architecture(
     next_tokens: tuple[TensorMap, ...] = (),
 ) -> Architecture:
     return Architecture(
+        llama3_rope=True,
         name=name,
         classes=(class_name,),
         sizes=_sizes,
@@ -161,7 +155,7 @@ def _architecture(
             *only_narrow(WIDE, narrow=False),
             *LATENT,
             FFN_NORM,
-            *(replace(tensor, applies=_is_dense) for tensor in MLP),
+            *only(is_dense, *MLP),
             *MIXTURE,
             *more,
             *OUTPUT_NORM,

@@ -14,7 +14,6 @@ from ollama_engine.convert.decoder import (
     QK_NORM,
     decoder,
     layer_types,
-    llama3_tensors,
     norm,
     rope_and_size,
 )
@@ -57,7 +56,6 @@ ARCHITECTURES = (
         ),
         keys=(*DECODER_KEYS, Key("vocab_size", "u32", ("vocab_size",))),
         more_keys=_more_keys,
-        made_tensors=llama3_tensors,
         pre_names=("exaone4",),
     ),
 )

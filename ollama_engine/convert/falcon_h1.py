@@ -112,6 +112,7 @@ def _output(source: str) -> TensorMap:
 
 ARCHITECTURES = (
     Architecture(
+        llama3_rope=True,
         name="falcon-h1",
         classes=("FalconH1ForCausalLM",),
         sizes=_sizes,

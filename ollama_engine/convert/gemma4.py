@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ollama_engine.convert.architecture import COMMON_RENAMES, Sizes, TensorMap, linear
-from ollama_engine.convert.decoder import ATTN_NORM, BLOCK, LAYER, MLP, decoder, layer_types, norm
+from ollama_engine.convert.decoder import ATTN_NORM, BLOCK, LAYER, MLP, decoder, layer_types, norm, only
 from ollama_engine.convert.decoder import sizes as decoder_sizes
 from ollama_engine.convert.gemma4_vision import UNIFIED_VISION, VISION
 from ollama_engine.convert.source.folder import Config
@@ -144,17 +144,13 @@ def _rope_freqs(config: Config, sizes: Sizes) -> Mapping[str, NDArray[np.float32
     return {"rope_freqs.weight": factors}
 
 
-def _only(applies: Applies, *tensors: TensorMap) -> tuple[TensorMap, ...]:
-    return tuple(replace(tensor, applies=applies) for tensor in tensors)
-
-
 def _both(applies: Applies, target: str, source: str, *shape: str) -> tuple[TensorMap, ...]:
     """A tensor of layers that `applies` chooses; those sizes of it that depend on the kind of layer are in HEADS."""
     local = TensorMap(f"{BLOCK}{target}.weight", f"{LAYER}{source}.weight", shape)
     wide = replace(local, shape=tuple(f"global_{size}" if size in HEADS else size for size in shape))
     return (
-        *_only(lambda config, i: applies(config, i) and _is_local(config, i), local),
-        *_only(lambda config, i: applies(config, i) and not _is_local(config, i), wide),
+        *only(lambda config, i: applies(config, i) and _is_local(config, i), local),
+        *only(lambda config, i: applies(config, i) and not _is_local(config, i), wide),
     )
 
 
@@ -186,7 +182,7 @@ WIDE_MLP = tuple(
     replace(tensor, shape=tuple("n_ff_twice" if size == "n_ff" else size for size in tensor.shape), applies=_is_wide)
     for tensor in MLP
 )
-EXPERTS = _only(
+EXPERTS = only(
     _has_experts,
     TensorMap(BLOCK + "ffn_gate_inp.weight", LAYER + "router.proj.weight", ("n_expert", "n_embd")),
     TensorMap(BLOCK + "ffn_gate_inp.scale", LAYER + "router.scale", ("n_embd",)),
@@ -200,13 +196,13 @@ EXPERTS = _only(
     norm(BLOCK + "post_ffw_norm_1", LAYER + "post_feedforward_layernorm_1"),
     norm(BLOCK + "post_ffw_norm_2", LAYER + "post_feedforward_layernorm_2"),
 )  # fmt: skip
-PER_LAYER = _only(
+PER_LAYER = only(
     _has_per_layer,
     *linear(BLOCK + "inp_gate", LAYER + "per_layer_input_gate", "n_per_layer", "n_embd"),
     *linear(BLOCK + "proj", LAYER + "per_layer_projection", "n_embd", "n_per_layer"),
     norm(BLOCK + "post_norm", LAYER + "post_per_layer_input_norm"),
 )
-PER_LAYER_EMBEDDING = _only(
+PER_LAYER_EMBEDDING = only(
     _has_per_layer,
     TensorMap("per_layer_token_embd.weight", "model.embed_tokens_per_layer.weight", ("n_vocab", "n_per_layer_all")),
     *linear("per_layer_model_proj", "model.per_layer_model_projection", "n_per_layer_all", "n_embd"),
@@ -223,7 +219,7 @@ TEXT = replace(
             norm(BLOCK + "post_attention_norm", LAYER + "post_attention_layernorm"),
             norm(BLOCK + "ffn_norm", LAYER + "pre_feedforward_layernorm"),
             *WIDE_MLP,
-            *_only(lambda config, i: not _is_wide(config, i), *MLP),
+            *only(lambda config, i: not _is_wide(config, i), *MLP),
             norm(BLOCK + "post_ffw_norm", LAYER + "post_feedforward_layernorm"),
             *EXPERTS,
             *PER_LAYER,
@@ -233,6 +229,7 @@ TEXT = replace(
         more_keys=_keys,
         output_norm=(norm("output_norm", "model.norm"), *PER_LAYER_EMBEDDING),
         pre_names=("gemma4",),
+        llama3_rope=False,
     ),
     made_tensors=_rope_freqs,
     unsupported={r"^(?:model\.)?(?:audio_tower|embed_audio)\.": "sound"},

@@ -20,6 +20,8 @@ from ollama_engine.convert.decoder import (
     QK_NORM,
     decoder,
     experts,
+    has_experts,
+    is_dense,
     norm,
     only,
     rotated_part,
@@ -30,6 +32,7 @@ from ollama_engine.convert.keys import DECODER_KEYS, require
 from ollama_engine.convert.next_tokens import HEAD, N_NEXT, behind, counted_on, next_token_keys, placed_behind
 from ollama_engine.convert.rope import rope_keys
 from ollama_engine.convert.source.folder import Config
+from ollama_engine.ml.gguf.gating import SIGMOID
 
 __all__ = ["ARCHITECTURES"]
 
@@ -37,10 +40,6 @@ __all__ = ["ARCHITECTURES"]
 def _more_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
     require(config, {"hidden_act": "silu"})
     return {"rope.dimension_count": rotated_part(config, sizes["head_dim"], 0.5), **rope_keys(config)}
-
-
-def _sparse(config: Config, layer: int) -> bool:
-    return layer >= config.whole("first_k_dense_replace", default=0)
 
 
 def _sparse_sizes(config: Config) -> dict[str, int]:
@@ -60,7 +59,7 @@ def _sparse_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
         "expert_feed_forward_length": sizes["n_ff_exp"],
         "expert_shared_count": sizes["n_ff_shexp"] // sizes["n_ff_exp"],
         "leading_dense_block_count": config.whole("first_k_dense_replace", default=0),
-        "expert_gating_func": 2,  # sigmoid
+        "expert_gating_func": SIGMOID,
         "expert_weights_scale": float(config.number("routed_scaling_factor", default=1.0)),
         "expert_weights_norm": bool(config.get("norm_topk_prob", default=True)),
     }
@@ -73,11 +72,11 @@ SPARSE_ATTENTION = (
     *(replace(tensor, optional=True) for tensor in QK_NORM),
     norm(BLOCK + "post_attention_norm", LAYER + "post_attention_layernorm"),
 )
-MIXTURE = (*experts(_sparse), *only(_sparse, CORRECTION, *shared_expert("mlp.shared_experts")))
+MIXTURE = (*experts(has_experts), *only(has_experts, CORRECTION, *shared_expert("mlp.shared_experts")))
 GLM4MOE = decoder(
     "glm4moe",
     ("Glm4MoeForCausalLM",),
-    (*SPARSE_ATTENTION, *only(lambda config, i: not _sparse(config, i), *MLP), *MIXTURE),
+    (*SPARSE_ATTENTION, *only(is_dense, *MLP), *MIXTURE),
     sizes=_sparse_sizes,
     keys=(
         *(key for key in DECODER_KEYS if key.name != "expert_count"),

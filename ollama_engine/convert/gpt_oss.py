@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ollama_engine.convert.architecture import Sizes, TensorMap
-from ollama_engine.convert.decoder import ATTENTION, ATTN_NORM, BLOCK, LAYER, decoder, layer_types, norm, rope_and_size
-from ollama_engine.convert.rope import rope_parameters
+from ollama_engine.convert.decoder import ATTENTION, ATTN_NORM, BLOCK, LAYER, decoder, layer_types, norm
+from ollama_engine.convert.rope import rope_keys
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.transforms import every_other, transpose
 from ollama_engine.errors import UnsupportedModelError
@@ -26,11 +26,9 @@ def _more_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
     for name, value in ACTIVATION.items():
         if config.number(name, default=value) != value:
             raise UnsupportedModelError(f"{config.home}: {name} is {config.get(name)}, which GGUF has no key for")
-    rope = rope_parameters(config)
-    if rope["rope_type"] == "yarn" and rope.get("truncate", True):
-        raise UnsupportedModelError(f"{config.home}: truncate is on for yarn; gpt-oss has no rounded ramp")
     return {
-        **rope_and_size(config, sizes),
+        "rope.dimension_count": sizes["head_dim"],
+        **rope_keys(config, truncate=False),
         "expert_feed_forward_length": sizes["n_ff"],
         "attention.sliding_window": config.whole("sliding_window"),
         "attention.sliding_window_pattern": layer_types(config, lambda i: i % 2 == 0),

@@ -20,7 +20,6 @@ from ollama_engine.convert.decoder import (
     OUTPUT,
     OUTPUT_NORM,
     decoder,
-    llama3_tensors,
     only,
     rope_and_size,
 )
@@ -177,7 +176,6 @@ ARCHITECTURES = (
         (ATTN_NORM, *ATTENTION, FFN_NORM, *MLP),
         sizes=_sizes,
         more_keys=_plain_keys,
-        made_tensors=llama3_tensors,
         pre_names=("refact",),
     ),
     decoder(
@@ -191,6 +189,7 @@ ARCHITECTURES = (
     _attending("granite", sparse=False),
     _attending("granitemoe", sparse=True),
     Architecture(
+        llama3_rope=True,
         name="granitehybrid",
         classes=("GraniteMoeHybridForCausalLM",),
         fits=lambda config: not all(_attends(config)),

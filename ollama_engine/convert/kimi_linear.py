@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from ollama_engine.convert.architecture import COMMON_RENAMES, Architecture, Key, Sizes, TensorMap, linear
-from ollama_engine.convert.decoder import ATTN_NORM, BLOCK, EMBEDDING, FFN_NORM, LAYER, MLP, OUTPUT, OUTPUT_NORM
+from ollama_engine.convert.decoder import (
+    ATTN_NORM,
+    BLOCK,
+    EMBEDDING,
+    FFN_NORM,
+    LAYER,
+    MLP,
+    OUTPUT,
+    OUTPUT_NORM,
+    n_dense,
+    only,
+)
 from ollama_engine.convert.decoder import sizes as decoder_sizes
 from ollama_engine.convert.keys import require
-from ollama_engine.convert.latent_attention import LATENT, WIDE, latent_keys, latent_sizes, n_dense
+from ollama_engine.convert.latent_attention import LATENT, WIDE, latent_keys, latent_sizes
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.transforms import Transform
 from ollama_engine.errors import UnsupportedModelError
+from ollama_engine.ml.gguf.gating import SIGMOID
 
 __all__ = ["ARCHITECTURES"]
 
@@ -63,7 +74,7 @@ def _keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
         "expert_feed_forward_length": sizes["n_ff_exp"],
         "expert_shared_count": config.whole("num_shared_experts", "n_shared_experts"),
         "expert_weights_scale": float(config.number("routed_scaling_factor", default=1.0)),
-        "expert_gating_func": 2,  # sigmoid
+        "expert_gating_func": SIGMOID,
         "leading_dense_block_count": n_dense(config, 1),
     }
 
@@ -109,10 +120,6 @@ EXPERTS = (
 )
 
 
-def _only(applies: Callable[[Config, int], bool], tensors: tuple[TensorMap, ...]) -> tuple[TensorMap, ...]:
-    return tuple(replace(tensor, applies=applies) for tensor in tensors)
-
-
 ARCHITECTURES = (
     Architecture(
         name="kimi-linear",
@@ -135,11 +142,11 @@ ARCHITECTURES = (
         tensors=(
             EMBEDDING,
             ATTN_NORM,
-            *_only(lambda config, i: not _attends(config)[i], DELTA),
-            *_only(lambda config, i: _attends(config)[i], (*WIDE, *LATENT)),
+            *only(lambda config, i: not _attends(config)[i], *DELTA),
+            *only(lambda config, i: _attends(config)[i], *WIDE, *LATENT),
             FFN_NORM,
-            *_only(lambda config, i: i < n_dense(config, 1), MLP),
-            *_only(lambda config, i: i >= n_dense(config, 1), EXPERTS),
+            *only(lambda config, i: i < n_dense(config, 1), *MLP),
+            *only(lambda config, i: i >= n_dense(config, 1), *EXPERTS),
             *OUTPUT_NORM,
             OUTPUT,
         ),

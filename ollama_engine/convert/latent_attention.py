@@ -12,9 +12,8 @@ from ollama_engine.convert.architecture import Sizes, TensorMap, linear
 from ollama_engine.convert.decoder import BLOCK, LAYER
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.transforms import Transform
-from ollama_engine.errors import UnsupportedModelError
 
-__all__ = ["LATENT", "NARROW", "WIDE", "latent_keys", "latent_sizes", "n_dense", "only_narrow"]
+__all__ = ["LATENT", "NARROW", "WIDE", "latent_keys", "latent_sizes", "only_narrow"]
 
 SELF = LAYER + "self_attn."
 
@@ -41,17 +40,6 @@ def latent_keys(sizes: Sizes) -> Mapping[str, Any]:
         "rope.dimension_count": sizes["n_shared"],
         **({"attention.q_lora_rank": sizes["n_narrow"]} if sizes["n_narrow"] else {}),
     }
-
-
-def n_dense(config: Config, default: int) -> int:
-    """Blocks without experts, which are the first ones."""
-    types = config.get("mlp_layer_types")
-    if types is None:
-        return config.whole("first_k_dense_replace", default=default)
-    count = [*types, "sparse"].index("sparse")
-    if "dense" in types[count:]:
-        raise UnsupportedModelError(f"{config.home}: blocks without experts follow others, which GGUF has no key for")
-    return count
 
 
 def _of_heads(first: bool) -> Transform:

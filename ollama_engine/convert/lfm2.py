@@ -1,20 +1,27 @@
-"""LFM2 -> `general.architecture` = lfm2, lfm2moe."""
+"""LFM2 and LFM2-VL -> `general.architecture` = lfm2, lfm2moe."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ollama_engine.convert.architecture import Architecture, Sizes, TensorMap, linear
+from ollama_engine.convert.architecture import COMMON_RENAMES, Architecture, Sizes, TensorMap, linear
+from ollama_engine.convert.clip import EPS, activation_key, tower
 from ollama_engine.convert.decoder import BLOCK, EMBEDDING, LAYER, OUTPUT, norm, rope_and_size
 from ollama_engine.convert.decoder import sizes as decoder_sizes
 from ollama_engine.convert.keys import DECODER_KEYS
 from ollama_engine.convert.source.folder import Config
-from ollama_engine.convert.transforms import squeeze
+from ollama_engine.convert.transforms import Transform, squeeze
+from ollama_engine.convert.vision import IMAGE_TOKEN, expect, expect_normalized, image_part, side
 from ollama_engine.errors import UnsupportedModelError
+from ollama_engine.ml.gguf.gating import SIGMOID
 
 __all__ = ["ARCHITECTURES"]
+
+BILINEAR = 2
+"""Pillow's number of the filter."""
 
 
 def _attends(config: Config) -> list[bool]:
@@ -40,6 +47,7 @@ CONV = (
     TensorMap(BLOCK + "shortconv.conv.weight", LAYER + "conv.conv.weight", ("n_embd", 1, "n_taps"), squeeze(1)),
     *linear(BLOCK + "shortconv.out_proj", LAYER + "conv.out_proj", "n_embd", "n_embd"),
 )
+
 ATTENTION = (
     *linear(BLOCK + "attn_q", LAYER + "self_attn.q_proj", "q_size", "n_embd"),
     *linear(BLOCK + "attn_k", LAYER + "self_attn.k_proj", "kv_size", "n_embd"),
@@ -113,7 +121,7 @@ def _sparse_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
         **_keys(config, sizes),
         "expert_feed_forward_length": sizes["n_ff_exp"],
         "leading_dense_block_count": config.whole("num_dense_layers"),
-        "expert_gating_func": 2,  # sigmoid
+        "expert_gating_func": SIGMOID,
         "expert_weights_scale": float(config.number("routed_scaling_factor", default=1.0)),
     }
 
@@ -126,6 +134,7 @@ def _architecture(
     *feed_forward: TensorMap,
 ) -> Architecture:
     return Architecture(
+        llama3_rope=True,
         name=name,
         classes=(class_name,),
         sizes=sizes,
@@ -147,8 +156,88 @@ def _architecture(
     )
 
 
+# -- LFM2-VL -----------------------------------------------------------------------------------------------------------
+
+KERNEL = Transform(
+    lambda values, sizes: values.reshape(len(values), sizes["v_patch"], sizes["v_patch"], -1).transpose(0, 3, 1, 2),
+    lambda shape, sizes: (shape[0], sizes["v_channels"], sizes["v_patch"], sizes["v_patch"]),
+)
+"""Rows of numbers of a patch, colours last, as the kernel of a convolution."""
+
+
+def _vision_sizes(vision: Config, config: Config) -> Sizes:
+    n_embd, patch = vision.whole("hidden_size"), side(vision, "patch_size")
+    return {
+        "v_places": vision.whole("num_patches"),
+        "v_pixels": patch**2 * vision.whole("num_channels"),
+        "v_merged": n_embd * config.whole("downsample_factor", default=2) ** 2,
+        "v_hidden": config.whole("projector_hidden_size", default=2560),
+    }
+
+
+def _vision_keys(vision: Config, config: Config, sizes: Sizes) -> Mapping[str, Any]:
+    for name, value in {"projector_hidden_act": "gelu", "vision_feature_layer": -1}.items():
+        expect(config, name, value, default=value)
+    grid = math.isqrt(sizes["v_places"])
+    if grid**2 != sizes["v_places"]:
+        raise vision.wrong(("num_patches",), "the patches of a square", sizes["v_places"])
+    return {
+        **activation_key(vision),
+        "vision.image_size": grid * sizes["v_patch"],
+        "vision.projector.scale_factor": config.whole("downsample_factor", default=2),
+    }
+
+
+def _image_keys(processor: Config) -> Mapping[str, Any]:
+    expect_normalized(processor)
+    expect(processor, "resample", BILINEAR, default=BILINEAR)
+    numbers = {"vision.tile_size": "tile_size", "vision.preproc_min_tiles": "min_tiles",
+               "vision.preproc_max_tiles": "max_tiles", "vision.min_image_tokens": "min_image_tokens",
+               "vision.max_image_tokens": "max_image_tokens"}  # fmt: skip
+    return {
+        **{key: processor.whole(name) for key, name in numbers.items() if processor.get(name) is not None},
+        "vision.max_pixels_tolerance": float(processor.number("max_pixels_tolerance", default=2.0)),
+        "vision.image_splitting": bool(processor.get("do_image_splitting", default=True)),
+        "vision.use_thumbnail": bool(processor.get("use_thumbnail", default=True)),
+    }
+
+
+VISION = image_part(
+    activation=("gelu_pytorch_tanh", "gelu", "quick_gelu"),
+    defaults={
+        "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
+        "num_channels": 3, "num_patches": 256, "patch_size": 16, "layer_norm_eps": 1e-6,
+        "hidden_act": "gelu_pytorch_tanh",
+    },
+    keys=(EPS,),
+    outer_keys=(IMAGE_TOKEN,),
+    more_sizes=_vision_sizes,
+    more_keys=_vision_keys,
+    image_keys=_image_keys,
+    tensors=(
+        TensorMap("v.patch_embedding.weight", "vision_tower.embeddings.patch_embedding.weight", ("v_embd", "v_pixels"),
+                  KERNEL),
+        *tower("vision_tower.", class_token=False),  # of two declarations of one tensor, the first counts
+        TensorMap("mm.input_norm.weight", "multi_modal_projector.layer_norm.weight", ("v_merged",), optional=True),
+        TensorMap("mm.input_norm.bias", "multi_modal_projector.layer_norm.bias", ("v_merged",), optional=True),
+        *linear("mm.1", "multi_modal_projector.linear_1", "v_hidden", "v_merged"),
+        *linear("mm.2", "multi_modal_projector.linear_2", "n_embd", "v_hidden"),
+    ),
+)  # fmt: skip
+
+LFM2 = _architecture("lfm2", "Lfm2ForCausalLM", _sizes, _keys, *MLP)
 ARCHITECTURES = (
-    _architecture("lfm2", "Lfm2ForCausalLM", _sizes, _keys, *MLP),
+    LFM2,
+    replace(
+        LFM2,
+        classes=("Lfm2VlForConditionalGeneration",),
+        renames=(
+            (r"^((?:model\.)?vision_tower\.)vision_model\.", r"\1"),
+            (r"^model\.language_model\.", "model."),
+            *COMMON_RENAMES,
+        ),
+        vision=VISION,
+    ),
     _architecture(
         "lfm2moe", "Lfm2MoeForCausalLM", _sparse_sizes, _sparse_keys,
         *_only(_is_dense, MLP), *_only(lambda config, i: not _is_dense(config, i), EXPERTS),

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from ollama_engine.convert.architecture import Architecture, Key, Sizes, TensorMap, decoder_sizes, linear
-from ollama_engine.convert.decoder import llama3_tensors, requiring, rope_and_size
+from ollama_engine.convert.decoder import requiring, rope_and_size
 from ollama_engine.convert.keys import DECODER_KEYS, require
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.transforms import half, pair_heads
@@ -94,7 +94,7 @@ LLAMA = Architecture(
           Key("attention.sliding_window", "u32", ("sliding_window",), required=False)),
     tensors=TENSORS,
     more_keys=rope_and_size,
-    made_tensors=llama3_tensors,
+    llama3_rope=True,
     pre_names=("llama-bpe",),
 )  # fmt: skip
 

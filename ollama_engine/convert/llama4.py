@@ -213,6 +213,5 @@ TEXT = replace(
         pre_names=("llama4", "gpt-4o"),
     ),
     defaults=TEXT_DEFAULTS,
-    made_tensors=LLAMA.made_tensors,
 )
 ARCHITECTURES = (replace(TEXT, classes=("Llama4ForConditionalGeneration",), vision=VISION), TEXT)

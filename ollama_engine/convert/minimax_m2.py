@@ -10,6 +10,7 @@ from ollama_engine.convert.decoder import ATTENTION, ATTN_NORM, BLOCK, FFN_NORM,
 from ollama_engine.convert.keys import require
 from ollama_engine.convert.rope import rope_keys
 from ollama_engine.convert.source.folder import Config
+from ollama_engine.ml.gguf.gating import SIGMOID
 
 __all__ = ["ARCHITECTURES"]
 
@@ -23,7 +24,7 @@ def _more_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
         "rope.dimension_count": part,
         **rope_keys(config),
         "expert_feed_forward_length": sizes["n_ff"],
-        "expert_gating_func": 2,  # sigmoid
+        "expert_gating_func": SIGMOID,
     }
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ollama_engine.convert.architecture import Key, Sizes, TensorMap, layered, linear
 from ollama_engine.convert.llama import LLAMA
-from ollama_engine.convert.rope import rope_parameters
+from ollama_engine.convert.rope import MAGNITUDE, rope_parameters
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.vision import attention, expect, image_part, matrix, rope_base
 
@@ -48,6 +48,8 @@ def _text_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
     if rope.get("mscale_all_dim"):
         keys["rope.scaling.yarn_log_multiplier"] = float(rope["mscale_all_dim"])
         keys["rope.scaling.mscale"] = float(rope.get("mscale") or 0)
+        if rope.get("attention_factor") is None:
+            keys.pop(MAGNITUDE, None)  # these two keys say the same
     return keys
 
 

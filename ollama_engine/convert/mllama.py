@@ -220,7 +220,7 @@ ARCHITECTURES = (
         defaults=TEXT_DEFAULTS,
         tensors=_text_tensors(),
         more_keys=_text_keys,
-        made_tensors=LLAMA.made_tensors,
+        llama3_rope=True,
         pre_names=LLAMA.pre_names,
         vision=VISION,
     ),

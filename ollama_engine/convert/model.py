@@ -15,7 +15,7 @@ from ollama_engine.convert.metadata import add_model, encode, model_keys, new_wr
 from ollama_engine.convert.outtype import FILE_TYPES, element_type
 from ollama_engine.convert.plan import PlannedTensor, plan_tensors
 from ollama_engine.convert.registry import find_architecture
-from ollama_engine.convert.rope import ROPE_FACTORS, has_factors
+from ollama_engine.convert.rope import ROPE_FACTORS, has_factors, llama3_factors
 from ollama_engine.convert.sentence_modules import SentenceModules
 from ollama_engine.convert.source.checkpoint import open_checkpoint
 from ollama_engine.convert.source.folder import Config, ModelFolder, read_config
@@ -119,8 +119,13 @@ def _plan_all(architecture: Architecture, config: Config, stored: Mapping[str, S
     sizes = architecture.sizes(config)
     keys = model_keys(architecture, config, sizes)
     planned = plan_tensors(architecture, config, sizes, stored)
-    if has_factors(config) and all(tensor.name != ROPE_FACTORS for tensor in planned):
-        raise UnsupportedModelError(f"{config.home}: rope_type is llama3, which {architecture.name} does not have")
+    if has_factors(config):
+        if not architecture.llama3_rope:
+            raise UnsupportedModelError(f"{config.home}: rope_type is llama3, which {architecture.name} does not have")
+        factors = llama3_factors(
+            config, keys["rope.dimension_count"] if "rope.dimension_count" in keys else sizes["head_dim"]
+        )
+        planned = [PlannedTensor(ROPE_FACTORS, factors.shape, made=factors), *planned]
     return _Plan(config, sizes, keys, planned)
 
 

@@ -70,7 +70,12 @@ MUSE_GLIMMER = decoder(
         norm(BLOCK + "post_ffw_norm", LAYER + "post_feedforward_layernorm", add(1.0)),
     ),
     more_keys=_more_keys,
-    made_tensors=_made_tensors,
     pre_names=("llama4",),
 )
-ARCHITECTURES = (replace(MUSE_GLIMMER, unsupported={r"^(?:model\.)?vision_(?:tower|adapter|projection)\.": "images"}),)
+ARCHITECTURES = (
+    replace(
+        MUSE_GLIMMER,
+        made_tensors=_made_tensors,
+        unsupported={r"^(?:model\.)?vision_(?:tower|adapter|projection)\.": "images"},
+    ),
+)

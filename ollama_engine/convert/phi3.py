@@ -88,6 +88,7 @@ PHI3 = decoder(
     ),
     keys=(*DECODER_KEYS, Key("vocab_size", "u32", ("vocab_size",))),
     more_keys=_more_keys,
+    llama3_rope=False,
 )
 ARCHITECTURES = (
     replace(

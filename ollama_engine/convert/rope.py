@@ -6,6 +6,7 @@ Older files have `rope_theta` and `rope_scaling`, newer ones `rope_parameters`, 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +17,7 @@ from ollama_engine.convert.late_warnings import warn
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.errors import ModelFormatError, UnsupportedModelError
 
-__all__ = ["ROPE_FACTORS", "has_factors", "llama3_factors", "rope_keys", "rope_parameters"]
+__all__ = ["MAGNITUDE", "ROPE_FACTORS", "has_factors", "llama3_factors", "rope_keys", "rope_parameters"]
 
 logger = logging.getLogger(__name__)
 
@@ -26,9 +27,11 @@ KINDS = ("default", "linear", "yarn", "llama3", "longrope", "su", "dynamic", "mr
 ROPE_FACTORS = "rope_freqs.weight"
 """The tensor of `llama3_factors`, which no key stands for."""
 
+MAGNITUDE = "rope.scaling.yarn_attn_factor"
+"""The key of what YaRN multiplies queries and keys by."""
 YARN_KEYS = {
     "rope.scaling.yarn_ext_factor": ("extrapolation_factor",),
-    "rope.scaling.yarn_attn_factor": ("attention_factor", "attn_factor"),
+    MAGNITUDE: ("attention_factor", "attn_factor"),
     "rope.scaling.yarn_beta_fast": ("beta_fast",),
     "rope.scaling.yarn_beta_slow": ("beta_slow",),
 }
@@ -49,8 +52,15 @@ def rope_parameters(config: Config, layers: str = "full_attention") -> dict[str,
     return rope
 
 
-def rope_keys(config: Config) -> dict[str, Any]:
-    """Metadata below the architecture's name, as llama.cpp's converter writes it. llama3's factors are a tensor."""
+def rope_keys(config: Config, *, mscale: bool = True, truncate: bool = True) -> dict[str, Any]:
+    """Metadata below the architecture's name, as llama.cpp's converter writes it. llama3's factors are a tensor.
+
+    Args:
+        config: the model's.
+        mscale: whether `mscale` and `mscale_all_dim` give YaRN's magnitude, as in transformers; False where the
+            architecture has keys of its own for them.
+        truncate: whether its models round the ends of YaRN's ramp; no key says so.
+    """
     rope = rope_parameters(config)
     kind, factor = rope["rope_type"], rope.get("factor")
     keys: dict[str, Any] = {}
@@ -61,7 +71,14 @@ def rope_keys(config: Config) -> dict[str, Any]:
             raise ModelFormatError(f"{config.home}: rope_type {kind} wants a factor, got {factor!r}")
         keys |= {"rope.scaling.type": kind, "rope.scaling.factor": float(factor)}
     if kind == "yarn":
+        if rope.get("truncate", True) != truncate:
+            state = "off" if truncate else "on"
+            raise UnsupportedModelError(f"{config.home}: truncate is {state} for yarn, which GGUF has no key for")
         keys |= _yarn_keys(rope, config)
+        above, below = (float(rope.get(name) or 0) for name in ("mscale", "mscale_all_dim"))
+        if mscale and above and below and MAGNITUDE not in keys:
+            grown = 0.1 * math.log(max(1.0, float(rope["factor"])))
+            keys[MAGNITUDE] = (1 + above * grown) / (1 + below * grown)
     if kind in ("longrope", "su"):
         keys["rope.scaling.type"] = "longrope"
     if kind == "dynamic":
@@ -82,18 +99,17 @@ def _yarn_keys(rope: Mapping[str, Any], config: Config) -> dict[str, Any]:
 def has_factors(config: Config) -> bool:
     """Whether the rotation is Llama 3.1's."""
     rope = {**config.mapping("rope_scaling"), **config.mapping("rope_parameters")}
+    rope = rope.get("full_attention") or rope
     return "llama3" in (rope.get("rope_type"), rope.get("type"))
 
 
-def llama3_factors(config: Config, n_dims: int) -> NDArray[np.float32] | None:
-    """Divisor of each rotation frequency, [n_dims / 2]; None for another rope_type.
+def llama3_factors(config: Config, n_dims: int) -> NDArray[np.float32]:
+    """Divisor of each rotation frequency of Llama 3.1, [n_dims / 2].
 
     Source: the reference implementation of Llama 3.1. Wavelengths below the high-frequency limit stay, those above the
     low-frequency limit are stretched by `factor`, and between them the two are mixed.
     """
     rope = rope_parameters(config)
-    if rope["rope_type"] != "llama3":
-        return None
     factor, original = float(rope.get("factor", 8.0)), float(rope.get("original_max_position_embeddings", 8192))
     low, high = float(rope.get("low_freq_factor", 1.0)), float(rope.get("high_freq_factor", 4.0))
     base = float(rope.get("rope_theta", 10000.0))

@@ -19,10 +19,12 @@ from ollama_engine.convert.transforms import Transform
 from ollama_engine.errors import UnsupportedModelError
 
 __all__ = [
+    "IMAGE_TOKEN",
     "affine",
     "attention",
     "colours",
     "expect",
+    "expect_normalized",
     "grid_side",
     "image_part",
     "matrix",
@@ -48,6 +50,8 @@ KEYS = (
     Key("vision.attention.head_count", "u32", NAMES["v_head"]),
     Key("vision.num_channels", "u32", NAMES["v_channels"]),
 )
+
+IMAGE_TOKEN = Key("image_token_id", "u32", ("image_token_id", "image_token_index"), required=False)
 
 OWN_FILE, SHARED_FILE = "preprocessor_config.json", "processor_config.json"
 
@@ -127,6 +131,16 @@ def read_processor(folder: ModelFolder) -> Config:
         return Config(values, str(folder.path / OWN_FILE))
     whole = Config(folder.json(SHARED_FILE) or {}, str(folder.path / SHARED_FILE))
     return Config(whole.mapping("image_processor"), f"{whole.home}: image_processor")
+
+
+def expect_normalized(processor: Config) -> None:
+    """Refuse an image processor whose pictures are not resized, or whose pixels are not normalized from 0 to 255.
+
+    Raises UnsupportedModelError.
+    """
+    for name in ("do_resize", "do_rescale", "do_normalize"):
+        expect(processor, name, True, default=True)
+    expect(processor, "rescale_factor", 1 / 255, 0.00392156862745098, default=1 / 255)
 
 
 def matrix(target: str, source: str, *shape: str, transform: Transform | None = None) -> TensorMap:

@@ -12,7 +12,7 @@ from ollama_engine import nn
 from ollama_engine.ml import ops
 from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.tensor import Tensor
-from ollama_engine.models.decoder import FactoredDecoder, PreNormLayer
+from ollama_engine.models.decoder import Decoder, PreNormLayer
 from ollama_engine.models.options import Options, extended, read_common
 from ollama_engine.models.qwen3 import NormedAttention
 
@@ -41,7 +41,7 @@ class Layer(PreNormLayer):
     mlp = nn.Part(XieluMLP)
 
 
-class Apertus(FactoredDecoder):
+class Apertus(Decoder):
     options: ApertusOptions
     architecture = "apertus"
 

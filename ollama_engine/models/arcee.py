@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ollama_engine import nn
 from ollama_engine.ml.gguf.metadata import Metadata
-from ollama_engine.models.decoder import FactoredDecoder, PreNormLayer
+from ollama_engine.models.decoder import Decoder, PreNormLayer
 from ollama_engine.models.options import Options, read_common
 
 
@@ -15,7 +15,7 @@ class Layer(PreNormLayer):
     mlp = nn.Part(nn.SquaredMLP)
 
 
-class Arcee(FactoredDecoder):
+class Arcee(Decoder):
     architecture = "arcee"
 
     layers = nn.Blocks(Layer, "n_layer")

@@ -13,11 +13,12 @@ from typing import Any
 from ollama_engine import nn
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.ml import ops
+from ollama_engine.ml.gguf.gating import CHOSEN, SIGMOID, SOFTMAX
 from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.attention import LayerStep, SelfAttention
 from ollama_engine.models.command_r import CommandR
-from ollama_engine.models.experts import CHOSEN, SIGMOID, SOFTMAX, SparseMLP, read_mixture
+from ollama_engine.models.experts import SparseMLP, read_mixture
 from ollama_engine.models.options import LAYER_EPS, RMS_EPS, Options, extended, read_common, read_windows
 
 

@@ -48,6 +48,7 @@ class Decoder(Transformer):
     layers: nn.Blocks[Any] = nn.Blocks(PreNormLayer, "n_layer")
     output_norm: nn.Norm = nn.RMSNorm("output_norm", "n_embd")
     output = nn.Linear("output", "n_embd", "n_vocab", alt="token_embd")
+    rope_freqs: nn.Weight = nn.Factors("rope_freqs", "n_rope_factors")
 
     def embed(self, tokens: Tensor) -> Tensor:
         """i32 [n] -> f32 [n_embd, n]."""
@@ -73,13 +74,8 @@ class Decoder(Transformer):
     def shift_keys(self, layer: int, keys: Tensor, deltas: Tensor) -> Tensor:
         """Keys f32 [head_dim, n_head_kv, n] of a layer, moved to their positions plus `deltas` i32 [n]."""
         rope = self.options.ropes[layer]
-        return keys if rope is None else rope.shifted(keys, deltas, self.rope_factors(keys))
-
-
-class FactoredDecoder(Decoder):
-    """A decoder whose frequencies of rotation are divided by factors, where the file has some (Llama 3.1)."""
-
-    rope_freqs = nn.Factors("rope_freqs", "n_rope_factors")
+        return keys if rope is None else rope.shifted(keys, deltas, self.layer_factors(layer, self.rope_factors(keys)))
 
     def rope_factors(self, like: Tensor) -> Tensor | None:
+        """Those of Llama 3.1, where the file has some."""
         return self.rope_freqs.weight

@@ -15,10 +15,11 @@ from typing import Any
 from ollama_engine import nn
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.ml import ops
+from ollama_engine.ml.gguf.gating import SIGMOID, SOFTMAX
 from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.decoder import PreNormLayer, SparseLayer
-from ollama_engine.models.experts import SIGMOID, SOFTMAX, SparseMLP
+from ollama_engine.models.experts import SparseMLP
 from ollama_engine.models.latent_attention import (
     LatentDecoder,
     LatentOptions,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from ollama_engine.errors import ModelFormatError
+from ollama_engine.ml.gguf.gating import SIGMOID
 from ollama_engine.ml.gguf.metadata import Metadata, MetadataValue
 
 __all__ = ["known_names", "known_values"]
@@ -116,7 +117,7 @@ DIALECTS: Mapping[str, Dialect] = {
             "attention.value_length_mla": "attention.value_length",
         },
         tensors=(LATENT_OUTPUT,),
-        missing=lambda values: {"expert_gating_func": 2, "expert_weights_norm": True},
+        missing=lambda values: {"expert_gating_func": SIGMOID, "expert_weights_norm": True},
     ),
     # Ollama's reader, for the size of a head.
     "llama4": Dialect(architecture="llama4", keys={"attention.head_dim": "attention.key_length"}),

@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 
 from ollama_engine import nn
 from ollama_engine.errors import ModelFormatError
+from ollama_engine.ml.gguf.gating import SOFTMAX
 from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.decoder import Decoder, PreNormLayer, SparseLayer
-from ollama_engine.models.experts import SOFTMAX, CorrectedMLP, read_mixture
+from ollama_engine.models.experts import CorrectedMLP, read_mixture
 from ollama_engine.models.options import Options, extended, read_common
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from ollama_engine import nn
 from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.models import olmo2
-from ollama_engine.models.decoder import FactoredDecoder
+from ollama_engine.models.decoder import Decoder
 from ollama_engine.models.options import Options, read_common, read_windows
 from ollama_engine.models.qwen3 import NormedAttention
 
@@ -20,7 +20,7 @@ class Layer(olmo2.Layer):
     attention = nn.Part(NormedAttention)
 
 
-class Exaone4(FactoredDecoder):
+class Exaone4(Decoder):
     architecture = "exaone4"
 
     layers = nn.Blocks(Layer, "n_layer")

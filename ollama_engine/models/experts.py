@@ -10,13 +10,10 @@ from typing import Any
 from ollama_engine import nn
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.ml import ops
+from ollama_engine.ml.gguf.gating import GATINGS, SIGMOID
 from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.options import Options, read_experts
-
-SOFTMAX, SIGMOID, CHOSEN = 1, 2, 3
-GATINGS = {SOFTMAX: "softmax", SIGMOID: "sigmoid", CHOSEN: "softmax over the chosen logits"}
-"""llama.cpp's numbers for what makes a router's logits weights: `expert_gating_func`."""
 
 
 class SharedExpert(nn.GatedMLP):

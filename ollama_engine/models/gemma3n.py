@@ -204,6 +204,7 @@ class Gemma3n(gemma2.Gemma2):
         copies = ops.repeat(ops.reshape(x, o.n_embd, 1, x.dim(1)), o.n_embd, o.n_projected, x.dim(1))
         streams = ops.concat(ops.reshape(x, o.n_embd, 1, x.dim(1)), self.split(copies, x), 1)
         positions, outputs, seen = inputs.positions, inputs.outputs, {}
+        factors = self.rope_factors(x)
         for i, layer in enumerate(self.layers):
             if i == first_shared(o.sources) and (seen := outputs_seen(o.sources[i:], outputs, cache)):
                 # No later layer makes keys and values of the other rows.
@@ -212,7 +213,7 @@ class Gemma3n(gemma2.Gemma2):
                 positions, outputs = numbers_of(positions, outputs), None
             cache.set_layer(o.sources[i])
             step = Step(
-                positions, o.ropes[i], None, cache, outputs if i == o.n_layer - 1 else None,
+                positions, o.ropes[i], self.layer_factors(i, factors), cache, outputs if i == o.n_layer - 1 else None,
                 per_layer=nth(per_layer, i), indices=seen.get(o.sources[i]),
             )  # fmt: skip
             streams = layer.forward(streams, step, o)

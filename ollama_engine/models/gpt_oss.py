@@ -99,7 +99,7 @@ class GptOss(Decoder):
         self._divisors = rope.yarn_divisors() if rope.ext_factor else None
         if self._divisors is not None:
             exact = replace(rope, scale=1.0, ext_factor=0.0, attn_factor=rope.attn_factor * rope.yarn_magnitude)
-            self.options = replace(self.options, ropes=(exact,) * self.options.n_layer)
+            self.options = replace(self.options, rope=exact, ropes=(exact,) * self.options.n_layer)
 
     @staticmethod
     def read_options(metadata: Metadata, n_vocab: int) -> Options:
@@ -110,5 +110,5 @@ class GptOss(Decoder):
     def rope_factors(self, like: Tensor) -> Tensor | None:
         graph = like.owner
         if self._divisors is None or not isinstance(graph, Context):
-            return None
+            return super().rope_factors(like)
         return graph.from_floats(self._divisors)

@@ -14,7 +14,7 @@ from ollama_engine.ml import ops
 from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.attention import LayerStep
-from ollama_engine.models.decoder import FactoredDecoder, PreNormLayer, SparseLayer
+from ollama_engine.models.decoder import Decoder, PreNormLayer, SparseLayer
 from ollama_engine.models.experts import SparseMLP
 from ollama_engine.models.options import Options, OptionsT, read_common, read_experts
 
@@ -51,7 +51,7 @@ def with_scales(metadata: Metadata, o: OptionsT) -> OptionsT:
     )  # fmt: skip
 
 
-class Granite(FactoredDecoder):
+class Granite(Decoder):
     architecture = "granite"
 
     layers = nn.Blocks(make_layer, "n_layer")

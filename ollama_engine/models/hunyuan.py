@@ -10,11 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 from ollama_engine import nn
+from ollama_engine.ml.gguf.gating import SOFTMAX
 from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.attention import LayerStep, SelfAttention
 from ollama_engine.models.decoder import Decoder, PreNormLayer, SparseLayer
-from ollama_engine.models.experts import SOFTMAX, SparseMLP, read_mixture
+from ollama_engine.models.experts import SparseMLP, read_mixture
 from ollama_engine.models.options import Options, read_common
 
 

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from ollama_engine import nn
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.ml import ops
+from ollama_engine.ml.gguf.gating import SIGMOID
 from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.attention import LayerStep, heads
 from ollama_engine.models.decoder import PreNormLayer, SparseLayer
 from ollama_engine.models.delta_net import L2_EPS
-from ollama_engine.models.experts import SIGMOID, CorrectedMLP
+from ollama_engine.models.experts import CorrectedMLP
 from ollama_engine.models.latent_attention import LatentAttention, LatentDecoder, LatentOptions, read_latent
 from ollama_engine.models.options import read_sizes, read_taps
 

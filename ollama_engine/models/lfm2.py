@@ -1,7 +1,7 @@
 """LFM2, dense and with experts: `general.architecture` = lfm2 or lfm2moe.
 
 Most blocks have a short convolution with two gates in place of attention; the others have normalized heads as Qwen3.
-In lfm2moe, all blocks but the first have experts, which a bias helps choose.
+In lfm2moe, all blocks but the first have experts, which a bias helps choose. LFM2-VL reads images (`lfm2_vl`).
 Source: Amini et al. 2025 (LFM2 technical report, arXiv:2511.23404).
 """
 
@@ -15,6 +15,8 @@ from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.attention import LayerStep
 from ollama_engine.models.decoder import Decoder, PreNormLayer, SparseLayer
 from ollama_engine.models.experts import CorrectedMLP, read_mixture
+from ollama_engine.models.images import ImageReader
+from ollama_engine.models.lfm2_vl.multimodal import Lfm2Multimodal
 from ollama_engine.models.options import Options, extended, read_common, read_taps
 from ollama_engine.models.qwen3 import NormedAttention
 
@@ -74,9 +76,12 @@ def make_sparse_layer(scope: nn.Scope) -> PreNormLayer:
     return (SparseAttentionLayer if scope.options.attends[scope.block] else SparseConvLayer)(scope)
 
 
-class Lfm2(Decoder):
+class Lfm2(ImageReader, Decoder):
     options: Lfm2Options
     architecture = "lfm2"
+
+    vision_tensor = "v.patch_embedding.weight"
+    vision_part = Lfm2Multimodal
 
     layers = nn.Blocks(make_layer, "n_layer")
     output_norm = nn.RMSNorm("output_norm", "n_embd", alt="token_embd_norm")

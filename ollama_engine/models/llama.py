@@ -12,7 +12,7 @@ from ollama_engine import nn
 from ollama_engine.ml import ops
 from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.tensor import Tensor
-from ollama_engine.models.decoder import FactoredDecoder, PreNormLayer, SparseLayer
+from ollama_engine.models.decoder import Decoder, PreNormLayer, SparseLayer
 from ollama_engine.models.options import Options, read_llama, read_windows
 
 
@@ -55,7 +55,7 @@ def make_layer(scope: nn.Scope) -> PreNormLayer:
     return MixtralLayer(scope) if scope.options.n_expert else PreNormLayer(scope)
 
 
-class Llama(FactoredDecoder):
+class Llama(Decoder):
     architecture = "llama"
 
     layers = nn.Blocks(make_layer, "n_layer")

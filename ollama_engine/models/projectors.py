@@ -15,17 +15,22 @@ from ollama_engine.errors import ConfigError, ModelFormatError, Option
 from ollama_engine.ml.gguf.metadata import Metadata, MetadataValue
 from ollama_engine.models.media_tokens import TOKENS as VOCABULARY
 
-__all__ = ["TOWER_BLOCK", "Projector", "find_projector", "tower_keys"]
+__all__ = ["CLIP_TOWER", "TOWER_BLOCK", "Projector", "find_projector", "tower_keys"]
 
 PAIRS: tuple[tuple[str, str], ...] = (
     ("gemma3", "gemma3"),
     ("gemma4", "gemma4"),
+    ("lfm2", "lfm2_vl"),
+    ("lfm2moe", "lfm2_vl"),
+    ("llama", "idefics3"),
     ("llama", "llava"),
     ("llama", "mistral3"),
     ("llama4", "llama4"),
     ("mllama", "mllama"),
     ("mistral3", "mistral3"),
+    ("qwen2", "internvl"),
     ("qwen25vl", "qwen25vl"),
+    ("qwen3", "internvl"),
     ("qwen35", "qwen3vl"),
     ("qwen35moe", "qwen3vl"),
     ("qwen3vl", "qwen3vl"),
@@ -52,6 +57,16 @@ TOWER_BLOCK = (
 )
 """`Projector.names` of a tower's blocks but for their norms, for towers of `nn.vision.TowerBlock`."""
 
+CLIP_TOWER = (
+    (r"v\.class_embd(?:\.weight)?", r"v.class_embedding.weight"),
+    (r"v\.patch_embd\.(weight|bias)", r"v.patch_embedding.\1"),
+    (r"v\.position_embd\.weight", r"v.position_embedding.weight"),
+    (r"v\.(pre|post)_ln\.(weight|bias)", r"v.\1_layernorm.\2"),
+    (r"v\.blk\.(\d+)\.ln([12])\.(weight|bias)", r"v.blk.\1.layer_norm\2.\3"),
+    *TOWER_BLOCK,
+)
+"""`Projector.names` of `nn.clip.ClipTower`."""
+
 OPTION = Option("projector")
 
 CLIP = "clip"
@@ -69,8 +84,8 @@ Shapes = Mapping[str, tuple[int, ...]]
 class Projector:
     """How a vision part is read."""
 
-    architecture: str | None
-    """That of the whole model; None for that of the text model."""
+    architecture: str
+    """That of the whole model; "{}" stands for that of the text model."""
     types: tuple[str, ...]
     """Values of `clip.projector_type`."""
     keys: Mapping[str, str]
@@ -85,7 +100,7 @@ class Projector:
 
         `values`: those of both files, as they are there.
         """
-        prefix, architecture = f"{text.architecture}.", self.architecture or text.architecture
+        prefix, architecture = f"{text.architecture}.", self.architecture.format(text.architecture)
         whole: dict[str, MetadataValue] = {}
         for key, value in text.values.items():
             whole[f"{architecture}.{key.removeprefix(prefix)}" if key.startswith(prefix) else key] = value

@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ollama_engine.ml.gguf.metadata import Metadata
-from ollama_engine.models.decoder import FactoredDecoder
+from ollama_engine.models.decoder import Decoder
 from ollama_engine.models.options import Options, read_common
 
 PERIOD = 4
 
 
-class SmolLM3(FactoredDecoder):
+class SmolLM3(Decoder):
     architecture = "smollm3"
 
     @staticmethod

@@ -8,6 +8,7 @@ The config's sliding window applies in every layer, as in transformers; llama.cp
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from ollama_engine import nn
 from ollama_engine.ml.gguf.metadata import Metadata
@@ -26,7 +27,7 @@ class Layer(PreNormLayer):
 class StarCoder2(Decoder):
     architecture = "starcoder2"
 
-    layers = nn.Blocks(Layer, "n_layer")
+    layers: nn.Blocks[Any] = nn.Blocks(Layer, "n_layer")
     output_norm = nn.LayerNorm("output_norm", "n_embd", bias=True)
 
     @staticmethod

@@ -81,6 +81,10 @@ class Transformer(nn.Module):
         """Divisors of the rotary angles, or None. `like` is a tensor of the graph that will use them."""
         return None
 
+    def layer_factors(self, layer: int, factors: Tensor | None) -> Tensor | None:
+        """What of `rope_factors` a layer has: local layers with a rotation of their own have none."""
+        return factors if self.options.ropes[layer] is self.options.rope else None
+
     def temperature(self, positions: Tensor) -> Tensor | None:
         """Factors of the queries at `positions`, f32 [1, 1, n]; None for 1."""
         return None
@@ -91,6 +95,7 @@ class Transformer(nn.Module):
         for i, layer in enumerate(self.layers):
             cache.set_layer(i)
             outputs = inputs.outputs if i == o.n_layer - 1 else None
-            x = layer.forward(x, LayerStep(inputs.positions, o.ropes[i], factors, cache, outputs, temperature), o)
+            own = self.layer_factors(i, factors)
+            x = layer.forward(x, LayerStep(inputs.positions, o.ropes[i], own, cache, outputs, temperature), o)
             x = with_features(x, inputs, i)
         return x

@@ -19,16 +19,18 @@ CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 """Mean and deviation of each channel of the pictures that CLIP was trained on (Radford et al. 2021)."""
 
 
-def normalized(image: Image, mean: Sequence[float], std: Sequence[float]) -> FloatArray:
+def normalized(image: Image, mean: Sequence[float], std: Sequence[float], *, fused: bool = False) -> FloatArray:
     """An RGB picture as f32 [3, height, width]: (value / 255 - mean) / std.
 
     Computed in the order and precision of transformers' processors, so that all bits are equal: the quotient in
-    float64 and rounded, then both other steps in float32.
+    float64 and rounded, then both other steps in float32. Processors that compute with torch only multiply mean and
+    deviation by 255 instead (`fused`).
     """
     values = np.asarray(image, np.uint8).transpose(2, 0, 1)
-    levels = (np.arange(256) * (1 / 255)).astype(np.float32)
+    levels = np.arange(256, dtype=np.float32) if fused else (np.arange(256) * (1 / 255)).astype(np.float32)
+    shift, spread = (np.asarray(given, np.float32)[:, None] * np.float32(255 if fused else 1) for given in (mean, std))
     # A table of 256 levels for each channel gives what computing each pixel would.
-    table = (levels[None] - np.asarray(mean, np.float32)[:, None]) / np.asarray(std, np.float32)[:, None]
+    table = (levels[None] - shift) / spread
     return np.stack([row[channel] for row, channel in zip(table, values, strict=True)])
 
 

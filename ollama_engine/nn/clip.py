@@ -18,9 +18,11 @@ from ollama_engine.nn.layers import Embedding, LayerNorm
 from ollama_engine.nn.module import Blocks, Module, Part, Scope, Weight
 from ollama_engine.nn.vision import (
     PatchEmbedding,
+    Rotation,
     SquareOptions,
     TowerBlock,
     TowerMLP,
+    TowerOptions,
     in_graph,
     read_tower,
     wide_product,
@@ -44,10 +46,11 @@ class ClipOptions(SquareOptions):
         return self.n_patches + self.class_token
 
 
-def read_clip(metadata: Metadata, scope: Scope) -> ClipOptions:
+def read_clip(metadata: Metadata, scope: Scope, activation: str = "quick_gelu") -> ClipOptions:
     """Options of the tower whose weights are in `scope`. Raises ModelFormatError, UnsupportedModelError.
 
-    The activation is the key `vision.activation`, or llama.cpp's `use_gelu` and `use_silu`; CLIP's own by default.
+    The activation is the key `vision.activation`, or llama.cpp's `use_gelu` and `use_silu`; else `activation`, which is
+    CLIP's own by default.
     """
     sizes = read_tower(metadata)
     image_size = metadata.u32("vision.image_size")
@@ -55,7 +58,7 @@ def read_clip(metadata: Metadata, scope: Scope) -> ClipOptions:
         raise ModelFormatError(
             f"vision.image_size is {image_size}; expected at least one patch of {sizes['patch_size']} pixels"
         )
-    activation = metadata.str("vision.activation", "gelu_tanh" if metadata.bool("use_gelu", False) else "quick_gelu")
+    activation = metadata.str("vision.activation", "gelu_tanh" if metadata.bool("use_gelu", False) else activation)
     if activation not in ACTIVATIONS or metadata.bool("use_silu", False):
         raise UnsupportedModelError(
             f"the vision tower's activation is {'silu' if activation in ACTIVATIONS else activation!r}; "
@@ -92,7 +95,18 @@ class ClipMLP(TowerMLP):
 
 
 class ClipBlock(TowerBlock):
+    """One block. InternVL's scales what attention and the feed-forward part add (Touvron et al. 2021)."""
+
     mlp = Part(ClipMLP)
+    attention_factors = Weight("ls1", "n_embd", optional=True)
+    mlp_factors = Weight("ls2", "n_embd", optional=True)
+
+    def forward(self, x: Tensor, o: TowerOptions, mask: Tensor | None = None, rotate: Rotation | None = None) -> Tensor:
+        """x [n_embd, n] -> [n_embd, n]."""
+        added: Tensor = self.attention.forward(self.attn_norm(x, o.norm_eps), o, mask, rotate)
+        x = (added * self.attention_factors.tensor if self.attention_factors else added) + x
+        added = self.mlp.forward(self.mlp_norm(x, o.norm_eps))
+        return (added * self.mlp_factors.tensor if self.mlp_factors else added) + x
 
 
 class ClipTower(Module):

@@ -6,7 +6,7 @@ import math
 
 from ollama_engine.ml import ops
 from ollama_engine.ml.graph.tensor import Tensor
-from ollama_engine.ml.ops.operands import lies_on_cpu
+from ollama_engine.ml.ops.operands import lies_on_cpu, on_cpu_alone
 from ollama_engine.nn.layers import Linear, linears
 from ollama_engine.nn.module import Module
 
@@ -71,9 +71,11 @@ def relu_squared(x: Tensor) -> Tensor:
 def gelu(x: Tensor) -> Tensor:
     """The tanh form of GELU (Hendrycks and Gimpel 2016): x * sigmoid(sqrt(8 / pi) * (x + 0.044715 x^3)).
 
-    Several operations instead of ggml's own, which looks values up in a 16-bit table on the CPU. With the table, logits
-    are off by 1e-3 of their standard deviation, and depend on how a prompt is split into batches.
+    Not ggml's own operation, which looks values up in a 16-bit table on the CPU. With the table, logits are off by 1e-3
+    of their standard deviation, and depend on how a prompt is split into batches. On other devices several operations.
     """
+    if on_cpu_alone(x) and x.contiguous:
+        return ops.gelu_tanh(x)
     slope = math.sqrt(8 / math.pi)
     inner = x * ops.scale(ops.sqr(x), 0.044715 * slope, slope)
     return x * ops.unary(inner, "sigmoid")

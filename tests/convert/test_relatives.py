@@ -11,6 +11,7 @@ from ollama_engine.convert import convert_model
 from ollama_engine.errors import ModelFormatError, UnsupportedModelError
 from ollama_engine.ml.gguf.gguf_file import GGUFFile
 from tests.models import families
+from tests.models.families import YARN
 
 
 def folder(path: Path, name: str, **settings: object) -> Path:
@@ -65,7 +66,8 @@ REFUSED = {
     "experts-in-some-blocks": ("ernie4_5-moe", {"moe_layer_end_index": 1}, "moe_layer_end_index"),
     "layers-of-different-experts": ("hunyuan-moe", {"moe_topk": [1, 2, 3]}, "moe_topk"),
     "shared-experts-summed": ("cohere2moe", {"shared_expert_combination_strategy": "sum"}, "combination_strategy"),
-    "factors-of-llama-3.1": ("qwen3", {"rope_scaling": {"rope_type": "llama3"}, "rope_parameters": None}, "llama3"),
+    "factors-of-llama-3.1": ("mamba2", {"rope_scaling": {"rope_type": "llama3"}}, "llama3"),
+    "a-ramp-that-is-not-rounded": ("qwen3", {"rope_parameters": {**YARN, "truncate": False}}, "truncate"),
     "a-window": ("smollm3", {"use_sliding_window": True}, "use_sliding_window"),
     "another-activation": ("arcee", {"hidden_act": "silu"}, "hidden_act"),
 }

@@ -26,11 +26,12 @@ CASES = {
     "mllama": "mllama", "llama4": "llama4-bf16", "mistral3": "mistral3-bf16", "qwen25vl": "qwen25vl",
     "gemma3": "gemma3-vision-bf16", "gemma4": "gemma4-vision-bf16", "llava": "llava-bf16",
     "qwen3vl": "qwen3vl", "qwen3vlmoe": "qwen3vlmoe-bf16", "qwen35": "qwen35-vision-bf16",
-    "qwen35moe": "qwen35moe-vision-bf16",
+    "qwen35moe": "qwen35moe-vision-bf16", "idefics3": "idefics3", "internvl-qwen2": "internvl-qwen2-bf16",
+    "internvl-qwen3": "internvl-qwen3", "lfm2": "lfm2-vision",
 }  # fmt: skip
 """Architecture -> case of `families`."""
-ONLY_IMAGES = ("qwen35", "qwen35moe")
-"""Whose text part, with heads in another order, is compared by its logits (`tests/models/test_families.py`)."""
+ONLY_IMAGES = ("lfm2", "qwen35", "qwen35moe")
+"""Whose text part, some of it in another order, is compared by its logits (`tests/models/test_families.py`)."""
 
 
 def rounded(values: NDArray[np.float32], dtype: str) -> NDArray[np.float32]:
@@ -83,7 +84,9 @@ def test_every_tensor_has_its_name_shape_and_numbers(made: tuple[str, Path]) -> 
     expected = expected_tensors(architecture, weights, config)
     tensors = {t.name: t for t in gguf.GGUFReader(path).tensors}
     if architecture in ONLY_IMAGES:
-        tensors, expected = ({n: t for n, t in named.items() if n.startswith("v.")} for named in (tensors, expected))
+        tensors, expected = (
+            {n: t for n, t in named.items() if n.startswith(("v.", "mm."))} for named in (tensors, expected)
+        )
     assert set(tensors) - {"rope_freqs.weight"} == set(expected)
     for name, values in expected.items():
         assert tensors[name].shape.tolist() == list(values.shape[::-1]), name
@@ -103,6 +106,11 @@ _QWEN3 = {
 _QWEN3VL = {
     **_QWEN3, "mrope_sections": [6, 5, 5], "rope.dimension_sections": [6, 5, 5, 0], "rope.freq_base": 1e6,
     "n_deepstack_layers": 2, "vision.deepstack_visual_indexes": [0, 1],
+}  # fmt: skip
+_TOWER = {
+    "vision.block_count": 2, "vision.embedding_length": 32, "vision.feed_forward_length": 48,
+    "vision.attention.head_count": 2, "vision.attention.layer_norm_epsilon": 1e-6, "vision.image_size": 56,
+    "vision.patch_size": 14, "vision.num_channels": 3, "vision.projector.scale_factor": 2, "image_token_id": 5,
 }  # fmt: skip
 KEYS: Mapping[str, Mapping[str, Any]] = {
     "qwen3vl": _QWEN3VL,
@@ -153,6 +161,16 @@ KEYS: Mapping[str, Mapping[str, Any]] = {
         "vision.attention.head_count": 4, "vision.attention.layer_norm_epsilon": 1e-6, "vision.patch_size": 4,
         "vision.num_channels": 3, "vision.projector.scale_factor": 3, "vision.bidirectional": False,
         "image_start_token_id": 314, "image_end_token_id": 315,
+    },
+    "idefics3": {
+        **_TOWER, "attention.key_length": 32, "rope.dimension_count": 32, "vocab_size": 320,
+        "vision.activation": "gelu_tanh", "vision.image_splitting": True,
+    },
+    "internvl-qwen2": {**_TOWER, "rope.dimension_count": 16, "vision.activation": "gelu"},
+    "internvl-qwen3": {**_TOWER, "rope.dimension_count": 32, "vision.activation": "gelu"},
+    "lfm2": {
+        **_TOWER, "attention.head_count_kv": [0, 2, 0, 0], "vision.activation": "gelu_tanh",
+        "vision.max_pixels_tolerance": 2.0, "vision.image_splitting": True, "vision.use_thumbnail": True,
     },
     "llava": {
         "attention.key_length": 32, "rope.dimension_count": 32, "vocab_size": 320, "image_token_index": 5,
@@ -303,6 +321,8 @@ MISSING = {
     "qwen25vl": ("visual.blocks.1.attn.qkv.bias", r"\[96\]"),
     "qwen3vl": ("visual.deepstack_merger_list.1.norm.weight", r"\[128\]"),
     "gemma3": ("multi_modal_projector.mm_input_projection_weight", r"\[32, 64\]"),
+    "idefics3": ("connector.modality_projection.proj.weight", r"\[64, 128\]"),
+    "internvl-qwen2": ("vision_tower.encoder.layer.1.lambda_2", r"\[32\]"),
     "llava": ("multi_modal_projector.linear_1.weight", r"\[64, 32\]"),
 }
 
@@ -332,6 +352,11 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], type[Exception], str]] 
     ("qwen3vl", {}, {"deepstack_visual_indexes": [0, 3]}, ModelFormatError, "numbers of layers below 3"),
     ("qwen35", {}, {"hidden_act": "silu"}, UnsupportedModelError, "vision_config: hidden_act is 'silu'"),
     ("gemma3", {}, {"patch_size": 57}, ModelFormatError, "no more than image_size 56"),
+    ("idefics3", {"model_type": "mistral"}, {}, UnsupportedModelError, "model_type is 'mistral'"),
+    ("internvl-qwen2", {}, {"norm_type": "rms_norm"}, UnsupportedModelError, "norm_type is 'rms_norm'"),
+    ("internvl-qwen2", {"downsample_ratio": 0.4}, {}, ModelFormatError, "downsample_ratio is 0.4, expected 1 / n"),
+    ("internvl-qwen2", {"model_type": "llama"}, {}, UnsupportedModelError, "which cannot be converted"),
+    ("lfm2", {}, {"num_patches": 17}, ModelFormatError, "num_patches is 17, expected the patches of a square"),
     ("llava", {}, {"model_type": "dinov2"}, UnsupportedModelError, "model_type is 'dinov2'"),
     ("llava", {}, {"hidden_act": "silu"}, UnsupportedModelError, "hidden_act is 'silu'"),
     ("llava", {"model_type": "qwen2"}, {}, UnsupportedModelError, "model_type is 'qwen2'"),

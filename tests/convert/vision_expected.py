@@ -27,6 +27,22 @@ QWEN3VL = (
     ("self_attn.q_norm", "attn_q_norm"), ("self_attn.k_norm", "attn_k_norm"),
     ("mlp.gate.weight", "ffn_gate_inp.weight"), *TEXT, *AFTER_ATTENTION,
 )  # fmt: skip
+CLIP = (
+    ("v.vision_model.", "v."), ("v.embeddings.", "v."), ("v.encoder.layers", "v.blk"), ("out_proj", "o_proj"),
+    ("self_attn.", "attn_"), ("attn_q_proj", "attn_q"), ("attn_k_proj", "attn_k"), ("attn_v_proj", "attn_v"),
+    ("attn_o_proj", "attn_output"), *TEXT, *AFTER_ATTENTION,
+)  # fmt: skip
+INTERNVL = (
+    ("vision_tower.", "v."), ("v.embeddings.", "v."), ("v.cls_token", "v.class_embedding.weight"),
+    ("v.patch_embeddings.projection", "v.patch_embedding"), ("v.position_embeddings", "v.position_embedding.weight"),
+    ("v.encoder.layer", "v.blk"), ("layernorm_before", "layer_norm1"), ("layernorm_after", "layer_norm2"),
+    ("lambda_1", "ls1.weight"), ("lambda_2", "ls2.weight"), ("attention.projection_layer", "attn_output"),
+    ("attention.q_proj", "attn_q"), ("attention.k_proj", "attn_k"), ("attention.v_proj", "attn_v"),
+    ("multi_modal_projector.layer_norm", "mm.model.mlp.0"),
+    ("multi_modal_projector.linear_1", "mm.model.mlp.1"),
+    ("multi_modal_projector.linear_2", "mm.model.mlp.3"), ("self_attn.q_norm", "attn_q_norm"),
+    ("self_attn.k_norm", "attn_k_norm"), *TEXT, *AFTER_ATTENTION,
+)  # fmt: skip
 RULES: Mapping[str, tuple[tuple[str, str], ...]] = {
     "qwen3vl": QWEN3VL, "qwen3vlmoe": QWEN3VL, "qwen35": QWEN3VL, "qwen35moe": QWEN3VL,
     "mllama": (
@@ -59,11 +75,18 @@ RULES: Mapping[str, tuple[tuple[str, str], ...]] = {
         *TEXT, *AFTER_ATTENTION,
     ),
     "llava": (
-        ("vision_tower.", "v."), ("v.embeddings.", "v."), ("v.encoder.layers", "v.blk"),
-        ("pre_layrnorm", "pre_layernorm"), ("v.class_embedding", "v.class_embedding.weight"),
-        ("multi_modal_projector", "mm"), ("out_proj", "o_proj"), ("image_newline", "mm.image_newline.weight"),
-        ("self_attn.", "attn_"), ("attn_q_proj", "attn_q"), ("attn_k_proj", "attn_k"), ("attn_v_proj", "attn_v"),
-        ("attn_o_proj", "attn_output"), *TEXT, *AFTER_ATTENTION,
+        ("vision_tower.", "v."), ("v.embeddings.", "v."), ("pre_layrnorm", "pre_layernorm"),
+        ("v.class_embedding", "v.class_embedding.weight"), ("multi_modal_projector", "mm"),
+        ("image_newline", "mm.image_newline.weight"), *CLIP,
+    ),
+    "idefics3": (
+        ("model.vision_model.", "v."), ("model.connector.modality_projection.proj", "mm.model.fc"),
+        ("model.text_model.", "model."), *CLIP,
+    ),
+    "internvl-qwen2": INTERNVL, "internvl-qwen3": INTERNVL,
+    "lfm2": (
+        ("model.vision_tower.", "v."), ("model.multi_modal_projector.layer_norm", "mm.input_norm"),
+        ("model.multi_modal_projector.linear_", "mm."), *CLIP,
     ),
     "gemma3": (
         ("vision_tower.embeddings.", "v."), ("vision_tower.encoder.layers", "v.blk"), ("vision_tower.", "v."),
@@ -161,11 +184,21 @@ def _gemma4(name: str, values: Array, config: Mapping[str, Any]) -> Named:
     if not name.startswith("v."):
         return {name: values}
     if name == "v.patch_embd.weight":
-        side = int((values.shape[1] // 3) ** 0.5)
-        return {name: np.stack([row.reshape(side, side, 3).transpose(2, 0, 1) for row in values])}
+        return {name: _kernels(values)}
     names = {"attn_norm": "ln1", "ffn_norm": "ln2", "post_attention_norm": "attn_post_norm",
              "post_ffw_norm": "ffn_post_norm", "attn_output": "attn_out"}  # fmt: skip
     return {".".join(names.get(part, part) for part in name.split(".")): values}
+
+
+def _internvl(name: str, values: Array, config: Mapping[str, Any]) -> Named:
+    """Without the dimensions of 1 that come first."""
+    return {name: values.squeeze() if name in ("v.class_embedding.weight", "v.position_embedding.weight") else values}
+
+
+def _kernels(values: Array) -> Array:
+    """Rows of a patch's numbers, channels last, as kernels with channels first."""
+    side = int((values.shape[1] // 3) ** 0.5)
+    return np.stack([row.reshape(side, side, 3).transpose(2, 0, 1) for row in values])
 
 
 NUMBERS: Mapping[str, Callable[[str, Array, Mapping[str, Any]], Named]] = {
@@ -173,6 +206,9 @@ NUMBERS: Mapping[str, Callable[[str, Array, Mapping[str, Any]], Named]] = {
     "llama4": _llama4,
     "mistral3": _text_pairs,
     "llava": _text_pairs,
+    "idefics3": _text_pairs,
+    **dict.fromkeys(("internvl-qwen2", "internvl-qwen3"), _internvl),
+    "lfm2": lambda name, values, config: {name: _kernels(values) if name == "v.patch_embedding.weight" else values},
     "qwen25vl": _qwen25vl,
     **dict.fromkeys(("qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe"), _qwen3vl),
     "gemma3": _gemma3,

@@ -44,6 +44,8 @@ NORMS = ("norm.weight", "norm_f.weight", "norm_1.weight", "norm_2.weight", "laye
 # Settings that several architectures share.
 SHORT_PERIOD = {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "tie_word_embeddings": True}
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
+          "high_freq_factor": 4.0, "original_max_position_embeddings": 32}  # fmt: skip
 YARN = {
     "rope_type": "yarn", "rope_theta": 500000.0, "factor": 8.0, "original_max_position_embeddings": 32,
     "beta_fast": 32.0, "beta_slow": 1.0,

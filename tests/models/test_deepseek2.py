@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +11,15 @@ from numpy.typing import NDArray
 
 from ollama_engine import nn
 from ollama_engine.convert import convert_model
-from ollama_engine.errors import ModelFormatError, UnsupportedModelError
+from ollama_engine.errors import UnsupportedModelError
 from ollama_engine.kvcache import LayerShape
 from ollama_engine.ml.device.placement import BackendParams
-from ollama_engine.ml.gguf.gguf_file import GGUFFile
-from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.storage import Storage
 from ollama_engine.ml.weights.quantize import quantize_rows
-from ollama_engine.ml.weights.weights import Weights
-from ollama_engine.models import model_class
 from tests.models import families
-from tests.models.variants import loaded, minimal
+from tests.models.variants import loaded, minimal, refuses
 
 HUGE = 2**32 - 1
 BAD: list[tuple[dict[str, Any], str]] = [
@@ -43,17 +38,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 def test_bad_metadata(tmp_path: Path) -> None:
-    model = model_class("deepseek2")
-    with (
-        GGUFFile(minimal("deepseek2").file(tmp_path)) as gguf,
-        Backend(BackendParams(threads=1, gpu_layers=0)) as backend,
-        Weights(backend, gguf) as weights,
-    ):
-        weights.load()
-        for changes, message in BAD:
-            changed = {**gguf.metadata, **{f"deepseek2.{key}": value for key, value in changes.items()}}
-            with pytest.raises(ModelFormatError, match=re.escape(message)):
-                model(Metadata(changed), weights)
+    refuses("deepseek2", tmp_path, BAD)
 
 
 @pytest.mark.parametrize("flash_attention", ["on", "off"])

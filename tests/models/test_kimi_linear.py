@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from ollama_engine.errors import ModelFormatError
-from ollama_engine.ml.device.placement import BackendParams
-from ollama_engine.ml.gguf.gguf_file import GGUFFile
-from ollama_engine.ml.gguf.metadata import Metadata
-from ollama_engine.ml.graph.backend import Backend
-from ollama_engine.ml.weights.weights import Weights
-from ollama_engine.models import model_class
-from tests.models.variants import minimal
+from tests.models.variants import refuses
 
 HUGE = 2**32 - 1
 BAD: list[tuple[dict[str, Any], str]] = [
@@ -39,15 +29,4 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 def test_bad_metadata(tmp_path: Path) -> None:
-    model = model_class("kimi-linear")
-    with (
-        GGUFFile(minimal("kimi-linear").file(tmp_path)) as gguf,
-        Backend(BackendParams(threads=1, gpu_layers=0)) as backend,
-        Weights(backend, gguf) as weights,
-    ):
-        weights.load()
-        for changes, message in BAD:
-            changed = {**gguf.metadata, **{f"kimi-linear.{key}": value for key, value in changes.items()}}
-            metadata = Metadata({key: value for key, value in changed.items() if value is not None})
-            with pytest.raises(ModelFormatError, match=re.escape(message)):
-                model(metadata, weights)
+    refuses("kimi-linear", tmp_path, BAD)

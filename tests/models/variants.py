@@ -5,17 +5,20 @@ The first variant of each architecture holds nothing optional: every tensor of i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from ollama_engine.architectures import ARCHITECTURES
 from ollama_engine.config import EngineConfig
+from ollama_engine.errors import ModelFormatError
 from ollama_engine.input import Batch
 from ollama_engine.kvcache import CacheConfig, CausalCache
 from ollama_engine.ml.device.placement import BackendParams
@@ -109,6 +112,22 @@ def loaded(path: str, **options: Any) -> Iterator[Loaded]:
         yield parts
     finally:
         parts.close()
+
+
+def refuses(architecture: str, folder: Path, bad: Sequence[tuple[Mapping[str, Any], str]]) -> None:
+    """Its smallest file with each of these changes of keys (None: without it) raises an error with this text."""
+    model = model_class(architecture)
+    with (
+        GGUFFile(minimal(architecture).file(folder)) as gguf,
+        Backend(BackendParams(threads=1, gpu_layers=0)) as backend,
+        Weights(backend, gguf) as weights,
+    ):
+        weights.load()
+        for changes, message in bad:
+            changed = {**gguf.metadata, **{f"{architecture}.{key}": value for key, value in changes.items()}}
+            metadata = Metadata({key: value for key, value in changed.items() if value is not None})
+            with pytest.raises(ModelFormatError, match=re.escape(message)):
+                model(metadata, weights)
 
 
 @contextmanager

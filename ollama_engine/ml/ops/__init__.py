@@ -31,7 +31,7 @@ from ollama_engine.ml.ops.math import (
 )
 from ollama_engine.ml.ops.nn import add_id, flash_attention, mul_mat, mul_mat_id, softmax
 from ollama_engine.ml.ops.paged import paged_attention
-from ollama_engine.ml.ops.pointwise import gelu_exact, soft_cap
+from ollama_engine.ml.ops.pointwise import gelu_exact, gelu_tanh, soft_cap
 from ollama_engine.ml.ops.recurrent import causal_conv, gated_delta_net, ssm_scan
 from ollama_engine.ml.ops.rotary import rope, rope_multi
 from ollama_engine.ml.ops.shape import (
@@ -65,6 +65,7 @@ __all__ = [
     "flash_attention",
     "gated_delta_net",
     "gelu_exact",
+    "gelu_tanh",
     "get_rows",
     "glu",
     "im2col",

@@ -17,6 +17,7 @@ cdef extern from "base/float_bits.h" nogil:
 
 cdef extern from "kernels/pointwise.h" nogil:
     void oe_gelu_op(lib.ggml_tensor *dst, int ith, int nth, void *unused) noexcept
+    void oe_gelu_tanh_op(lib.ggml_tensor *dst, int ith, int nth, void *unused) noexcept
     void oe_soft_cap_op(lib.ggml_tensor *dst, int ith, int nth, void *cap_bits) noexcept
 
 
@@ -30,6 +31,11 @@ cdef Tensor _pointwise(Tensor a, str op, lib.ggml_custom_op_t callback, void *us
 def gelu_exact(Tensor a not None):
     """x * Phi(x), with Phi of the normal distribution. Within 2e-7 * max(1, |x|) of unary's gelu_erf, much faster."""
     return _pointwise(a, "gelu_exact", oe_gelu_op, NULL)
+
+
+def gelu_tanh(Tensor a not None):
+    """x * sigmoid(sqrt(8 / pi) * (x + 0.044715 x^3)), within 1e-6 * max(1, |x|)."""
+    return _pointwise(a, "gelu_tanh", oe_gelu_tanh_op, NULL)
 
 
 def soft_cap(Tensor a not None, cap):

@@ -217,14 +217,15 @@ class Gemma4Text(gemma2.Gemma2):
             for i, (layer, window) in enumerate(zip(self.options.layers, self.options.windows, strict=True))
         )  # fmt: skip
 
-    def factors(self, layer: int) -> Tensor | None:
-        """Divisors of a layer's rotary angles: those of global layers leave a part of each head as it is."""
-        return self.rope_freqs.weight if self.options.windows[layer] is None else None
+    def layer_factors(self, layer: int, factors: Tensor | None) -> Tensor | None:
+        """Those of global layers leave a part of each head as it is."""
+        return factors if self.options.windows[layer] is None else None
 
     def through_layers(self, x: Tensor, inputs: ModelInputs, cache: LayerView) -> Tensor:
         o = self.options
         per_layer = self.per_layer.forward(inputs.tokens, x, o) if self.per_layer is not None else None
         positions, outputs, seen = inputs.positions, inputs.outputs, {}
+        factors = self.rope_factors(x)
         for i, layer in enumerate(self.layers):
             if i == first_shared(o.sources) and (seen := outputs_seen(o.sources[i:], outputs, cache)):
                 # No later layer makes keys and values of the other rows.
@@ -234,15 +235,11 @@ class Gemma4Text(gemma2.Gemma2):
                 outputs = None
             cache.set_layer(o.sources[i])
             step = Step(
-                positions, o.ropes[i], self.factors(i), cache, outputs if i == o.n_layer - 1 else None,
+                positions, o.ropes[i], self.layer_factors(i, factors), cache, outputs if i == o.n_layer - 1 else None,
                 per_layer=None if per_layer is None else nth(per_layer, i), indices=seen.get(o.sources[i]),
             )  # fmt: skip
             x = layer.forward(x, step, o)
         return x
-
-    def shift_keys(self, layer: int, keys: Tensor, deltas: Tensor) -> Tensor:
-        rope = self.options.ropes[layer]
-        return keys if rope is None else rope.shifted(keys, deltas, self.factors(layer))
 
 
 def as_rows(vector: Tensor, like: Tensor) -> Tensor:

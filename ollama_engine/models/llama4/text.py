@@ -103,7 +103,6 @@ class Llama4Text(Decoder):
 
     options: Llama4Options
     layers = nn.Blocks(make_layer, "n_layer")
-    rope_freqs = nn.Factors("rope_freqs", "n_rope_factors")
 
     @staticmethod
     def read_options(metadata: Metadata, n_vocab: int) -> Llama4Options:
@@ -118,9 +117,6 @@ class Llama4Text(Decoder):
             replace(shape, chunk=None if rope is None else o.chunk)
             for shape, rope in zip(super().cache_layers, o.ropes, strict=True)
         )
-
-    def rope_factors(self, like: Tensor) -> Tensor | None:
-        return self.rope_freqs.weight
 
     def temperature(self, positions: Tensor) -> Tensor | None:
         """For layers without positions; 1 below `temperature_floor - 1`."""

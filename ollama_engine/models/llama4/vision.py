@@ -16,10 +16,8 @@ from ollama_engine.ml import ops
 from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.tensor import Tensor
+from ollama_engine.models.images import encode_tiles
 from ollama_engine.nn import clip, vision
-
-TILES_AT_ONCE = 6
-"""Tiles that share a run of the layers. All 17 of a largest image take more than twice the memory, and gain no time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +157,8 @@ class Tower(nn.Module):
             x = block.forward(x, o, rotate=rotate)
         x = self.post_norm(x, o.norm_eps)
         patches_only = ops.view(x, (o.n_embd, o.n_patches, x.dim(2)), (x.stride(1), x.stride(2)))
-        return self.adapter.forward(join_squares(ops.cont(patches_only), o))
+        # llama.cpp has the squares in the order of their columns.
+        return self.adapter.forward(vision.join_squares(ops.cont(patches_only), o.grid, o.shuffle))
 
     def embed(self, patches: Tensor, o: VisionOptions) -> Tensor:
         """Input of the first block, f32 [n_embd, n_places, tiles]: the class comes last."""
@@ -167,16 +166,6 @@ class Tower(nn.Module):
         last = clip.as_f32(self.class_embedding.tensor, x, o.n_embd, 1)
         x = ops.concat(x, ops.repeat(last, o.n_embd, 1, x.dim(2)), 1)
         return self.pre_norm(x + clip.as_f32(self.positions.tensor, x, o.n_embd, o.n_places), o.norm_eps)
-
-
-def join_squares(x: Tensor, o: VisionOptions) -> Tensor:
-    """Join the patches of each square row by row (pixel shuffle): x [n_embd, n_patches, tiles] -> [n_shuffled, n].
-
-    Squares are in the order of their rows, too. llama.cpp has them in the order of their columns.
-    """
-    f, squares, tiles = o.shuffle, o.grid // o.shuffle, x.dim(2)
-    x = ops.permute(ops.reshape(x, o.n_embd * f, squares, f, squares * tiles), 0, 2, 1, 3)
-    return ops.reshape(ops.cont(x), o.n_shuffled, squares**2 * tiles)
 
 
 class VisionPart(nn.Module):
@@ -188,11 +177,9 @@ class VisionPart(nn.Module):
     def forward(self, ctx: Context, tiles: FloatArray, o: VisionOptions) -> Tensor:
         """Tiles f32 [tiles, patches, n_pixels] -> f32 [n_text, n_tokens * tiles]."""
         columns, rows = (ctx.from_ints(places) for places in patch_places(o))
-        out: Tensor | None = None
-        for begin in range(0, len(tiles), TILES_AT_ONCE):
-            some = tiles[begin : begin + TILES_AT_ONCE]
-            patches = ctx.from_floats(some, (o.n_pixels, some.shape[1], len(some)))
-            x = vision.wide_product(self.projector.tensor, self.tower.forward(patches, columns, rows, o))
-            out = x if out is None else ops.concat(out, x, 1)
-        assert out is not None, "an image has a tile"
-        return out
+
+        def encode(patches: Tensor) -> Tensor:
+            x = self.tower.forward(patches, columns, rows, o)
+            return vision.wide_product(self.projector.tensor, x)
+
+        return encode_tiles(ctx, tiles, encode)

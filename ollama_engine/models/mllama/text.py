@@ -88,7 +88,6 @@ class MllamaText(Decoder):
 
     layers = nn.Blocks(make_layer, "n_layer")
     output = nn.Linear("output", "n_embd", "n_logits")
-    rope_freqs = nn.Factors("rope_freqs", "n_rope_factors")
 
     @staticmethod
     def read_options(metadata: Metadata, n_vocab: int) -> TextOptions:
@@ -108,16 +107,13 @@ class MllamaText(Decoder):
             for i, shape in enumerate(super().cache_layers)
         )
 
-    def rope_factors(self, like: Tensor) -> Tensor | None:
-        return self.rope_freqs.weight
-
     def through_layers(self, x: Tensor, inputs: ModelInputs, cache: LayerView) -> Tensor:
         """Run all layers: x [n_embd, n] -> [n_embd, n_outputs]."""
         o, factors = self.options, self.rope_factors(inputs.tokens)
         for i, layer in enumerate(self.layers):
             cache.set_layer(i)
             outputs = inputs.outputs if i == o.n_layer - 1 else None
-            step = LayerStep(inputs.positions, o.ropes[i], factors, cache, outputs)
+            step = LayerStep(inputs.positions, o.ropes[i], self.layer_factors(i, factors), cache, outputs)
             if isinstance(layer, CrossLayer):
                 x = step.output_rows(layer.forward(x, inputs.images, _images(cache), o))
             else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ollama_engine.models.projectors import Projector, tower_keys
 
 PROJECTOR = Projector(
-    None,
+    "{}",
     types=("qwen3vl_merger",),
     keys={
         **tower_keys("vision.spatial_merge_size"),

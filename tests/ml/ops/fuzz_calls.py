@@ -386,7 +386,8 @@ SOUND: tuple[Callable[[Env], Call], ...] = (
     one_row_operand("unary", _activation), one_row_operand("unary", _activation),
     one_row_operand("soft_cap", lambda e: e.rng.choice((0.5, 30.0))),
     one_row_operand("scale", lambda e: e.rng.choice((0, 1, -0.5, 3)), lambda e: e.rng.choice((0.0, 0.7))),
-    *(one_row_operand(name) for name in ("gelu_exact", "sqr", "sqrt", "log", "sin", "cos", "sum_rows", "mean")),
+    *(one_row_operand(name) for name in ("gelu_exact", "gelu_tanh")),
+    *(one_row_operand(name) for name in ("sqr", "sqrt", "log", "sin", "cos", "sum_rows", "mean")),
     *(one_row_operand(name, _eps) for name in ("rms_norm", "rms_norm", "layer_norm", "l2_norm")),
 )  # fmt: skip
 

@@ -84,6 +84,12 @@ def gelu_exact(a: Value) -> Expected:
     return unary(a, "gelu_erf")
 
 
+def gelu_tanh(a: Value) -> Expected:
+    x = f64(a)
+    exact = 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+    return _elementwise(exact, 1.2 * a.tol, 1e-6 * top(x))
+
+
 def soft_cap(a: Value, cap: float) -> Expected:
     return _elementwise(cap * np.tanh(f64(a) / cap), 1.2 * a.tol, 1e-7 * cap)
 
@@ -368,7 +374,8 @@ def ssm_scan(x: Value, dt: Value, a: Value, b: Value, c: Value, rows: Value, bou
 
 
 EXPECT: dict[str, Callable[..., Expected]] = {
-    "+": add, "-": sub, "*": mul, "/": div, "unary": unary, "gelu_exact": gelu_exact, "soft_cap": soft_cap,
+    "+": add, "-": sub, "*": mul, "/": div, "unary": unary, "gelu_exact": gelu_exact,
+    "gelu_tanh": gelu_tanh, "soft_cap": soft_cap,
     "glu": glu, "clamped_swiglu": clamped_swiglu, "add_id": add_id, "scale": scale, "clamp": clamp, "xielu": xielu,
     **{name: _named(name) for name in ("sqr", "sqrt", "log", "sin", "cos")},
     "rms_norm": rms_norm, "layer_norm": layer_norm, "l2_norm": l2_norm, "sum_rows": sum_rows, "mean": mean,

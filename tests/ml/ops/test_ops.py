@@ -61,6 +61,7 @@ ELEMENTWISE: list[tuple[str, Callable[[Tensor, Tensor], Tensor], Callable[[NDArr
     ("sum_rows", lambda a, _: ops.sum_rows(a), lambda a, _: a.sum(-1), 1e-5),
     ("mean", lambda a, _: ops.mean(a), lambda a, _: a.mean(-1), 1e-5),
     ("gelu_exact", lambda a, _: ops.gelu_exact(a), lambda a, _: ref.ACTIVATIONS["gelu_erf"](a), 1e-6),
+    ("gelu_tanh", lambda a, _: ops.gelu_tanh(a), lambda a, _: ref.ACTIVATIONS["gelu"](a), 1e-6),
     ("softmax", lambda a, _: ops.softmax(a), lambda a, _: ref.softmax(ref.four(a)), 1e-5),
     *(
         (name, lambda a, _, n=name: ops.unary(a, n), lambda a, _, n=name: ref.ACTIVATIONS[n](a),

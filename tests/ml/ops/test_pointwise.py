@@ -1,4 +1,4 @@
-"""Soft caps: how exact, monotone, and the same bits on every CPU."""
+"""Soft caps and the tanh form of GELU: how exact, and the same bits on every CPU."""
 
 from __future__ import annotations
 
@@ -93,3 +93,22 @@ def test_soft_caps_out_of_range(cap: float) -> None:
         x = ctx.zeros("f32", (4,))
         with pytest.raises(ShapeError, match="soft_cap"):
             ops.soft_cap(x, cap)
+
+
+def test_gelu_is_exact_and_any_share_of_it_has_the_same_bits() -> None:
+    """Far from 0 it is x or 0, though the cube of a large number is none; numbers are shared among threads."""
+    x = np.concatenate([spread(1.0, 50_000), np.linspace(-30, 30, 20_011)]).astype(np.float32)
+    found = [_gelu(x, threads) for threads in (1, 3)]
+    np.testing.assert_array_equal(found[0].view(np.uint32), found[1].view(np.uint32))
+    z = np.clip(x.astype(np.float64), -1e4, None)
+    slope = np.clip(np.sqrt(8 / np.pi) * (z + 0.044715 * z**3), -700, 700)
+    assert (np.abs(found[0] - x / (1 + np.exp(-slope))) / np.maximum(1, np.abs(x))).max() < 1e-6
+    assert np.isnan(_gelu(np.array([np.nan], np.float32), 1)).all()
+
+
+def _gelu(x: NDArray[np.float32], threads: int) -> NDArray[np.float32]:
+    with Backend(BackendParams(threads=threads)) as backend, Context(backend) as ctx:
+        y = ops.gelu_tanh(ctx.from_floats(x))
+        ctx.forward(y)
+        ctx.compute()
+        return y.numpy()

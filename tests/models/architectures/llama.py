@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from tests.models.families import Family
+from tests.models.families import LLAMA3, Family
 
-_LLAMA3 = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
-           "high_freq_factor": 4.0, "original_max_position_embeddings": 32}  # fmt: skip
 _EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None}
 
 CASES = (
     Family("llama", "Llama", {"head_dim": None}),
     Family("llama-bf16", "Llama", {"head_dim": None}, dtype="BF16"),
     Family("llama-tied-biases", "Llama", {"tie_word_embeddings": True, "attention_bias": True}),
-    Family("llama3-factors", "Llama", {"rope_parameters": _LLAMA3}, seed=2),
+    Family("llama3-factors", "Llama", {"rope_parameters": LLAMA3}, seed=2),
     Family("mistral-window", "Mistral", {"sliding_window": 24}),
     Family("mistral-bf16", "Mistral", {"sliding_window": None}, dtype="BF16"),
     Family("mixtral", "Mixtral", _EXPERTS),

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from tests.models.families import VISION, Family
+from tests.models.families import LLAMA3, VISION, Family
 
 _SIZES = {"intermediate_size": 48, "intermediate_size_mlp": 96, "num_hidden_layers": 4, "num_local_experts": 4,
           "attention_chunk_size": 24, "floor_scale": 12}  # fmt: skip
 _TEXT = {**_SIZES, "interleave_moe_layer_step": 2}
-_LLAMA3 = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
-           "high_freq_factor": 1.0, "original_max_position_embeddings": 32}  # fmt: skip
+_LLAMA3 = {**LLAMA3, "high_freq_factor": 1.0}
 _VISION = {
     **VISION, "intermediate_size": 128, "vision_output_dim": 40, "projector_input_dim": 40, "projector_output_dim": 40,
 }  # fmt: skip

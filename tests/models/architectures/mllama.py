@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from tests.models.families import VISION, Family
+from tests.models.families import LLAMA3, VISION, Family
 
-_LLAMA3 = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
-           "high_freq_factor": 4.0, "original_max_position_embeddings": 32}  # fmt: skip
-_TEXT = {"head_dim": None, "cross_attention_layers": [1], "rope_parameters": _LLAMA3}
+_TEXT = {"head_dim": None, "cross_attention_layers": [1], "rope_parameters": LLAMA3}
 _PLAIN = {"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0},
           "num_attention_heads": 2, "num_key_value_heads": 1}  # fmt: skip
 _VISION = {

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from tests.models.llama4.published_processor import processor_class
+from tests.models.vision.published_processor import LLAMA4, processor_class
 
 PATH = Path(__file__).with_name("canvases.json")
 SIDE = 336
@@ -35,7 +35,7 @@ class Recorder:
         outer = self
         self.first: tuple[int, int] | None = None
 
-        class Recording(processor_class()):  # type: ignore[misc]
+        class Recording(processor_class(LLAMA4)):  # type: ignore[misc]
             def resize(self, image: Any, size: Any, *args: Any, **kwargs: Any) -> Any:
                 outer.first = outer.first or (int(size.height), int(size.width))
                 return image.new_zeros((*image.shape[:2], size.height, size.width))

@@ -10,10 +10,10 @@ import pytest
 
 from ollama_engine.models.llama4.preprocess import best_canvas, canvases, fitted_size, normalized_levels
 from tests.models.llama4.make_canvases import PATH, SIDE
-from tests.models.llama4.published_processor import image_processor
 from tests.models.llama4.small import preprocessor
 from tests.models.reference import import_reference
 from tests.models.vision.pictures import Picture
+from tests.models.vision.published_processor import LLAMA4, image_processor
 
 pytest.importorskip("PIL", reason="Pillow is not installed")
 
@@ -77,7 +77,7 @@ def test_the_largest_image_has_as_many_tiles_as_any() -> None:
 def test_pixels_differ_from_torchvision_by_one_level_at_most() -> None:
     """It resizes with torchvision, whose weights have 15 bits where Pillow's have 22, or floats on old CPUs."""
     import_reference()
-    processor: Any = image_processor(56, pillow=False)
+    processor: Any = image_processor(LLAMA4, pillow=False, size={"height": 56, "width": 56})
     for picture in (Picture(333, 97), Picture(1000, 700), Picture(20, 31), Picture(5, 900)):
         pixels = processor(picture.draw(), return_tensors="pt")["pixel_values"].float().numpy()
         squares = pixels.reshape(len(pixels), 3, 4, 14, 4, 14).transpose(0, 2, 4, 1, 3, 5).reshape(len(pixels), 16, 588)

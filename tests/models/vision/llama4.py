@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.models.llama4.published_processor import image_processor
 from tests.models.vision.harness import N_CTX, N_TEXT, Case, Prompt, Token
 from tests.models.vision.pictures import Picture
+from tests.models.vision.published_processor import LLAMA4, image_processor
 
 IMAGE_SIZE, PATCH_SIZE = 56, 14
 
@@ -32,7 +32,8 @@ class Llama4Case(Case):
         from transformers import Llama4Processor  # noqa: PLC0415
 
         side = self.config["vision_config"]["image_size"]
-        return Llama4Processor(image_processor(side, pillow=True), tokenizer, patch_size=PATCH_SIZE)
+        images = image_processor(LLAMA4, pillow=True, size={"height": side, "width": side})
+        return Llama4Processor(images, tokenizer, patch_size=PATCH_SIZE)
 
     def arrays(self, inputs: Any) -> Mapping[str, NDArray[Any]]:
         import torch  # noqa: PLC0415

@@ -1,6 +1,6 @@
-"""transformers' image processor of Llama 4, without torchvision, of which the package registry has no build for CPUs.
+"""transformers' image processors of Llama 4 and LFM2-VL, without torchvision, which PyPI has for GPUs only.
 
-The processor's module imports it, and calls three functions of it: what pads, what normalizes and what resizes. They
+The processors' modules import it, and call three functions of it: what pads, what normalizes and what resizes. They
 stand here, as torchvision writes them with torch; all the rest is transformers' own.
 """
 
@@ -19,17 +19,18 @@ import numpy as np
 NAMES = ("torchvision", "torchvision.transforms", "torchvision.transforms.v2", "torchvision.transforms.v2.functional")
 
 
-def image_processor(side: int, *, pillow: bool) -> Any:
-    """A processor with tiles of side * side pixels. `pillow`: it resizes with Pillow, else as with torchvision."""
+LLAMA4 = "llama4.image_processing_llama4.Llama4ImageProcessor"
+LFM2_VL = "lfm2_vl.image_processing_lfm2_vl.Lfm2VlImageProcessor"
+
+
+def image_processor(name: str, *, pillow: bool, **settings: Any) -> Any:
+    """A processor with these settings. `pillow`: it resizes with Pillow, else as with torchvision."""
     import torch  # noqa: PLC0415
     from PIL import Image  # noqa: PLC0415
+    from transformers.image_processing_backends import TorchvisionBackend  # noqa: PLC0415
     from transformers.image_transforms import convert_to_rgb  # noqa: PLC0415
 
-    class Processor(processor_class()):  # type: ignore[misc]
-        def preprocess(self, images: Any, **kwargs: Any) -> Any:
-            images = images if isinstance(images, Sequence) else [images]
-            return super().preprocess([convert_to_rgb(image) for image in images], **kwargs)
-
+    class Functions(TorchvisionBackend):  # type: ignore[misc]
         def resize(self, image: Any, size: Any, *args: Any, **kwargs: Any) -> Any:
             if not pillow:
                 wanted = (size.height, size.width)
@@ -39,19 +40,28 @@ def image_processor(side: int, *, pillow: bool) -> Any:
             return torch.stack([torch.from_numpy(np.array(p)).permute(2, 0, 1) for p in resized])
 
         def normalize(self, image: Any, mean: Sequence[float], std: Sequence[float], **kwargs: Any) -> Any:
-            shift, spread = (torch.tensor(values, dtype=image.dtype).view(-1, 1, 1) for values in (mean, std))
+            shift, spread = (torch.as_tensor(values, dtype=image.dtype).view(-1, 1, 1) for values in (mean, std))
             return image.sub(shift).div(spread)
+
+    class Processor(processor_class(name), Functions):  # type: ignore[misc]
+        resize, normalize = Functions.resize, Functions.normalize
+
+        def preprocess(self, images: Any, **kwargs: Any) -> Any:
+            images = images if isinstance(images, Sequence) else [images]
+            flat = [image for given in images for image in (given if isinstance(given, list) else [given])]
+            return super().preprocess([convert_to_rgb(image) for image in flat], **kwargs)
 
         def rescale_and_normalize(self, *args: Any, **kwargs: Any) -> Any:
             return super().rescale_and_normalize(*args, **kwargs).float()  # for a model in float32
 
-    return Processor(size={"height": side, "width": side})
+    return Processor(**settings)
 
 
-def processor_class() -> Any:
+def processor_class(name: str) -> Any:
     """transformers' class, with what it imports of torchvision replaced where that is not installed."""
+    module, _, class_name = name.rpartition(".")
     with _named_torchvision():
-        return import_module("transformers.models.llama4.image_processing_llama4").Llama4ImageProcessor
+        return getattr(import_module(f"transformers.models.{module}"), class_name)
 
 
 @contextmanager
