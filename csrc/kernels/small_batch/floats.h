@@ -89,6 +89,30 @@ INLINE void store(const int n_weights, const int n, const oe_sb_product *p, plac
     }
 }
 
+/* The same for a whole tile of TILE rows. Where vectors are wide, 16 results come of as many additions as two would
+ * alone, each of the same two numbers. */
+INLINE void store_tile(const oe_sb_product *p, place at, lanes (*sum)[TILE]) {
+#if defined(__AVX512F__) && TILE_WEIGHTS == 4
+    if (at.skip == 0) {
+#pragma GCC unroll 2
+        for (int j = 0; j < TILE; j += 4) {
+            lanes x[16];
+            float totals[16];
+#pragma GCC unroll 16
+            for (int i = 0; i < 16; i++) {
+                x[i] = sum[i % 4][j + i / 4 < TILE ? j + i / 4 : j];
+            }
+            lanes_sums(x, totals);
+            for (int i = 0; i < 4 && j + i < TILE; i++) {
+                memcpy(oe_sb_out(p, at.row + j + i) + at.from, totals + (size_t)4 * i, 4 * sizeof(float));
+            }
+        }
+        return;
+    }
+#endif
+    store(TILE_WEIGHTS, TILE, p, at, sum);
+}
+
 /* Quads of some rows of activations, `rows` apart. */
 typedef struct act_rows {
     const uint8_t *at;
@@ -151,7 +175,9 @@ INLINE void multiply_any_tile(const int64_t n, const oe_sb_product *p, place at)
 /* -- many rows of activations -------------------------------------------------------------------------------------- */
 
 #define PIECE_QUADS (16 * STEP_BLOCKS) /* of TILE rows of activations, half of the L1 cache, for WEIGHT_GROUPS */
-#define WEIGHT_GROUPS 16 /* times TILE_WEIGHTS rows of weights, which stay in the L2 cache for all rows */
+#define PIECE_BLOCKS (PIECE_QUADS * OE_QUAD)
+#define WEIGHT_GROUPS 32 /* times TILE_WEIGHTS rows of weights, which stay in the L2 cache for all rows */
+#define WEIGHT_BYTES (512 << 10) /* of weights for all rows, where a row is one piece: half of an L2 cache */
 
 /* TILE rows from `row` on, side by side: quads of many rows lie so far apart that they share few lines of the cache. */
 INLINE void copy_piece(const oe_sb_product *p, int64_t row, int64_t quad, int64_t quads, uint8_t *to) {
@@ -161,7 +187,7 @@ INLINE void copy_piece(const oe_sb_product *p, int64_t row, int64_t quad, int64_
     }
 }
 
-/* One of the groups with a piece of TILE rows of activations. Its sums lie in memory meanwhile. */
+/* One of the groups with a piece of TILE rows of activations. Its sums lie in memory between two pieces. */
 INLINE void add_piece(const oe_sb_product *p, place at, act_rows of, int64_t b, int64_t end, lanes (*sums)[TILE]) {
     lanes sum[SINGLE_WEIGHTS][TILE];
 #pragma GCC unroll 4
@@ -172,6 +198,10 @@ INLINE void add_piece(const oe_sb_product *p, place at, act_rows of, int64_t b, 
         }
     }
     add_blocks(TILE_WEIGHTS, TILE, p, at, of, b, end, sum);
+    if (end == p->blocks) {
+        store_tile(p, at, sum);
+        return;
+    }
 #pragma GCC unroll 4
     for (int i = 0; i < TILE_WEIGHTS; i++) {
 #pragma GCC unroll 8
@@ -181,27 +211,26 @@ INLINE void add_piece(const oe_sb_product *p, place at, act_rows of, int64_t b, 
     }
 }
 
-/* Results first .. last - 1, WEIGHT_GROUPS groups at most, for TILE rows. */
+/* Results first .. last - 1 for TILE rows; WEIGHT_GROUPS groups at most where there are several pieces. */
 INLINE void multiply_groups(const oe_sb_product *p, int64_t row, int64_t first, int64_t last) {
     lanes sums[WEIGHT_GROUPS][TILE_WEIGHTS][TILE];
     _Alignas(OE_CACHE_LINE) uint8_t acts[PIECE_QUADS * TILE * QUAD_BYTES];
-    for (int64_t b = 0; b < p->blocks; b += PIECE_QUADS * OE_QUAD) {
-        const int64_t left = p->blocks - b, blocks = left < PIECE_QUADS * OE_QUAD ? left : PIECE_QUADS * OE_QUAD;
-        copy_piece(p, row, b / OE_QUAD, (blocks + OE_QUAD - 1) / OE_QUAD, acts);
+    for (int64_t b = 0; b < p->blocks; b += PIECE_BLOCKS) {
+        const int64_t end = p->blocks - b < PIECE_BLOCKS ? p->blocks : b + PIECE_BLOCKS;
+        copy_piece(p, row, b / OE_QUAD, (end - b + OE_QUAD - 1) / OE_QUAD, acts);
         for (int64_t g = 0; first + g * TILE_WEIGHTS < last; g++) {
             const place at = place_of(p, row, first + g * TILE_WEIGHTS);
-            add_piece(p, at, (act_rows){acts, TILE}, b, b + blocks, sums[g]);
+            add_piece(p, at, (act_rows){acts, TILE}, b, end, sums[p->blocks > PIECE_BLOCKS ? g : 0]);
         }
-    }
-    for (int64_t g = 0; first + g * TILE_WEIGHTS < last; g++) {
-        store(TILE_WEIGHTS, TILE, p, place_of(p, row, first + g * TILE_WEIGHTS), sums[g]);
     }
 }
 
 /* The last TILE rows may overlap those before: the same bits are stored again. */
 INLINE void multiply_many(const oe_sb_product *p, int64_t first, int64_t last) {
-    for (; first < last; first += WEIGHT_GROUPS * TILE_WEIGHTS) {
-        const int64_t end = last - first < WEIGHT_GROUPS * TILE_WEIGHTS ? last : first + WEIGHT_GROUPS * TILE_WEIGHTS;
+    const int64_t near = WEIGHT_BYTES / (int64_t)p->row_bytes / TILE_WEIGHTS;
+    const int64_t groups = p->blocks > PIECE_BLOCKS || near < WEIGHT_GROUPS ? WEIGHT_GROUPS : near;
+    for (; first < last; first += groups * TILE_WEIGHTS) {
+        const int64_t end = last - first < groups * TILE_WEIGHTS ? last : first + groups * TILE_WEIGHTS;
         for (int64_t row = 0; row < p->rows; row += TILE) {
             multiply_groups(p, row + TILE <= p->rows ? row : p->rows - TILE, first, end);
         }
