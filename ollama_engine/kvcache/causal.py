@@ -69,7 +69,7 @@ class CausalCache:
         # -- storage --
         # Before the cell table: the store refuses what does not fit, and nothing has been taken yet.
         n_cells = _round_up(n_cells, config.history_padding)
-        paged = suits_paging(backend, devices, config)
+        paged = config.paged and suits_paging(backend, devices, config.dtype)
         self._store = KeyValueStore(backend, layers, devices, n_cells, config, paged=paged)
         # -- metadata --
         self.cells = Cells(n_cells, window=window, chunk=chunk, memory=memory)

@@ -11,6 +11,7 @@ from ollama_engine.kvcache.config import CacheConfig, LayerShape
 from ollama_engine.kvcache.move import ShiftKeys
 from ollama_engine.kvcache.no_images import NoImages
 from ollama_engine.kvcache.null import NullCache
+from ollama_engine.kvcache.null_paged import PagedNullCache
 from ollama_engine.kvcache.recurrent import RecurrentCache, RecurrentStepCache
 from ollama_engine.kvcache.visibility import Visibility
 from ollama_engine.ml.graph.backend import Backend
@@ -59,9 +60,15 @@ def make_cache(
     return CompositeCache(caches, _table(groups.values(), len(layers)), _states(groups))
 
 
-def make_null_cache(layers: Sequence[LayerShape], *, flash_attention: bool, causal: bool) -> StepCache:
-    """The cache for embeddings of texts, which stores nothing: all of a text is in one batch. See `NullCache`."""
+def make_null_cache(
+    layers: Sequence[LayerShape], *, flash_attention: bool, causal: bool, paged: bool = False
+) -> StepCache:
+    """The cache for embeddings of texts, which stores nothing: all of a text is in one batch. See `NullCache`.
+
+    `paged`: attention takes KV indices instead of a mask; see `null_paged.lists_rows`.
+    """
     groups = _by_kind(layers)
+    make = PagedNullCache if paged else NullCache
     caches: list[StepCache] = []
     for kind in groups:
         if kind == STATES:
@@ -71,9 +78,9 @@ def make_null_cache(layers: Sequence[LayerShape], *, flash_attention: bool, caus
         if image_rows is not None:
             caches.append(NoImages(flash_attention=flash_attention))
         elif causal:
-            caches.append(NullCache(flash_attention=flash_attention, causal=Visibility(window=window, chunk=chunk)))
+            caches.append(make(flash_attention=flash_attention, causal=Visibility(window=window, chunk=chunk)))
         else:
-            caches.append(NullCache(flash_attention=flash_attention, window=window))
+            caches.append(make(flash_attention=flash_attention, window=window))
     if len(caches) == 1 and STATES not in groups:
         return caches[0]
     return CompositeStepCache(caches, _table(groups.values(), len(layers)), _states(groups))

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ollama_engine.errors import NoMemoryError, Option
 from ollama_engine.input import Batch, Int32Array
-from ollama_engine.kvcache.base import GraphInputs
+from ollama_engine.kvcache.base import GraphInputs, KVIndices
 from ollama_engine.kvcache.mask import mask_bytes
 from ollama_engine.kvcache.visibility import Visibility
 from ollama_engine.ml import ops
@@ -120,7 +120,7 @@ def _no_memory(n_tokens: int) -> NoMemoryError:
 
 @dataclass(slots=True)
 class _Graph:
-    mask: Tensor
+    mask: Tensor | None = None
     layer: int = 0
     put: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     """Keys and values of each layer so far; later ones may attend to them, too."""
@@ -171,12 +171,16 @@ class NullCache:
 
     def build_inputs(self, ctx: Context) -> GraphInputs:
         """Make the mask f16 [part, part, 1, parts]."""
-        self._graph = _Graph(ctx.input("f16", (self._part, self._part, 1, self._parts), name="mask"))
-        return GraphInputs((self._graph.mask,), partial(self._write, self._graph.mask))
+        mask = ctx.input("f16", (self._part, self._part, 1, self._parts), name="mask")
+        self._start_graph(mask)
+        return GraphInputs((mask,), partial(self._write, mask))
 
     def _write(self, mask: Tensor) -> None:
         assert self._batch is not None
         mask.set(masks_of(self._batch, self._part, self._window, self._causal))
+
+    def _start_graph(self, mask: Tensor | None = None) -> None:
+        self._graph = _Graph(mask)
 
     @property
     def _parts(self) -> int:
@@ -197,12 +201,18 @@ class NullCache:
         assert self._graph is not None
         self._graph.put[self._graph.layer] = key, value
 
-    def get(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Keys [key_dim, part, kv_heads, parts], values, and the mask f16 [part, part, 1, parts]."""
+    def _held(self) -> tuple[Tensor, Tensor]:
+        """Keys and values of the layer as they were put."""
         assert self._graph is not None
         if self._graph.layer not in self._graph.put:
             raise ValueError("put keys and values of this layer first: nothing is stored from batch to batch")
-        key, value = self._graph.put[self._graph.layer]
+        return self._graph.put[self._graph.layer]
+
+    def get(self) -> tuple[Tensor, Tensor, Tensor | KVIndices]:
+        """Keys [key_dim, part, kv_heads, parts], values, and the mask f16 [part, part, 1, parts]."""
+        key, value = self._held()
+        assert self._graph is not None
+        assert self._graph.mask is not None
         if self._parts > 1:
             key, value = self._in_parts(key), self._in_parts(value)
         keys = ops.permute(key, 0, 2, 1, 3)

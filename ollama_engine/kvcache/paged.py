@@ -14,7 +14,6 @@ import numpy as np
 from ollama_engine.input import Batch, Int32Array
 from ollama_engine.kvcache.base import KVIndices
 from ollama_engine.kvcache.cells import Cells
-from ollama_engine.kvcache.config import CacheConfig
 from ollama_engine.kvcache.mask import MaskBuffer
 from ollama_engine.kvcache.store import KeyValueStore
 from ollama_engine.ml.graph.backend import Backend
@@ -24,15 +23,14 @@ from ollama_engine.ml.ops.paged import paged_attention_chosen
 from ollama_engine.ml.weights.kernel_choice import kernels_of
 
 
-def suits_paging(backend: Backend, devices: Sequence[int], config: CacheConfig) -> bool:
-    """Whether all attention to layers on these devices uses `ops.paged_attention`.
+def suits_paging(backend: Backend, devices: Sequence[int], dtype: str) -> bool:
+    """Whether all attention to layers on these devices, with keys of this type, uses `ops.paged_attention`.
 
     It does on a CPU that our kernel is fast on, with flash attention on or off: the kernel sums as precisely as the two
     products that stand for "off". So a row's result is the same for any number of rows.
     """
     on_cpu = all(backend.devices[device].kind == "cpu" for device in devices)
-    ours = config.paged and kernels_of(backend).attention
-    return ours and on_cpu and paged_attention_chosen(config.dtype)
+    return kernels_of(backend).attention and on_cpu and paged_attention_chosen(dtype)
 
 
 LEAST_ROOM = 1024

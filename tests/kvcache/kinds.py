@@ -95,7 +95,10 @@ class NullKind:
     layers: tuple[LayerShape, ...]
 
     def make(self, backend: Backend, layout: str) -> StepCache:
-        return make_null_cache(self.layers, flash_attention=LAYOUTS[layout]["flash_attention"], causal=False)
+        paged = LAYOUTS[layout].get("paged", True)
+        return make_null_cache(
+            self.layers, flash_attention=LAYOUTS[layout]["flash_attention"], causal=False, paged=paged
+        )
 
     def __str__(self) -> str:
         return self.name

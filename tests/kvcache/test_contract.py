@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from unittest.mock import patch
 
@@ -389,10 +390,10 @@ def test_memory_is_counted_and_given_back(kind: Kind) -> None:
 def test_every_kind_is_here() -> None:
     """A new cache class joins the contract by joining KINDS or NULL_KINDS."""
     made = set()
-    for kind in (*KINDS, *NULL_KINDS):
-        with stepped(kind) as f:
+    for kind, layout in itertools.product((*KINDS, *NULL_KINDS), ("indices", "masks")):
+        with stepped(kind, layout) as f:
             made |= {type(f.step_cache).__name__, *(type(c).__name__ for c in getattr(f.step_cache, "caches", ()))}
     assert made == {
-        "CausalCache", "CompositeCache", "CompositeStepCache", "CrossAttentionCache", "NullCache", "RecurrentCache",
-        "RecurrentStepCache",
+        "CausalCache", "CompositeCache", "CompositeStepCache", "CrossAttentionCache", "NullCache", "PagedNullCache",
+        "RecurrentCache", "RecurrentStepCache",
     }  # fmt: skip

@@ -12,6 +12,7 @@ from ollama_engine.input import Batch
 from ollama_engine.kvcache import CompositeStepCache, LayerShape, Visibility, make_null_cache
 from ollama_engine.kvcache.no_images import NoImages
 from ollama_engine.kvcache.null import NullCache, mask_of, masks_of, part_of
+from ollama_engine.kvcache.null_paged import PagedNullCache, indices_of
 
 
 class Case(NamedTuple):
@@ -21,6 +22,12 @@ class Case(NamedTuple):
     mask: str
     window: int | None = None
     causal: Visibility | None = None
+
+    @property
+    def batch(self) -> Batch:
+        places = [(ord(row[0]) - ord("a"), int(row[1:])) for row in self.rows.split()]
+        sequences, positions = (np.array(values, np.int32) for values in zip(*places, strict=True))
+        return Batch(np.zeros_like(positions), positions, sequences, outputs=positions[:0])
 
 
 CASES = [
@@ -40,12 +47,27 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_masks(case: Case) -> None:
-    sequences, positions = zip(*((ord(row[0]) - ord("a"), int(row[1:])) for row in case.rows.split()), strict=True)
-    as_ints: Any = [np.array(values, dtype=np.int32) for values in (positions, sequences)]
-    batch = Batch(np.zeros_like(as_ints[0]), *as_ints, outputs=as_ints[0][:0])
-    mask = mask_of(batch, case.window, case.causal)
+    mask = mask_of(case.batch, case.window, case.causal)
     assert mask.dtype == np.float16
-    assert "/".join("".join({0: "0", -np.inf: "x"}[bias] for bias in row) for row in mask.tolist()) == case.mask
+    assert drawn(mask) == case.mask
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_indices_are_what_masks_show(case: Case) -> None:
+    """Each row's are in the order of positions, and its phase is the position of the first."""
+    batch = case.batch
+    indices, ranges, phases = indices_of(batch, case.window, case.causal)
+    assert {array.dtype for array in (indices, ranges, phases)} == {np.dtype(np.int32)}
+    seen = np.full((len(batch), len(batch)), -np.inf)
+    for row, (begin, end) in enumerate(ranges.tolist()):
+        cells = indices[begin:end]
+        seen[row, cells] = 0
+        assert np.array_equal(batch.positions[cells], phases[row] + np.arange(end - begin))
+    assert drawn(seen) == case.mask
+
+
+def drawn(mask: np.typing.NDArray[Any]) -> str:
+    return "/".join("".join({0: "0", -np.inf: "x"}[bias] for bias in row) for row in mask.tolist())
 
 
 def test_layers_of_one_kind_share_a_cache() -> None:
@@ -53,9 +75,9 @@ def test_layers_of_one_kind_share_a_cache() -> None:
         return LayerShape(kv_heads=1, key_dim=8, value_dim=8, **options)
 
     assert isinstance(make_null_cache([layer(), layer()], flash_attention=True, causal=False), NullCache)
-    mixed = make_null_cache([layer(), layer(window=4), layer()], flash_attention=True, causal=True)
+    mixed = make_null_cache([layer(), layer(window=4), layer()], flash_attention=True, causal=True, paged=True)
     assert isinstance(mixed, CompositeStepCache)
-    assert len(mixed.caches) == 2
+    assert [type(cache) for cache in mixed.caches] == [PagedNullCache] * 2
 
 
 def test_layers_that_attend_to_images_are_skipped() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from ollama_engine import Engine
@@ -101,6 +102,12 @@ class Case:
 
     def engine(self, path: str | Path, **options: Any) -> Engine:
         return Engine(path, **{"threads": 1, "gpu_layers": 0, **options})
+
+
+def mask_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have texts attend with masks, as on other devices."""
+    for room in ("runner.load.caches", "runner.load.serving_memory", "runner.embed.embedder"):
+        monkeypatch.setattr(f"ollama_engine.{room}.lists_rows", lambda backend: False)
 
 
 def cases() -> tuple[Case, ...]:

@@ -32,10 +32,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(tmp_path_factory.mktemp("encoders"))
 
 
-@pytest.mark.parametrize("flash", ["on", "off"])
+@pytest.mark.parametrize(("flash", "masked"), [("on", False), ("on", True), ("off", True)])
 @pytest.mark.parametrize("case", [case for case in cases() if not case.ranks], ids=str)
-def test_embeddings(case: Case, flash: Literal["on", "off"], folder: Path) -> None:
+def test_embeddings(
+    case: Case, flash: Literal["on", "off"], masked: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected = encoders.load(case)
+    if masked:
+        encoders.mask_texts(monkeypatch)
     with case.engine(encoders.converted(case, folder), flash_attention=flash) as engine:
         assert isinstance(engine._loaded.model, TextEncoder)
         (every,) = engine.embeddings([case.prompt], pooling="none", normalize=False)
@@ -67,8 +71,13 @@ def test_pairs_have_the_ids_of_the_tokenizers_library(case: Case, folder: Path) 
     assert pair.tokens.tolist() == pair_of(folder / case.name)[0]
 
 
+@pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("case", cases(), ids=str)
-def test_texts_in_one_batch_do_not_see_each_other(case: Case, folder: Path) -> None:
+def test_texts_in_one_batch_do_not_see_each_other(
+    case: Case, masked: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if masked:
+        encoders.mask_texts(monkeypatch)
     texts = [case.prompt, case.prompt[:9], [5], case.prompt[20:60], case.prompt[::-1]]
     with case.engine(encoders.converted(case, folder)) as engine:
         alone = [engine.embed(text, pooling="mean", normalize=False) for text in texts]

@@ -13,6 +13,7 @@ import numpy as np
 
 from ollama_engine.config import OneVector, Pooling
 from ollama_engine.errors import ComputeError
+from ollama_engine.kvcache.null_paged import lists_rows
 from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models import ProjectsVectors, Ranks
@@ -32,6 +33,7 @@ class Embedder:
         self._loaded = loaded
         self._executor = executor
         self._head_pooling = head_pooling
+        self._in_parts = not lists_rows(loaded.backend)
         # isinstance with a Protocol, once and here: an interrupt in that check would be lost.
         model: object = loaded.model
         self._behind: dict[str, Callable[[Tensor], Tensor]] = {}
@@ -65,7 +67,7 @@ class Embedder:
     def _vectors(self, executor: Executor, texts: Sequence[TokenizedText]) -> list[FloatArray]:
         """The pooled vectors of the texts, before a classification head."""
         poolings = [self._head_pooling if text.pooling == "rank" else text.pooling for text in texts]
-        where = places([len(text.tokens) for text in texts], executor.batch_size)
+        where = places([len(text.tokens) for text in texts], executor.batch_size, parts=self._in_parts)
         batch = batch_of(texts, poolings, where)
         executor.prepare(batch)
         executor.launch(batch.tokens)

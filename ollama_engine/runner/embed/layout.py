@@ -35,10 +35,13 @@ class TextLayout(NamedTuple):
     """Rows of a part; `n_rows` for a single part."""
 
 
-def places(lengths: Sequence[int], limit: int) -> TextLayout:
-    """A layout of up to `limit` rows: in parts of one size if that leaves few rows empty, else one after the other."""
+def places(lengths: Sequence[int], limit: int, *, parts: bool = True) -> TextLayout:
+    """A layout of up to `limit` rows: in parts of one size if that leaves few rows empty, else one after the other.
+
+    Without `parts`, one after the other.
+    """
     total = sum(lengths)
-    for size in PARTS:
+    for size in PARTS if parts else ():
         if max(lengths) <= size < total:
             found = _in_parts(lengths, size)
             if found.n_rows <= min(limit, total + total // SPARE):

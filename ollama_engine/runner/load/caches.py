@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ollama_engine.config import EngineConfig
 from ollama_engine.errors import ConfigError, Option
 from ollama_engine.kvcache import Cache, CacheConfig, CompositeCache, LayerShape, make_cache, make_null_cache
+from ollama_engine.kvcache.null_paged import lists_rows
 from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.ops.nn import supports_flash_attention
 from ollama_engine.ml.weights.weights import Weights
@@ -56,7 +57,7 @@ def make_encoder(backend: Backend, model: Model, config: EngineConfig) -> tuple[
     """Cache and executor of a text encoder. It caches nothing, and its batches hold `num_ctx` tokens: a whole text."""
     layers = model.cache_layers
     flash_attention = _decide_flash_attention(backend, config, layers, "f32")
-    cache = make_null_cache(layers, flash_attention=flash_attention, causal=False)
+    cache = make_null_cache(layers, flash_attention=flash_attention, causal=False, paged=lists_rows(backend))
     size = max(config.batch_size, num_ctx_of(config))
     return CompositeCache((), ()), Executor(backend, model, cache, size, size)
 
@@ -74,7 +75,7 @@ def make_text_executor(
     if not isinstance(model, Embeds):
         return None
     flash_attention = config.flash_attention != "off" and not _without_flash_attention(backend, layers, "f32")
-    cache = make_null_cache(layers, flash_attention=flash_attention, causal=True)
+    cache = make_null_cache(layers, flash_attention=flash_attention, causal=True, paged=lists_rows(backend))
     size = max(config.batch_size, num_ctx_of(config))
     made = Executor(backend, model, cache, size, size, forward=model.hidden)
     if reserve:

@@ -244,7 +244,7 @@ def _load_planned(
             reader = images if image_vectors is None else image_vectors.reader
             serving = image_bounds(model, config, None if reader is None else reader.memory)
             serving |= graph_bounds(executor, text_executor) | text_bounds(
-                None if isinstance(model, TextEncoder) else text_executor, config, backend.graph_bytes()
+                backend, None if isinstance(model, TextEncoder) else text_executor, config, backend.graph_bytes()
             )
         except NoMemoryError as error:
             report = error.report or memory_report(backend, weights, planned_cache, planned_masks, choice.plan)

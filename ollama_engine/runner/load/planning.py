@@ -106,7 +106,7 @@ def _report(
             if texts is not None:
                 texts.measure_batch(1)
             # Graphs of answers have about as many tensors as those of texts.
-            serving |= graph_bounds(texts, texts) | text_bounds(texts, config, {})
+            serving |= graph_bounds(texts, texts) | text_bounds(here, texts, config, {})
     taken = weights.planned(names)
     devices = tuple(
         DeviceMemory(

@@ -8,7 +8,9 @@ from ollama_engine.config import EngineConfig
 from ollama_engine.errors import NoMemoryError
 from ollama_engine.input import MediaTraits
 from ollama_engine.kvcache.mask import mask_bytes
+from ollama_engine.kvcache.null_paged import lists_rows
 from ollama_engine.ml.device.hostmem import available_bytes
+from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.models import Embeds, Model
 from ollama_engine.runner.execute.executor import Executor
 from ollama_engine.runner.load.memory_plan import batch_size_of, num_ctx_of
@@ -47,7 +49,9 @@ def graph_bounds(*executors: Executor | None) -> dict[str, int]:
     return {"graphs that are kept": sum(executor.kept_bytes for executor in executors if executor is not None)}
 
 
-def text_bounds(executor: Executor | None, config: EngineConfig, taken: Mapping[str, int]) -> dict[str, int]:
+def text_bounds(
+    backend: Backend, executor: Executor | None, config: EngineConfig, taken: Mapping[str, int]
+) -> dict[str, int]:
     """Most bytes for a text to embed that is longer than `batch_size`, beyond `taken`, {device name: bytes}.
 
     Empty where every text finds its memory there. What such a text takes stays until the engine is closed.
@@ -60,4 +64,4 @@ def text_bounds(executor: Executor | None, config: EngineConfig, taken: Mapping[
     except NoMemoryError:  # its mask alone is more than there is: it will be refused, and a shorter one takes the rest
         return {LONG_TEXTS: available_bytes()}
     more = sum(max(0, nbytes - taken.get(device, 0)) for device, nbytes in needed.items())
-    return {LONG_TEXTS: more + mask_bytes(n, n)}
+    return {LONG_TEXTS: more + (0 if lists_rows(backend) else mask_bytes(n, n))}
