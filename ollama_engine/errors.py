@@ -108,7 +108,14 @@ class EngineError(Exception):
 
     def behind(self, *where: str) -> EngineError:
         """The same error with `where` in front of its message."""
-        error = type(self)(*where, *self.parts, advice=self.advice)
+        return self._saying(*where, *self.parts)
+
+    def replacing(self, old: str, new: str) -> EngineError:
+        """The same error with a text in its message replaced, such as the name of a folder that no user knows."""
+        return self._saying(*(part.replace(old, new) if isinstance(part, str) else part for part in self.parts))
+
+    def _saying(self, *parts: str | Option) -> EngineError:
+        error = type(self)(*parts, advice=self.advice)
         error.__dict__ |= {name: value for name, value in vars(self).items() if name not in ("parts", "advice")}
         error.args = (error.message(),)
         return error

@@ -31,6 +31,7 @@ __all__ = [
     "MLP",
     "OUTPUT",
     "QK_NORM",
+    "attention_layers",
     "decoder",
     "experts",
     "has_experts",
@@ -209,6 +210,19 @@ def layer_types(config: Config, default: Callable[[int], bool]) -> list[bool]:
     if types is None:
         return [default(i) for i in range(n_layer)]
     known = {"sliding_attention": True, "full_attention": False}
+    if not isinstance(types, list) or len(types) != n_layer or not all(t in known for t in types):
+        raise config.wrong(("layer_types",), f"{n_layer} of {', '.join(known)}", types)
+    return [known[t] for t in types]
+
+
+def attention_layers(config: Config) -> list[bool]:
+    """Whether each layer has attention. Raises ModelFormatError for `layer_types` that make no sense."""
+    n_layer = config.whole("num_hidden_layers")
+    interval = config.whole("full_attention_interval", default=4)
+    types = config.get("layer_types")
+    if types is None:
+        return [(i + 1) % interval == 0 for i in range(n_layer)]
+    known = {"linear_attention": False, "full_attention": True}
     if not isinstance(types, list) or len(types) != n_layer or not all(t in known for t in types):
         raise config.wrong(("layer_types",), f"{n_layer} of {', '.join(known)}", types)
     return [known[t] for t in types]

@@ -10,7 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ollama_engine.convert.architecture import COMMON_RENAMES, Architecture, Sizes, TensorMap, linear
-from ollama_engine.convert.decoder import ATTENTION, BLOCK, LAYER, MLP, QK_NORM, decoder, experts, norm, rope_and_size
+from ollama_engine.convert.decoder import (
+    ATTENTION,
+    BLOCK,
+    LAYER,
+    MLP,
+    QK_NORM,
+    attention_layers,
+    decoder,
+    experts,
+    norm,
+    rope_and_size,
+)
 from ollama_engine.convert.decoder import sizes as decoder_sizes
 from ollama_engine.convert.next_tokens import N_NEXT, NEXT_TOKENS, counted, next_token_keys, placed_behind
 from ollama_engine.convert.qwen import SHARED
@@ -24,19 +35,6 @@ __all__ = ["ARCHITECTURES"]
 
 LINEAR = LAYER + "linear_attn."
 Rows = Callable[[Sizes], NDArray[np.intp]]
-
-
-def _attends(config: Config) -> list[bool]:
-    """Whether each layer has attention. Raises ModelFormatError for `layer_types` that make no sense."""
-    n_layer = config.whole("num_hidden_layers")
-    interval = config.whole("full_attention_interval", default=4)
-    types = config.get("layer_types")
-    if types is None:
-        return [(i + 1) % interval == 0 for i in range(n_layer)]
-    known = {"linear_attention": False, "full_attention": True}
-    if not isinstance(types, list) or len(types) != n_layer or not all(t in known for t in types):
-        raise config.wrong(("layer_types",), f"{n_layer} of {', '.join(known)}", types)
-    return [known[t] for t in types]
 
 
 # -- the order of heads ------------------------------------------------------------------------------------------------
@@ -171,7 +169,7 @@ def _sizes(config: Config) -> dict[str, int]:
 
 
 def _keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
-    attends = _attends(config)
+    attends = attention_layers(config)
     interval = 1 + attends.index(True) if True in attends else len(attends) + 1
     rope = config.mapping("rope_parameters", "rope_scaling")
     part = rope.get("partial_rotary_factor", config.get("partial_rotary_factor", default=0.25))
@@ -221,8 +219,8 @@ def _architecture(name: str, class_names: tuple[str, ...], delta: tuple[TensorMa
         name, class_names,
         (
             *both,
-            *(replace(tensor, applies=lambda config, i: _attends(config)[i]) for tensor in FULL),
-            *(replace(tensor, applies=lambda config, i: not _attends(config)[i]) for tensor in delta),
+            *(replace(tensor, applies=lambda config, i: attention_layers(config)[i]) for tensor in FULL),
+            *(replace(tensor, applies=lambda config, i: not attention_layers(config)[i]) for tensor in delta),
             *placed_behind((*both, *FULL, *NEXT), lambda name: name.replace("model.layers.", "mtp.layers.")),
         ),
         sizes=_sizes, more_keys=more_keys, output_norm=(norm("output_norm", "model.norm", add(1.0)),),

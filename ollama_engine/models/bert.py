@@ -1,9 +1,10 @@
-"""BERT and its relatives: `general.architecture` = bert (XLM-R too), nomic-bert, nomic-bert-moe, jina-bert-v3.
+"""BERT and its relatives: `general.architecture` = bert (XLM-R too), gte, nomic-bert, nomic-bert-moe, jina-bert-v3.
 
 Blocks with norms after attention and feed-forward. BERT (Devlin et al. 2018) adds a learnt vector for each position;
 Nomic BERT (Nussbaum et al. 2024) rotates queries and keys instead, gates its feed-forward, and has no biases. Jina 3
 (Sturua et al. 2024) rotates and has neither gate nor learnt positions; in Nomic Embed 2 (Nussbaum and Duderstadt 2025)
-every other feed-forward block of such a model is a mixture of experts.
+every other feed-forward block of such a model is a mixture of experts. GTE 1.5 and multilingual (Zhang et al. 2024), of
+which Arctic Embed 2 M is made, rotate, and gate by the exact form of GELU; llama.cpp has no name for them.
 """
 
 from __future__ import annotations
@@ -59,6 +60,20 @@ class JinaLayer(PostNormLayer):
     attention = nn.Part(BiasedFusedAttention)
 
 
+class GeGLU(nn.GatedMLP):
+    """down(gelu(gate x) * up x) with the exact form of GELU, and a bias at its end."""
+
+    down = nn.Linear("ffn_down", "n_ff", "n_embd", bias=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [n_embd, n] -> [n_embd, n]."""
+        return self.down(nn.gelu_erf(self.gate(x), self.gate.tensor) * self.up(x))
+
+
+class GteLayer(JinaLayer):
+    mlp = nn.Part(GeGLU)
+
+
 @dataclass(frozen=True, kw_only=True)
 class NomicMoeOptions(BidirectionalOptions):
     moe_period: int
@@ -110,6 +125,14 @@ class NomicBert(BidirectionalTransformer):
     def embed(self, inputs: ModelInputs) -> Tensor:
         x = self.token_embd(inputs.tokens)
         return x if inputs.types is None or not self.token_types else x + self.token_types(inputs.types)
+
+
+class Gte(NomicBert):
+    """GTE 1.5 and multilingual, Arctic Embed 2 M."""
+
+    architecture = "gte"
+
+    layers = nn.Blocks(GteLayer, "n_layer")
 
 
 class NomicBertMoe(NomicBert):

@@ -13,7 +13,7 @@ from typing import Final
 
 from ollama_engine.convert import convert_model
 from ollama_engine.convert.joining import join_model
-from ollama_engine.errors import ConfigError, ModelFormatError, UnsupportedModelError
+from ollama_engine.errors import ConfigError, EngineError, ModelFormatError, UnsupportedModelError
 from ollama_engine.ml.gguf.gguf_file import GGUFFile
 from ollama_engine.store.blobs import TEMPORARY
 from ollama_engine.store.manifest import Layer
@@ -143,8 +143,15 @@ def _written(store: ModelStore, files: Sequence[SourceFile], write: Callable[[st
         try:
             write(folder, target)
             return store.blobs.take(target, "model")
+        except EngineError as error:
+            raise error.replacing(folder, _home_of(files[0])) from None
         finally:
             target.unlink(missing_ok=True)
+
+
+def _home_of(file: SourceFile) -> str:
+    """The folder that a caller knows a model's files by."""
+    return "the model's folder" if file.path is None else str(file.path).removesuffix(f"/{file.name}")
 
 
 def _link(folder: Path, file: SourceFile, target: Path) -> None:

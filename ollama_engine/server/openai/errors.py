@@ -21,6 +21,7 @@ FIELDS = {
             "model", "messages", "temperature", "top_p", "top_k", "min_p", "typical_p", "seed", "stop", "max_tokens",
             "logit_bias", "logprobs", "presence_penalty", "frequency_penalty", "repeat_penalty", "repeat_last_n",
             "tools", "tool_choice", "parallel_tool_calls", "n", "best_of", "dimensions", "timeout",
+            "prompt_name", "task",
         )
     },
 }  # fmt: skip

@@ -118,6 +118,7 @@ def test_purposes_of_embeddings_reach_the_engine(path: str, name: str, told: str
     answer = post(demo_server, {"model": "demo", "input": "a", name: "query"}, path)
     assert answer.status_code == 400
     assert told in answer.text
+    assert path == "/api/embed" or answer.json()["error"]["param"] == name
 
 
 def test_published_client(demo_server: str) -> None:
