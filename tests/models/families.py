@@ -77,6 +77,8 @@ class Family:
     """The config of the part that reads images, for a model with one; `settings` are of its text part."""
     outer: Mapping[str, Any] = field(default_factory=dict)
     """The rest of such a config, beside the two."""
+    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """Shapes by the ends of names, of tensors that are published otherwise than transformers saves them."""
     contract: bool = False
     """Whether the contract tests run on it. The first such case of an architecture has nothing optional."""
 

@@ -26,7 +26,10 @@ class FamilyReference:
         with quiet():
             model_class(model_class.config_class(**case.arguments)).save_pretrained(folder)
         self.config: dict[str, Any] = json.loads((folder / "config.json").read_text())
-        self.shapes = saved_shapes(folder / "model.safetensors")
+        self.shapes = {
+            name: next((list(to) for end, to in case.shapes.items() if name.endswith(end)), shape)
+            for name, shape in saved_shapes(folder / "model.safetensors").items()
+        }
         self.weights: Weights = case.weights(self.shapes)
         self.folder = write_folder(folder, self.config, self.weights, case.dtype)
         with quiet():
@@ -39,6 +42,26 @@ class FamilyReference:
         with torch.inference_mode(), quiet():
             out = self.model(torch.tensor([list(ids)]), use_cache=False).logits[0]
         return np.asarray(out.float().numpy(), dtype=np.float32)
+
+    def exact_logits(self, ids: Sequence[int]) -> NDArray[np.float64]:
+        """[len(ids), n_vocab], computed in float64."""
+        import torch  # noqa: PLC0415
+
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        try:
+            with torch.inference_mode(), quiet():
+                model = (
+                    type(self.model)
+                    .from_pretrained(
+                        self.folder, dtype="float64", attn_implementation="eager", experts_implementation="eager"
+                    )
+                    .eval()
+                )
+                out = model(torch.tensor([list(ids)]), use_cache=False).logits[0]
+        finally:
+            torch.set_default_dtype(before)
+        return np.asarray(out.numpy(), dtype=np.float64)
 
     def best_after(self, ids: Sequence[int]) -> tuple[list[int], NDArray[np.float64]]:
         """The best token after each of `ids`, and its lead before the second in standard deviations of the row."""

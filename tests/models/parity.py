@@ -11,13 +11,15 @@ from __future__ import annotations
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ollama_engine.architectures import ARCHITECTURES, Registration
 from ollama_engine.convert import convert_model
@@ -32,9 +34,29 @@ MODELS = ROOT / "ollama_engine/models"
 PAGE = ROOT / "docs/models.md"
 BEGIN, END = "<!-- Written by `make parity`. -->\n", "<!-- The end of what it writes. -->\n"
 HEAD = (
-    "| architecture | file | in transformers | what is special | difference |\n"
-    "|---|---|---|---|---:|\n"
+    "| architecture | file | in transformers | what is special | difference | ours, theirs from float64 |\n"
+    "|---|---|---|---|---:|---:|\n"
 )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured of some cases, in standard deviations of transformers' values."""
+
+    largest: float
+    """The largest difference."""
+    ours: float = 0.0
+    theirs: float = 0.0
+    """Root of the mean square of what ours, and what transformers' float32, is away from transformers' float64; 0 where
+    that was not computed."""
+
+    def __str__(self) -> str:
+        parts = (_short(self.largest), f"{_short(self.ours)}, {_short(self.theirs)}" if self.theirs else "")
+        return " | ".join(parts)
+
+
+def _short(number: float) -> str:
+    return f"{number:.0e}".replace("e-0", "e-")
 
 
 @dataclass(frozen=True)
@@ -49,14 +71,12 @@ class Entry:
     classes: tuple[str, ...]
     """The models' classes in transformers."""
     special: str
-    difference: float | None = None
-    """The largest of any case, in standard deviations."""
+    found: Measured | None = None
 
     def __str__(self) -> str:
         names = ", ".join(f"`{name}`" for name in self.architectures)
         file = f"[`{self.path}`](../ollama_engine/models/{self.path}), {self.lines} lines"
-        found = "" if self.difference is None else f"{self.difference:.0e}".replace("e-0", "e-")
-        return f"| {names} | {file} | {', '.join(self.classes)} | {self.special} | {found} |"
+        return f"| {names} | {file} | {', '.join(self.classes)} | {self.special} | {self.found or ' | '} |"
 
 
 def entries() -> list[Entry]:
@@ -100,15 +120,27 @@ def _special(doc: str) -> str:
 # -- measuring ---------------------------------------------------------------------------------------------------------
 
 
-def measured(architecture: str, folder: Path, *, live: bool = False) -> float:
-    """The largest difference of its cases, in standard deviations of transformers' values."""
-    return max(max(_differences(case, folder, live)) for case in cases_of(architecture))
+def measured(architecture: str, folder: Path, *, live: bool = False) -> Measured:
+    """The largest of all cases; of distances to float64, those of the case that is farthest away."""
+    found = [measure for case in cases_of(architecture) for measure in _measure(case, folder, live)]
+    return largest_of(found)
 
 
-def _differences(case: Any, folder: Path, live: bool) -> Iterator[float]:
+def largest_of(found: Iterable[Measured]) -> Measured:
+    each = list(found)
+    farthest = max(each, key=lambda one: one.ours)
+    return replace(farthest, largest=max(one.largest for one in each))
+
+
+def _measure(case: Any, folder: Path, live: bool) -> Iterator[Measured]:
     if isinstance(case, Family):
-        yield _of_logits(case, folder, live)
-    elif isinstance(case, image_encoders.Case):
+        yield _of_logits(case, folder) if not live else _of_live_logits(case, folder)
+    else:
+        yield Measured(max(_differences(case, folder)))
+
+
+def _differences(case: Any, folder: Path) -> Iterator[float]:
+    if isinstance(case, image_encoders.Case):
         with case.engine(image_encoders.converted(case, folder)) as engine:
             found = engine.embed_image([picture.file for picture in image_encoders.PICTURES], normalize=False)
         yield difference(found, image_encoders.load(case).vectors)
@@ -122,16 +154,21 @@ def _differences(case: Any, folder: Path, live: bool) -> Iterator[float]:
         yield difference(rows.vector[expected.rows], expected.hidden)
 
 
-def _of_logits(case: Family, folder: Path, live: bool) -> float:
-    if live:
-        reference = FamilyReference(case, folder / f"{case.name}-source")
-        path, rows, expected = folder / f"{case.name}-live.gguf", slice(None), reference.logits(case.prompt)
-        convert_model(reference.folder, path, "f32")
-    else:
-        golden = families.load(case)
-        path, rows, expected = families.converted(case, folder), golden.rows, golden.logits  # type: ignore[assignment]
+def _of_logits(case: Family, folder: Path) -> Measured:
+    golden = families.load(case)
+    with case.engine(families.converted(case, folder)) as engine:
+        return Measured(difference(engine.logits(case.prompt)[golden.rows], golden.logits))
+
+
+def _of_live_logits(case: Family, folder: Path) -> Measured:
+    reference = FamilyReference(case, folder / f"{case.name}-source")
+    path, expected = folder / f"{case.name}-live.gguf", reference.logits(case.prompt)
+    convert_model(reference.folder, path, "f32")
     with case.engine(path) as engine:
-        return difference(engine.logits(case.prompt)[rows], expected)
+        found = engine.logits(case.prompt)
+    exact = reference.exact_logits(case.prompt)
+    ours, theirs = (float(np.sqrt(np.mean((rows - exact) ** 2)) / exact.std()) for rows in (found, expected))
+    return Measured(difference(found, expected), ours, theirs)
 
 
 # -- the page ----------------------------------------------------------------------------------------------------------
@@ -149,9 +186,9 @@ def main(names: list[str]) -> None:
         for entry in entries():
             chosen = [name for name in entry.architectures if not names or name in names]
             if chosen:
-                found = max(measured(name, Path(folder), live=live) for name in chosen)
-                done.append(replace(entry, difference=found))
-                print(f"{', '.join(chosen):50} {found:.1e}", flush=True)
+                found = largest_of(measured(name, Path(folder), live=live) for name in chosen)
+                done.append(replace(entry, found=found))
+                print(f"{', '.join(chosen):50} {found}", flush=True)
     if not names:
         page = PAGE.read_text(encoding="utf-8")
         text = HEAD + "".join(f"{entry}\n" for entry in done)

@@ -12,7 +12,7 @@ from ollama_engine.convert.vocab.chat import chat_templates
 from ollama_engine.convert.vocab.pre import find_pre
 from ollama_engine.convert.vocab.sentencepiece import read_sentencepiece, sentencepiece_table
 from ollama_engine.convert.vocab.special import add_flags, special_keys
-from ollama_engine.convert.vocab.tiktoken import tiktoken_table
+from ollama_engine.convert.vocab.tiktoken import KINDS, tiktoken_table
 from ollama_engine.convert.vocab.tokens import TokenTable, added_tokens
 from ollama_engine.convert.vocab.unigram import unigram_table
 from ollama_engine.convert.vocab.wordpiece import read_vocab_txt, wordpiece_table
@@ -67,25 +67,17 @@ def _table(
         return table
     if tokenizer is not None:
         return _of_json(tokenizer, folder, n_vocab, pre_names)
-    ranks = folder.bytes("tiktoken.model")
-    if ranks is not None:
-        return tiktoken_table(
-            ranks, added, _pre_of_code(folder, pre_names), n_vocab, str(folder.path / "tiktoken.model")
-        )
+    for ranks in KINDS:
+        data = folder.bytes(ranks.file)
+        if data is not None:
+            return tiktoken_table(ranks, data, folder, added, pre_names, n_vocab)
     text = folder.text("vocab.txt")
     if text is not None:
         lowercase = (folder.json("tokenizer_config.json") or {}).get("do_lower_case", True)
         return wordpiece_table(read_vocab_txt(text), "##", added, {"type": "BertNormalizer", "lowercase": lowercase},
                                n_vocab)  # fmt: skip
-    names = "tokenizer.json, tokenizer.model, tiktoken.model or vocab.txt"
+    names = "tokenizer.json, tokenizer.model, tiktoken.model, hy.tiktoken or vocab.txt"
     raise ModelFormatError(f"{folder.path}: no {names}; the tokenizer is missing")
-
-
-def _pre_of_code(folder: ModelFolder, pre_names: Sequence[str]) -> str:
-    """The pre-tokenizer beside a tiktoken.model. Its pattern stands in Python code, which is not run."""
-    if "kimi-k2" in pre_names:
-        return "kimi-k2"
-    raise UnsupportedModelError(f"{folder.path}: how a tiktoken.model cuts text is known for Kimi's models alone")
 
 
 def _of_json(tokenizer: Mapping[str, Any], folder: ModelFolder, n_vocab: int, pre_names: Sequence[str]) -> TokenTable:

@@ -32,6 +32,8 @@ TEXTS: dict[str, list[int]] = {
     "🦙🦙 \t  end  ": [288, 288, 160, 137, 160, 160, 229, 238, 228, 268],
 }  # fmt: skip
 """A text, and its ids by tiktoken 0.14 with the pattern of tokenization_kimi.py."""
+BY_DIGITS = {"1234567 abcd abcde xabcd": [177, 178, 179, 180, 181, 182, 183, *TEXTS["1234567 abcd abcde xabcd"][5:]]}
+"""What is other with the pattern of tokenization_hy.py."""
 NAMED = {"[BOS]": 0, "[EOS]": 1, "<|im_end|>": 2}
 """Control tokens, counted from the last rank."""
 
@@ -63,6 +65,40 @@ def test_ids_are_those_of_tiktoken(text: str, tmp_path: Path) -> None:
     tokenizer = from_gguf(tmp_path / "vocab.gguf")
     assert tokenizer.encode(text, add_special=False) == TEXTS[text]
     assert tokenizer.decode(TEXTS[text]) == text
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_ids_of_hunyuan_are_those_of_tiktoken(text: str, tmp_path: Path) -> None:
+    """Ranks are counted, whatever the file says, and a token that comes again has its first one."""
+    tokens = ranks()
+    lines = written(tokens).splitlines(keepends=True)
+    data = b"".join([*lines[:200], lines[3], *lines[200:]])
+    export(tmp_path, {"hy.tiktoken": data}, 600, {"bos_token_id": 1}, pre_names=["hunyuan"])
+    tokenizer = from_gguf(tmp_path / "vocab.gguf")
+    ids = BY_DIGITS.get(text, TEXTS[text])
+    assert tokenizer.encode(text, add_special=False) == ids
+    assert tokenizer.decode(ids) == text
+
+
+def test_control_tokens_of_hunyuan(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A token that no others make is kept, with a warning: no text leads to it."""
+    tokens = {**ranks(), b"xyz": len(ranks())}
+    n = len(tokens)
+    values = export(
+        tmp_path, {"hy.tiktoken": written(tokens)}, n + 211, {"bos_token_id": 1}, pre_names=["hunyuan-dense"]
+    )
+    assert values["pre"] == "hunyuan"
+    assert values["tokens"][n : n + 6] == [
+        "<|endoftext|>",
+        "<|startoftext|>",
+        "<|bos|>",
+        "<|eos|>",
+        "<|pad|>",
+        "<|extra_0|>",
+    ]
+    assert values["tokens"][-2:] == ["<|extra_204|>", f"[PAD{n + 210}]"]
+    assert values["bos_token_id"] == n + 2
+    assert f"1 tokens are not made of two with lower ranks, such as {n - 1}" in caplog.text
 
 
 def test_control_tokens(tmp_path: Path) -> None:
