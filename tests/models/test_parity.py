@@ -17,7 +17,7 @@ OTHER_ROUNDING = 5
 def shown() -> dict[tuple[str, ...], list[str]]:
     """{architectures: cells} of the page."""
     rows = parity.table(parity.PAGE.read_text(encoding="utf-8")).removeprefix(parity.HEAD).splitlines()
-    cells = [row.strip("| ").split(" | ") for row in rows]
+    cells = [row[2:-2].split(" | ") for row in rows]
     return {tuple(name.strip("`") for name in row[0].split(", ")): row for row in cells}
 
 

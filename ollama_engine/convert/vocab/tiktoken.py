@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Kind:
+class RankFile:
     """A published file of ranks."""
 
     file: str
@@ -43,9 +43,9 @@ class Kind:
     counts."""
 
 
-KIMI = Kind("tiktoken.model", "kimi-k2", "kimi", ("<|reserved_token_{id}|>",) * 258)
+KIMI = RankFile("tiktoken.model", "kimi-k2", "kimi", ("<|reserved_token_{id}|>",) * 258)
 """256, and two that tokenization_kimi.py adds."""
-HUNYUAN = Kind(
+HUNYUAN = RankFile(
     "hy.tiktoken", "hunyuan", "hunyuan",
     ("<|endoftext|>", "<|startoftext|>", "<|bos|>", "<|eos|>", "<|pad|>", *(f"<|extra_{i}|>" for i in range(205))),
     bos="<|bos|>", counted=True,
@@ -58,7 +58,12 @@ SPELLING = [chr(code) for code in gpt2_alphabet()]
 
 
 def tiktoken_table(
-    kind: Kind, data: bytes, folder: ModelFolder, added: Iterable[AddedToken], pre_names: Iterable[str], n_vocab: int
+    kind: RankFile,
+    data: bytes,
+    folder: ModelFolder,
+    added: Iterable[AddedToken],
+    pre_names: Iterable[str],
+    n_vocab: int,
 ) -> TokenTable:
     """The rows for a file of that kind. Raises ModelFormatError when it is not as that format has it, and
     UnsupportedModelError for models of which it is not known how they cut text.
