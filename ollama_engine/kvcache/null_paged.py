@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ollama_engine.errors import NoMemoryError, Option
 from ollama_engine.input import Batch, Int32Array
 from ollama_engine.kvcache.base import KVIndices
 from ollama_engine.kvcache.null import NullCache
@@ -19,6 +20,9 @@ from ollama_engine.ml import ops
 from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.tensor import Tensor
+
+MOST_ROWS = 1 << 20
+"""Attention to a text of so many would take hours, and its graph tens of GiB."""
 
 
 def lists_rows(backend: Backend) -> bool:
@@ -60,12 +64,14 @@ class PagedNullCache(NullCache):
     # ** used by the executor ******************************************************************************************
 
     def begin(self, batch: Batch) -> None:
-        """Take note of the batch."""
+        """Take note of the batch. Raises NoMemoryError where it is longer than any machine can compute."""
+        _require_few(len(batch))
         self._batch = batch
         self._n_tokens = self._part = len(batch)
 
     def worst_cases(self, n_tokens: int) -> Iterator[None]:
-        """Prepare for building a graph of `n_tokens` tokens."""
+        """Prepare for building a graph of `n_tokens` tokens. Raises NoMemoryError as `begin` does."""
+        _require_few(n_tokens)
         self._batch = None
         self._n_tokens = self._part = n_tokens
         yield
@@ -110,6 +116,14 @@ class PagedNullCache(NullCache):
                 phases=self._ctx.input("i32", (n,), name="kv_output_phases") if self._limited else None,
             )
         return self._outputs
+
+
+def _require_few(n_tokens: int) -> None:
+    if n_tokens > MOST_ROWS:
+        raise NoMemoryError(
+            f"{n_tokens} tokens are to be in one batch, which has {MOST_ROWS} at most",
+            advice=["give shorter texts", ("lower ", Option("num_ctx"), " and ", Option("batch_size"))],
+        )
 
 
 def _write(inputs: KVIndices, ranges: Int32Array, phases: Int32Array) -> None:

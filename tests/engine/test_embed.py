@@ -321,14 +321,16 @@ def test_a_model_that_writes_opens_with_any_pooling(said: int, llama: Engine, tm
 
 
 @pytest.mark.parametrize("name", ["bert", "llama"])
-def test_masks_that_do_not_fit(name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine: Engine = request.getfixturevalue(name)
-    with monkeypatch.context() as patch:
-        patch.setattr("ollama_engine.kvcache.null._CHECKED_FROM", 0)
-        patch.setattr("ollama_engine.kvcache.null.available_bytes", lambda: 7)
-        with pytest.raises(NoMemoryError, match="the mask of 2 tokens in one batch"):
-            engine.embed([5, 6])
-    assert engine.embed([5, 6]).shape == (64,)
+def test_masks_that_do_not_fit(name: str, bert_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = bert_path if name == "bert" else write_tiny_llama(tmp_path / "llama.gguf", n_ctx=256).path
+    encoders.mask_texts(monkeypatch)
+    with Engine(path, num_ctx=64, **CPU) as engine:
+        with monkeypatch.context() as patch:
+            patch.setattr("ollama_engine.kvcache.null._CHECKED_FROM", 0)
+            patch.setattr("ollama_engine.kvcache.null.available_bytes", lambda: 7)
+            with pytest.raises(NoMemoryError, match="the mask of 2 tokens in one batch"):
+                engine.embed([5, 6])
+        assert engine.embed([5, 6]).shape == (64,)
 
 
 def under_way(engine: Engine) -> int:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from ollama_engine.errors import NoMemoryError
 from ollama_engine.input import Batch
 from ollama_engine.kvcache import CompositeStepCache, LayerShape, Visibility, make_null_cache
 from ollama_engine.kvcache.no_images import NoImages
@@ -68,6 +69,13 @@ def test_indices_are_what_masks_show(case: Case) -> None:
 
 def drawn(mask: np.typing.NDArray[Any]) -> str:
     return "/".join("".join({0: "0", -np.inf: "x"}[bias] for bias in row) for row in mask.tolist())
+
+
+def test_a_batch_that_no_machine_computes_is_refused() -> None:
+    layers = [LayerShape(kv_heads=1, key_dim=8, value_dim=8)]
+    cache = make_null_cache(layers, flash_attention=True, causal=True, paged=True)
+    with pytest.raises(NoMemoryError, match="1048577 tokens are to be in one batch"):
+        next(cache.worst_cases((1 << 20) + 1))
 
 
 def test_layers_of_one_kind_share_a_cache() -> None:
