@@ -7,12 +7,13 @@ are in the batch.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
 from ollama_engine.errors import NoMemoryError, Option
 from ollama_engine.input import Batch, Int32Array
-from ollama_engine.kvcache.base import KVIndices
+from ollama_engine.kvcache.base import GraphInputs, KVIndices
 from ollama_engine.kvcache.null import NullCache
 from ollama_engine.kvcache.paged import suits_paging
 from ollama_engine.kvcache.visibility import Visibility
@@ -57,9 +58,7 @@ class PagedNullCache(NullCache):
     def __init__(self, *, flash_attention: bool, window: int | None = None, causal: Visibility | None = None) -> None:
         super().__init__(flash_attention=flash_attention, window=window, causal=causal)
         self._limited = window is not None or causal not in (None, Visibility())
-        self._inputs: KVIndices | None = None
-        self._outputs: KVIndices | None = None
-        self._ctx: Context | None = None
+        self._lists: _Lists | None = None
 
     # ** used by the executor ******************************************************************************************
 
@@ -76,46 +75,55 @@ class PagedNullCache(NullCache):
         self._n_tokens = self._part = n_tokens
         yield
 
-    def build_inputs(self, ctx: Context) -> tuple[Tensor, ...]:
+    def build_inputs(self, ctx: Context) -> GraphInputs:
         """Make the indices i32 [tokens], each row's range of them i32 [2, tokens], and phases."""
         self._start_graph()
-        self._ctx, self._outputs = ctx, None
-        self._inputs = KVIndices(
-            ranges=ctx.input("i32", (2, self._n_tokens), name="kv_ranges"),
-            indices=ctx.input("i32", (self._n_tokens,), name="kv_indices"),
-            phases=ctx.input("i32", (self._n_tokens,), name="kv_phases") if self._limited else None,
-        )
-        phases = () if self._inputs.phases is None else (self._inputs.phases,)
-        return (self._inputs.ranges, self._inputs.indices, *phases)
+        self._lists = lists = _Lists(ctx, self._n_tokens, limited=self._limited)
+        return GraphInputs(lists.seen, partial(self._write_lists, lists))
 
-    def write_inputs(self) -> None:
+    def _write_lists(self, lists: _Lists) -> None:
         assert self._batch is not None
-        assert self._inputs is not None
-        indices, ranges, phases = indices_of(self._batch, self._window, self._causal)
-        self._inputs.indices.set(indices)
-        _write(self._inputs, ranges, phases)
-        if self._outputs is not None:
-            _write(self._outputs, ranges[self._batch.outputs], phases[self._batch.outputs])
+        lists.write(*indices_of(self._batch, self._window, self._causal), self._batch.outputs)
 
     # ** used by models ************************************************************************************************
 
     def get(self) -> tuple[Tensor, Tensor, KVIndices]:
         """Keys [key_dim, n, kv_heads], values [value_dim, n, kv_heads], and the indices."""
-        assert self._inputs is not None
+        assert self._lists is not None
         key, value = self._held()
-        return ops.permute(key, 0, 2, 1, 3), ops.permute(value, 0, 2, 1, 3), self._inputs
+        return ops.permute(key, 0, 2, 1, 3), ops.permute(value, 0, 2, 1, 3), self._lists.rows
 
     def output_indices(self, n: int) -> KVIndices:
         """Inputs of the same graph for its `n` outputs alone."""
-        assert self._inputs is not None
-        assert self._ctx is not None
+        assert self._lists is not None
+        return self._lists.of_outputs(n)
+
+
+class _Lists:
+    """The KV indices of one graph."""
+
+    def __init__(self, ctx: Context, n_tokens: int, *, limited: bool) -> None:
+        self._ctx, self._limited = ctx, limited
+        self.rows = self._make(n_tokens, ctx.input("i32", (n_tokens,), name="kv_indices"), "kv")
+        self._outputs: KVIndices | None = None
+        phases = () if self.rows.phases is None else (self.rows.phases,)
+        self.seen = (self.rows.ranges, self.rows.indices, *phases)
+
+    def _make(self, n: int, indices: Tensor, name: str) -> KVIndices:
+        ranges = self._ctx.input("i32", (2, n), name=f"{name}_ranges")
+        phases = self._ctx.input("i32", (n,), name=f"{name}_phases") if self._limited else None
+        return KVIndices(ranges=ranges, indices=indices, phases=phases)
+
+    def of_outputs(self, n: int) -> KVIndices:
         if self._outputs is None:
-            self._outputs = KVIndices(
-                ranges=self._ctx.input("i32", (2, n), name="kv_output_ranges"),
-                indices=self._inputs.indices,
-                phases=self._ctx.input("i32", (n,), name="kv_output_phases") if self._limited else None,
-            )
+            self._outputs = self._make(n, self.rows.indices, "kv_output")
         return self._outputs
+
+    def write(self, indices: Int32Array, ranges: Int32Array, phases: Int32Array, outputs: Int32Array) -> None:
+        self.rows.indices.set(indices)
+        _write(self.rows, ranges, phases)
+        if self._outputs is not None:
+            _write(self._outputs, ranges[outputs], phases[outputs])
 
 
 def _require_few(n_tokens: int) -> None:
