@@ -38,6 +38,13 @@ class LayerView(Protocol):
     def flash_attention(self) -> bool:
         """Whether `get` returns values in flash attention's layout; otherwise permuted, for two plain products."""
 
+    @property
+    def rotation(self) -> int:
+        """Numbers of the runs in which the layer's keys and values are stored rotated; 0: they are not.
+
+        Queries are rotated likewise, and the result of attention back. See `kvcache/rotation.py`.
+        """
+
     def set_layer(self, layer: int) -> None:
         """Choose the layer for the next `put` and `get`."""
 

@@ -27,6 +27,7 @@ from ollama_engine.kvcache.masked import MaskedHistory, MaskedInputs
 from ollama_engine.kvcache.move import ShiftKeys
 from ollama_engine.kvcache.packing import CellPacker
 from ollama_engine.kvcache.paged import PagedHistory, PagedInputs, suits_paging
+from ollama_engine.kvcache.rotation import rotated
 from ollama_engine.kvcache.saving import CellSaver
 from ollama_engine.kvcache.shifting import CellShifter
 from ollama_engine.kvcache.store import CellIndices, KeyValueStore
@@ -103,6 +104,10 @@ class CausalCache:
     def flash_attention(self) -> bool:
         return self.config.flash_attention
 
+    @property
+    def rotation(self) -> int:
+        return self._store.rotations[self._layer]
+
     def set_layer(self, layer: int) -> None:
         self._layer = layer
 
@@ -110,9 +115,9 @@ class CausalCache:
         """Store keys [key_dim, kv_heads, n] and values [value_dim, kv_heads, n] of this batch's tokens."""
         assert self._targets is not None
         ctx = self._targets.ctx
-        ctx.expand(self._store.write_keys(self._layer, key, self._targets))
+        ctx.expand(self._store.write_keys(self._layer, rotated(key, self.rotation), self._targets))
         if not self._store.layers[self._layer].latent:
-            ctx.expand(self._store.write_values(self._layer, value, self._targets))
+            ctx.expand(self._store.write_values(self._layer, rotated(value, self.rotation), self._targets))
 
     def get(self) -> tuple[Tensor, Tensor, Tensor | KVIndices]:
         """Keys [key_dim, history, kv_heads], values, and a mask or KV indices. See `LayerView.get`."""

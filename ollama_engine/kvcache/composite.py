@@ -49,6 +49,11 @@ class CompositeStepCache(Generic[CacheT]):
         return any(cache.flash_attention for cache in self.caches)
 
     @property
+    def rotation(self) -> int:
+        """Of the current layer."""
+        return self.current.rotation
+
+    @property
     def current(self) -> CacheT:
         """The cache of the current layer's keys and values; models with cross-attention ask it about images."""
         assert self._current is not None, "a layer with keys and values is set first"

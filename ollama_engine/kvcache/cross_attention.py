@@ -83,6 +83,8 @@ class CrossAttentionCache:
 
     # ** used by models ************************************************************************************************
 
+    rotation = 0
+
     @property
     def flash_attention(self) -> bool:
         return self.config.flash_attention

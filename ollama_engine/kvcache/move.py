@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ollama_engine.kvcache.moves import Moves
+from ollama_engine.kvcache.rotation import rotated
 from ollama_engine.kvcache.store import CellIndices, KeyValueStore
 from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.tensor import Tensor
@@ -103,10 +104,11 @@ class Mover:
     def _move_layer(self, graph: _Graph, layer: int) -> None:
         store = self._store
         keys = store.read_keys(layer, graph.sources)
-        turned = self._shift_keys(layer, keys, graph.deltas)
-        if turned is not keys:
-            graph.turns = True
-        if turned is not keys or graph.values:
-            graph.ctx.expand(store.write_keys(layer, turned, graph.targets))
+        plain = rotated(keys, store.rotations[layer])
+        turned = self._shift_keys(layer, plain, graph.deltas)
+        if turned is not plain:
+            graph.turns, keys = True, rotated(turned, store.rotations[layer])
+        if turned is not plain or graph.values:
+            graph.ctx.expand(store.write_keys(layer, keys, graph.targets))
         if graph.values and not store.layers[layer].latent:
             graph.ctx.expand(store.write_values(layer, store.read_values(layer, graph.sources), graph.targets))

@@ -19,6 +19,8 @@ class NoImages:
 
     # ** used by models ************************************************************************************************
 
+    rotation = 0
+
     @property
     def flash_attention(self) -> bool:
         return self._flash_attention

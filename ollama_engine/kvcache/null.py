@@ -188,6 +188,8 @@ class NullCache:
 
     # ** used by models ************************************************************************************************
 
+    rotation = 0
+
     @property
     def flash_attention(self) -> bool:
         return self._flash_attention

@@ -67,6 +67,8 @@ class RecurrentStepCache:
         assert self._ctx is not None
         self._ctx.expand(result)
 
+    rotation = 0
+
     @property
     def flash_attention(self) -> bool:
         """False: there is no attention."""

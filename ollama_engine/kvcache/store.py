@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from ollama_engine.input import Int32Array
 from ollama_engine.kvcache.config import CacheConfig, LayerShape
+from ollama_engine.kvcache.rotation import rotation_of
 from ollama_engine.ml import ops
 from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.context import Context
@@ -45,6 +46,8 @@ class KeyValueStore:
         self.layers = tuple(layers)
         self.n_cells = n_cells
         self.config = config
+        self.rotations = tuple(rotation_of(layer, config.dtype) for layer in layers)
+        """Of each layer; see `LayerView.rotation`. Keys and values here are as they are stored: rotated."""
         self.permuted = not config.flash_attention and not paged
         """Whether the values of one dimension lie side by side, as the second product of plain attention reads them."""
         # -- storage --

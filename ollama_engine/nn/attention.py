@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ollama_engine.errors import ShapeError
 from ollama_engine.kvcache.base import KVIndices, LayerView
+from ollama_engine.kvcache.rotation import rotated
 from ollama_engine.ml import ops
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.ml.ops.operands import on_cpu_alone, read_softcap
@@ -26,6 +27,7 @@ def attention(
     in parts, each part of the rows attends to its own part. `indices` stand for those of the cache where only some of
     the batch's rows attend.
     """
+    query, run = rotated(query, cache.rotation), cache.rotation
     keys, values, seen = cache.get()
     seen = seen if indices is None else indices
     heads, n = query.dim(1), query.dim(2)
@@ -37,16 +39,16 @@ def attention(
         out = ops.paged_attention(
             rows, keys, values, seen.ranges, seen.indices, scale, softcap=softcap, sinks=sinks, phases=seen.phases
         )
-        return ops.reshape(out, out.dim(0) * heads, n)
+        return ops.reshape(rotated(out, run), out.dim(0) * heads, n)
     if cache.flash_attention:
         out = ops.flash_attention(rows, keys, values, seen, scale, softcap=softcap, sinks=sinks)
-        return ops.reshape(out, out.dim(0) * heads, n)
+        return ops.reshape(rotated(out, run), out.dim(0) * heads, n)
     scores = ops.mul_mat(keys, rows, precise=True)
     if softcap:
         scores, scale = soft_cap(ops.scale(scores, scale), softcap), 1.0
     weights = ops.softmax(scores, seen, scale, sinks)
     out = ops.permute(ops.mul_mat(values, weights), 0, 2, 1, 3)
-    return ops.reshape(ops.cont(out), out.dim(0) * heads, n)
+    return ops.reshape(rotated(ops.cont(out), run), out.dim(0) * heads, n)
 
 
 def temperature(positions: Tensor, scale: float, period: int, offset: int = 0) -> Tensor:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ollama_engine import nn
 from ollama_engine.input import Batch
 from ollama_engine.kvcache import CacheConfig, CausalCache, CellUsage, LayerShape, Visibility
+from ollama_engine.kvcache.rotation import rotated
 from ollama_engine.kvcache.shifting import CellShifter
 from ollama_engine.kvcache.store import CellIndices
 from ollama_engine.ml.device.placement import BackendParams
@@ -177,7 +178,10 @@ class World:
         store = self.cache._store
         with Context(self._backend) as ctx:
             places = CellIndices(ctx, store, len(cells), "i32", "cells")
-            pairs = [(store.read_keys(i, places), store.read_values(i, places)) for i in range(len(LAYERS))]
+            pairs = [
+                (rotated(store.read_keys(i, places), run), rotated(store.read_values(i, places), run))
+                for i, run in enumerate(store.rotations)
+            ]
             ctx.forward(*(tensor for pair in pairs for tensor in pair))
             ctx.alloc()
             places.set(ints(cells))

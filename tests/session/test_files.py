@@ -245,7 +245,7 @@ def rewritten(whole: bytes, **fields: Any) -> bytes:
 
 
 @pytest.mark.parametrize(("fields", "told"), [
-    ({"version": 2}, "version 3 can be read, this is version 2"),
+    ({"version": 2}, "version 4 can be read, this is version 2"),
     ({"fingerprint": "0" * 64}, "another model"),
     ({"n_tokens": 1 << 40}, "makes no sense"), ({"n_tokens": 1 << 23}, "announces"),
     ({"n_tokens": -1}, "makes no sense"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ollama_engine.ml.ops.best import best_k
 from ollama_engine.ml.ops.experts import mul_mat_id_small_batch, weighted_sum
+from ollama_engine.ml.ops.hadamard import hadamard
 from ollama_engine.ml.ops.image import conv_2d, im2col, interpolate, pad, pool_2d
 from ollama_engine.ml.ops.math import (
     argsort,
@@ -68,6 +69,7 @@ __all__ = [
     "gelu_tanh",
     "get_rows",
     "glu",
+    "hadamard",
     "im2col",
     "interpolate",
     "l2_norm",

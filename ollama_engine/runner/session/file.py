@@ -47,8 +47,8 @@ from ollama_engine.runner.session.media_record import (
 __all__ = ["Layout", "SessionFile", "layout_of", "read_session", "write_session"]
 
 MAGIC = b"\x93oesess\n"
-VERSION = 3
-"""3: recurrent states lie in blocks of 32 columns."""
+VERSION = 4
+"""3: recurrent states lie in blocks of 32 columns. 4: keys and values in q4_0 are rotated."""
 _PREFIX = struct.Struct("<8sII")
 _MAX_HEADER = 1 << 20
 _DIGEST = hashlib.sha256().digest_size
