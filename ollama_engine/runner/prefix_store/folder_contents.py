@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
+import re
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -28,6 +28,10 @@ ABOUT = "model.json"
 LOCK = ".lock"
 LEAVE = 0.9
 """Share of the bound that is left when files are removed, so that not every write removes one."""
+MODEL_NAME = re.compile(r"[0-9a-f]{32}")
+GROUP_NAME = re.compile(r"[0-9a-f]{2}")
+FILE_NAME = re.compile(r"[0-9a-f]{62}\.[0-9]+|\.[0-9a-f]+\.part")
+"""Names that BlockFolder gives. Other files in the folder are not the store's: they are neither counted nor removed."""
 LEFT_OVER_SECONDS = 3600.0
 """A file that is still being written after this time was left by a process that was killed."""
 
@@ -85,25 +89,35 @@ def _remove(file: StoredFile) -> int:
 
 
 def files_of(folder: Path) -> Iterator[StoredFile]:
-    """The files of blocks in a folder of the store, or in that of one model, in no order."""
-    for directory, folders, names in os.walk(folder):
-        folders.sort()
-        for name in names:
-            if name in (ABOUT, LOCK):
-                continue
-            path = Path(directory, name)
-            with suppress(FileNotFoundError):
-                status = path.stat()
-                yield StoredFile(status.st_mtime, status.st_size, path)
+    """The files of blocks in a folder of the store, in no order; files that are being written, too."""
+    for model in _folders(folder, MODEL_NAME):
+        yield from _model_files(model)
+
+
+def _model_files(model: Path) -> Iterator[StoredFile]:
+    for group in _folders(model, GROUP_NAME):
+        with suppress(FileNotFoundError):
+            for entry in os.scandir(group):
+                with suppress(FileNotFoundError):
+                    if FILE_NAME.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                        status = entry.stat(follow_symlinks=False)
+                        yield StoredFile(status.st_mtime, status.st_size, Path(entry.path))
+
+
+def _folders(folder: Path, names: re.Pattern[str]) -> list[Path]:
+    """Folders with names of the store, without links: a link may lead to any files."""
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+        return sorted(
+            Path(entry.path) for entry in entries if names.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
+        )
+    return []
 
 
 def stored_models(folder: Path) -> list[PrefixesOfModel]:
     """What a store has, model by model, the latest used first."""
     models = []
-    for path in folder.iterdir() if folder.is_dir() else ():
-        if not path.is_dir():
-            continue
-        files = [file for file in files_of(path) if not file.path.name.startswith(".")]
+    for path in _folders(folder, MODEL_NAME):
+        files = [file for file in _model_files(path) if not file.path.name.startswith(".")]
         try:
             about = json.loads((path / ABOUT).read_bytes())["model"]
         except (OSError, ValueError, KeyError, TypeError):
@@ -114,5 +128,14 @@ def stored_models(folder: Path) -> list[PrefixesOfModel]:
 
 
 def remove_model(folder: Path, model: PrefixesOfModel) -> None:
-    """Remove what is stored of a model. A running engine goes on, and stores anew. Raises OSError."""
-    shutil.rmtree(folder / model.name)
+    """Remove what is stored of a model, and no file that is not the store's. A running engine stores anew.
+
+    Raises OSError.
+    """
+    path = folder / model.name
+    for file in _model_files(path):
+        _remove(file)
+    (path / ABOUT).unlink(missing_ok=True)
+    for emptied in (*_folders(path, GROUP_NAME), path):
+        with suppress(OSError):  # somebody else's files are in it, or an engine writes
+            emptied.rmdir()

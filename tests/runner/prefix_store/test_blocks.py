@@ -13,7 +13,7 @@ from ollama_engine.runner.prefix_store.block_file import block_bytes, read_block
 from ollama_engine.runner.prefix_store.block_folder import BlockFolder
 from ollama_engine.runner.prefix_store.block_format import BlockFormatError, check_block
 from ollama_engine.runner.prefix_store.block_keys import BLOCK, block_keys, root_key
-from ollama_engine.runner.prefix_store.folder_contents import remove_unused, stored_models
+from ollama_engine.runner.prefix_store.folder_contents import files_of, remove_model, remove_unused, stored_models
 from ollama_engine.runner.request.inputs import MediaIdentity
 
 ROOT = root_key("model")
@@ -124,6 +124,32 @@ def test_the_least_recently_used_go_first(tmp_path: Path, monkeypatch: pytest.Mo
     assert remove_unused(tmp_path, 1 << 20) == 0, "it may be in use"
     monkeypatch.setattr("time.time", lambda: 4e9)
     assert remove_unused(tmp_path, 1 << 20) == size
+
+
+def test_files_of_others_are_neither_counted_nor_removed(tmp_path: Path) -> None:
+    outside = tmp_path / "outside" / "ab"
+    folder = BlockFolder(tmp_path / "store", ROOT, 1 << 20, "x.gguf")
+    folder.write(KEY, 0, [rows(4)])
+    mine = folder.path(KEY, 0)
+    named = "1" * 62 + ".0"
+    others = [
+        tmp_path / "store" / "notes.txt", tmp_path / "store" / "ssl" / "certs" / "ca.crt", mine.parent / "notes.txt",
+        tmp_path / "store" / "ssl" / "ab" / named, outside / named, mine.parents[1] / "notes.txt",
+    ]  # fmt: skip
+    for path in others:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("theirs")
+        os.utime(path, (0, 0))
+    (tmp_path / "store" / ("2" * 32)).symlink_to(outside.parent)
+    (mine.parents[1] / "cd").symlink_to(outside)
+    assert [file.path for file in files_of(tmp_path / "store")] == [mine]
+    assert remove_unused(tmp_path / "store", 0) == block_bytes(4, SIZES)
+    folder.write(KEY, 0, [rows(4)])
+    (model,) = stored_models(tmp_path / "store")
+    remove_model(tmp_path / "store", model)
+    assert not mine.exists()
+    assert all(path.read_text() == "theirs" for path in others)
+    assert stored_models(outside) == stored_models(tmp_path / "gone") == stored_models(others[0]) == []
 
 
 def test_a_disk_that_takes_nothing_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
