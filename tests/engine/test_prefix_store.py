@@ -8,14 +8,16 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from threading import Event
+from threading import Event, local
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
 from ollama_engine import Completion, Engine, SamplingParams, demo
-from ollama_engine.errors import ConfigError
+from ollama_engine.errors import ClosedError, ConfigError
+from ollama_engine.runner.core import engine_thread, stored_prefixes
+from ollama_engine.runner.core.engine_core import EngineCore
 from ollama_engine.runner.prefix_store.block_folder import BlockFolder
 from ollama_engine.runner.prefix_store.block_format import check_block
 from ollama_engine.runner.prefix_store.block_keys import BLOCK
@@ -216,6 +218,80 @@ def test_what_others_wrote_into_its_cells_is_not_stored(llama: str, tmp_path: Pa
     found = [answers(llama, tmp_path, [ids])[0] for ids in prompts]
     assert alike(found, expected)
     assert cached(found) == [0, 0, 3 * BLOCK]
+
+
+def test_closing_while_a_step_computes(llama: str, tmp_path: Path) -> None:
+    """A prompt's history counts its rows from the launch on; what computes them may not have ended at the close."""
+    ids = prompt(N_PROMPT)
+    (expected,) = answers(llama, tmp_path / "good", [ids])
+    launch, launched = EngineCore._launch, Event()
+
+    def last(self: EngineCore, record: Any) -> None:
+        launch(self, record)
+        far = any(sequence.submitted > 2 * BLOCK for sequence in self.queue.running.values())
+        if far and len(self.queue.running) == 2 and not launched.is_set():
+            cancelled.cancel()
+            self.queue._swept_at = float("-inf")
+            engine._engine_thread.close(wait=False)
+            launched.set()
+
+    with (
+        opened(llama, tmp_path / "store", batch_size=2 * BLOCK + 1) as engine,
+        patch.object(EngineCore, "_launch", last),
+    ):
+        other = engine.submit(prompt(20, seed=7), params(1000))
+        cancelled = engine.submit(ids, params())
+        for request in (cancelled, other):
+            with pytest.raises(ClosedError):
+                request.result(60)
+    assert launched.is_set()
+    found = {file.path.name: file.path for file in files_of(tmp_path / "store")}
+    good = {file.path.name: file.path for file in files_of(tmp_path / "good")}
+    assert found
+    assert all(path.read_bytes() == good[name].read_bytes() for name, path in found.items())
+    assert alike(answers(llama, tmp_path / "store", [ids]), [expected])
+
+
+def test_a_disk_that_is_stuck_holds_up_no_answer(llama: str, tmp_path: Path) -> None:
+    ids, go = prompt(N_PROMPT), Event()
+    answers(llama, tmp_path, [ids])
+    stuck: Any = lambda *_: go.wait(120) and False  # noqa: E731
+    patience, longest = stored_prefixes.PATIENCE, engine_thread.FLUSH_SECONDS
+    try:
+        stored_prefixes.PATIENCE = engine_thread.FLUSH_SECONDS = 0.1
+        with patch.object(BlockFolder, "has", stuck), opened(llama, tmp_path) as engine:
+            asked = [[*ids, number] for number in range(3)] + [prompt(N_PROMPT, seed=seed) for seed in (3, 4, 5)]
+            found = engine.generate(asked, params(2))
+        assert [len(answer.tokens) for answer in found] == [2] * len(asked)
+        assert not go.is_set(), "it has closed meanwhile"
+    finally:
+        stored_prefixes.PATIENCE, engine_thread.FLUSH_SECONDS = patience, longest
+        go.set()
+
+
+def test_what_is_read_makes_way_for_what_runs(llama: str, tmp_path: Path) -> None:
+    """Prompts that are read hold cells until all is there; an answer that needs these goes on."""
+    long, go = [prompt(5 * BLOCK + 10, seed=seed) for seed in (1, 2)], Event()
+    (expected,) = answers(llama, False, [prompt(200)])
+    for ids in long:
+        answers(llama, tmp_path, [ids])
+    read, of_thread = BlockFolder.read, local()
+
+    def all_but_the_last(self: BlockFolder, *args: Any) -> Any:
+        of_thread.n = getattr(of_thread, "n", 0) + 1
+        if of_thread.n == 5:
+            go.wait(60)
+        return read(self, *args)
+
+    with patch.object(BlockFolder, "read", all_but_the_last), opened(llama, tmp_path) as engine:
+        running = engine.submit(prompt(200), params(1000))
+        waiting = [engine.submit(ids, params()) for ids in long]
+        answer = running.result(60)
+        go.set()
+        for request in waiting:
+            request.result(60)
+    assert len(answer.tokens) == 1000
+    assert answer.tokens[:12] == expected.tokens
 
 
 def test_options(llama: str, tmp_path: Path) -> None:

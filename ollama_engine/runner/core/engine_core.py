@@ -127,6 +127,16 @@ class EngineCore:
         self._changed, self._checked_at = False, self.monitor.clock()
         return True
 
+    def flush(self, seconds: float) -> None:
+        """Before closing: have the prefix store write what waits, for so long at most. Raises nothing."""
+        try:
+            if self.queue.stored.holds:
+                with self.monitor.step() as record:
+                    self._collect(record)  # cells are not read while it computes, and may not hold its rows yet
+            self.queue.stored.flush(seconds)
+        except Exception as error:
+            report(log, logging.ERROR, "prefixes could not be stored: %s", error)
+
     def fail_all(self, error: BaseException) -> None:
         """End every request, also waiting ones, with this error, after the step in flight. For closing the engine."""
         try:

@@ -254,7 +254,7 @@ class EngineThread:
         self._closed = True
         try:
             if self._fault is None:
-                self._core.queue.stored.flush(FLUSH_SECONDS)
+                self._core.flush(FLUSH_SECONDS)
             self._core.fail_all(self._reason("the Engine was closed while this request was served"))
         finally:
             self._ended = True

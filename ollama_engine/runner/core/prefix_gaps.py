@@ -21,12 +21,21 @@ class PrefixGaps:
         """Whether there is something to copy."""
         return False
 
+    @property
+    def holds(self) -> bool:
+        """Whether histories are still to be stored."""
+        return False
+
     def awaited(self, sequence: ScheduledRequest) -> bool:
         """Whether a request that waits to be admitted waits for the store, which is asked the first time."""
         return False
 
     def left(self, request: QueuedRequest, slot: int | None) -> None:
         """A request has left the engine, and this sequence, whose history may be worth storing."""
+
+    def give_way(self) -> bool:
+        """Have what is being read make way for running requests; whether there are more cells to evict then."""
+        return False
 
     def serve_gap(self) -> None:
         """Copy a bounded number of rows out of cells, if there are any to store and the disk keeps up."""

@@ -256,6 +256,8 @@ class RequestQueue:
             return True
         if (planned.scheduled and not planned.starved) or (not planned.scheduled and computing):
             return False
+        if self.stored.give_way():
+            return True
         candidates = self.candidates()
         freed = {candidate.key: self.running[candidate.key].submitted for candidate in candidates}
         victim = choose_victim(candidates, freed)

@@ -39,6 +39,10 @@ log = logging.getLogger(__name__)
 
 Post = Callable[[Callable[[], object]], None]
 
+MOST_RESTORING = 4
+"""Prompts that are read at a time. More would evict each other before they are admitted."""
+PATIENCE = 10.0
+"""Seconds without a block after which a prompt is computed: a disk that is stuck holds up no request for longer."""
 FIRST_SLICE = 8
 """Rows that are copied out of the cache at first, before it is known how long that takes."""
 SLICE_SECONDS = 0.0005
@@ -54,6 +58,8 @@ class _Restoring:
     key: int
     inputs: Inputs
     reading: PrefixReading
+    since: float
+    """When it began, or the latest block came."""
     pinned: PinnedPrefix = field(default_factory=PinnedPrefix)
     """The sequence is pinned until all is there, like a session's."""
 
@@ -105,6 +111,11 @@ class StoredPrefixes(PrefixGaps):
         """Whether there is something to copy."""
         return bool(self._storing) and self._storing[0].missing is not None and self._store.room
 
+    @property
+    def holds(self) -> bool:
+        """Whether histories are still to be stored."""
+        return bool(self._storing)
+
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def awaited(self, sequence: ScheduledRequest) -> bool:
@@ -116,13 +127,22 @@ class StoredPrefixes(PrefixGaps):
         media = [span.identity for span in inputs.media]
         first = block_keys(self._store.root, inputs.tokens[:BLOCK], media, inputs.namespace)[0]
         under_way = self._restoring.get(first)
-        if under_way is None and key not in self._asked:
-            self._ask(sequence, first, reusable)
-        elif under_way is None or (key in self._asked and under_way.key != key):
+        was_read = key in self._asked and (under_way is None or under_way.key != key)
+        if was_read or self._is_stuck():
             self.waiting.discard(key)
             return False
+        if under_way is None and len(self._restoring) < MOST_RESTORING:
+            self._ask(sequence, first, reusable)
         self.waiting.add(key)
         return True
+
+    def _is_stuck(self) -> bool:
+        """Whether the disk gives nothing any more. What it was asked for is given up then."""
+        now = self._monitor.clock()
+        stuck = [restoring for restoring in self._restoring.values() if now - restoring.since > PATIENCE]
+        for restoring in stuck:
+            self._stop(restoring)
+        return bool(stuck)
 
     def _ask(self, sequence: ScheduledRequest, first: bytes, reusable: int) -> None:
         inputs = sequence.inputs
@@ -135,7 +155,7 @@ class StoredPrefixes(PrefixGaps):
             ended=lambda: self._post(lambda: self._end(first)),
         )
         self._asked.add(sequence.key)
-        restoring = self._restoring[first] = _Restoring(sequence.key, inputs, reading)
+        restoring = self._restoring[first] = _Restoring(sequence.key, inputs, reading, self._monitor.clock())
         self._store.read(reading)
 
     def _put(self, restoring: _Restoring, block: int, rows: list[SavedRows | None]) -> None:
@@ -161,8 +181,21 @@ class StoredPrefixes(PrefixGaps):
             report(log, logging.ERROR, "a stored prefix could not be used: %s", error)
             reading.stopped = True
         else:
-            self._store.note_put(parts, self._monitor.clock() - begin)
+            restoring.since = self._monitor.clock()
+            self._store.note_put(parts, restoring.since - begin)
             self._monitor.restored(restoring.key, BLOCK, begin)
+
+    def give_way(self) -> bool:
+        """Have what is being read make way for running requests; whether there are more cells to evict then."""
+        holding = [restoring for restoring in self._restoring.values() if restoring.pinned.slot is not None]
+        for restoring in holding:
+            self._stop(restoring)
+        return bool(holding)
+
+    def _stop(self, restoring: _Restoring) -> None:
+        """Read no more of a prompt. What is there may be used, and evicted."""
+        restoring.reading.stopped = True
+        self._cache_manager.pinned.release(restoring.pinned)
 
     def _end(self, first: bytes) -> None:
         self._cache_manager.pinned.release(self._restoring.pop(first).pinned)
@@ -174,7 +207,7 @@ class StoredPrefixes(PrefixGaps):
         """A request has left the engine, and this sequence, whose history may be worth storing."""
         for restoring in self._restoring.values():
             if restoring.key == request.key:
-                restoring.reading.stopped = True
+                self._stop(restoring)
         self._asked.discard(request.key)
         self.waiting.discard(request.key)
         prefix_cache = self._cache_manager.prefix_cache
@@ -246,7 +279,8 @@ class StoredPrefixes(PrefixGaps):
         until = time.monotonic() + seconds
         for storing in self._storing:
             if storing.missing is None:
-                storing.missing = deque(self._store.missing(storing.keys))
+                missing = self._store.missing_soon(storing.keys, until - time.monotonic())
+                storing.missing = deque(missing or ())
             while self._store.wait_for_room(until - time.monotonic()) and self._copy(storing, BLOCK):
                 pass
         self._storing.clear()

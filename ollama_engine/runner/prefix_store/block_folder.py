@@ -58,7 +58,7 @@ class BlockFolder:
 
     def has(self, key: bytes, kind: int) -> bool:
         """Whether there is a file for it."""
-        return self.path(key, kind).exists()
+        return os.path.exists(self.path(key, kind))  # False, too, where it is not allowed to look
 
     def read(self, key: bytes, kind: int, row_bytes: Sequence[int]) -> SavedRows | None:
         """The rows of a block; None where it is not there, or damaged: such a file is removed."""

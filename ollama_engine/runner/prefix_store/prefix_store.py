@@ -8,8 +8,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Condition, Semaphore, Thread
 
 from ollama_engine.kvcache import SavedRows
@@ -175,9 +176,17 @@ class PrefixStore:
 
     def look_for_missing(self, keys: Sequence[bytes], then: Callable[[list[BlockPart]], None]) -> None:
         """Call back with what is not stored of these blocks."""
-        self._writings.put(lambda: then(self.missing(keys)))
+        self._writings.put(lambda: then(self._missing(keys)))
 
-    def missing(self, keys: Sequence[bytes]) -> list[BlockPart]:
+    def missing_soon(self, keys: Sequence[bytes], seconds: float) -> list[BlockPart] | None:
+        """What is not stored of these blocks; None where the disk does not say so within so many seconds."""
+        answers: SimpleQueue[list[BlockPart]] = SimpleQueue()
+        self.look_for_missing(keys, answers.put)
+        with suppress(Empty):
+            return answers.get(timeout=max(0.0, seconds))
+        return None
+
+    def _missing(self, keys: Sequence[bytes]) -> list[BlockPart]:
         """What is not stored of these blocks, in order."""
         parts = (BlockPart(block, kind) for block in range(len(keys)) for kind in range(len(self.layout.row_bytes)))
         return [part for part in parts if not self._has(keys, part)]
