@@ -28,8 +28,8 @@ def hadamard(Tensor a not None, block):
     cdef lib.ggml_tensor *operand = dense_f32(graph, a, "hadamard")
     cdef int64_t n = whole(block)
     if not OE_HADAMARD_MIN <= n <= OE_HADAMARD_MAX or n & (n - 1) or operand.ne[0] % n:
-        raise ShapeError(f"hadamard: a block is a power of two from {OE_HADAMARD_MIN} to {OE_HADAMARD_MAX} that divides "
-                         f"a row of {operand.ne[0]}, got {n}")
+        raise ShapeError(f"hadamard: a block is a power of two from {OE_HADAMARD_MIN} to {OE_HADAMARD_MAX} that "
+                         f"divides a row of {operand.ne[0]}, got {n}")
     return wrap(graph, lib.ggml_custom_4d(graph.ctx, lib.GGML_TYPE_F32, operand.ne[0], operand.ne[1], operand.ne[2],
                                           operand.ne[3], &operand, 1, oe_hadamard_op, lib.GGML_N_TASKS_MAX,
                                           <void *><intptr_t>n))
