@@ -193,7 +193,7 @@ def test_what_fits_where_for_people(cli, tmp_path: Path) -> None:
     assert result.out.splitlines()[1].split()[:3] == ["GPU0", "1.0", "TiB"]
     assert result.out.splitlines()[1].endswith("0-1, output")
     assert result.out.splitlines()[2].endswith("input, experts of 0-1")
-    assert result.out.splitlines()[-2] == "3 of 3 layers on GPUs, experts of 2 of them on the CPU"
+    assert result.out.splitlines()[-3] == "3 of 3 layers on GPUs, experts of 2 of them on the CPU"
     here = cli("show", "demo", "--fit")
     assert (here.code, here.err) == (0, "")
     context, serving = here.out.splitlines()[-2:]
