@@ -198,7 +198,8 @@ def test_what_fits_where_for_people(cli, tmp_path: Path) -> None:
     assert (here.code, here.err) == (0, "")
     context, serving = here.out.splitlines()[-2:]
     assert context == "planned for one request at a time (--parallel) with 1024 tokens each (--num-ctx)"
-    assert serving.startswith("on top, while serving, at most: texts to embed beyond batch_size ")
+    assert serving.startswith("on top, while serving, at most: graphs that are kept ")
+    assert ", texts to embed beyond batch_size " in serving
     told = cli("show", "demo-vision", "--fit").out.splitlines()[-1]
     assert "embeddings of images 512" in told
     assert "prepared images 128.0 MiB" in told
