@@ -257,7 +257,7 @@ def _place(name: str, value: object) -> str:
     except TypeError:
         place = b""
     if not isinstance(place, str) or not place or "\0" in place:
-        raise ConfigError(Option(name), f" is on, off, or the path of a folder, got {value!r:.80}")
+        raise ConfigError(Option(name), f" is on (True), off (False), or the path of a folder, got {value!r:.80}")
     return place
 
 

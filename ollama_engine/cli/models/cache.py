@@ -10,10 +10,16 @@ from pathlib import Path
 
 from ollama_engine.cli.errors import UsageError
 from ollama_engine.cli.progress import LoadingBar, StatusLine
-from ollama_engine.cli.tables import ago, decimal_size, size, table
+from ollama_engine.cli.tables import ago, size, table
 from ollama_engine.errors import EngineError
 from ollama_engine.runner.prefix_store.block_format import check_block
-from ollama_engine.runner.prefix_store.folder_contents import files_of, prefix_folder, remove_model, stored_models
+from ollama_engine.runner.prefix_store.folder_contents import (
+    PrefixesOfModel,
+    files_of,
+    prefix_folder,
+    remove_model,
+    stored_models,
+)
 
 __all__ = ["add_arguments", "main"]
 
@@ -31,45 +37,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> None:
     folder = prefix_folder(args.folder)
-    if folder is None:
-        raise UsageError("--folder is the path of a folder")
-    if args.action == "ls":
-        _list(folder, as_json=args.json)
-    elif args.action == "verify":
-        _verify(folder)
-    else:
-        _remove(folder, args.names, every=args.all)
-
-
-def _list(folder: Path, *, as_json: bool) -> None:
+    if folder is None or (args.folder != "on" and not folder.is_dir()):
+        raise UsageError(f"there is no folder {args.folder}")
     models = stored_models(folder)
+    for name in args.names:
+        if not any(model.name.startswith(name) for model in models):
+            raise UsageError(f"nothing is stored under {name}; ollama-engine cache ls shows the IDs")
+    chosen = [model for model in models if not args.names or model.name.startswith(tuple(args.names))]
+    if args.action == "ls":
+        _list(chosen, as_json=args.json)
+    elif args.action == "verify":
+        _verify(folder, chosen)
+    elif not args.names and not args.all:
+        raise UsageError("there is no ID, and no --all; ollama-engine cache ls shows the IDs")
+    else:
+        for model in chosen:
+            remove_model(folder, model)
+            print(f"removed {model.model}: {model.blocks} blocks, {size(model.nbytes)}")
+
+
+def _list(models: list[PrefixesOfModel], *, as_json: bool) -> None:
     if as_json:
         print(json.dumps([{"id": m.name, "model": m.model, "blocks": m.blocks, "size": m.nbytes, "used": m.used_at}
                           for m in models], indent=2))  # fmt: skip
         return
     now = time.time()
     rows = [
-        (model.name[:12], model.model, str(model.blocks), decimal_size(model.nbytes), ago(now - model.used_at))
+        (model.name[:12], model.model, str(model.blocks), size(model.nbytes), ago(now - model.used_at))
         for model in models
     ]
     print(table([("ID", "MODEL", "BLOCKS", "SIZE", "USED"), *rows], gap=4))
 
 
-def _remove(folder: Path, names: list[str], *, every: bool) -> None:
-    if not names and not every:
-        raise UsageError("there is no ID, and no --all; ollama-engine cache ls shows the IDs")
-    models = stored_models(folder)
-    for name in names:
-        if not any(model.name.startswith(name) for model in models):
-            raise UsageError(f"nothing is stored under {name}; ollama-engine cache ls shows the IDs")
-    chosen = [model for model in models if every or model.name.startswith(tuple(names))]
-    for model in chosen:
-        remove_model(folder, model)
-        print(f"removed {model.blocks} blocks of {model.model}, {size(model.nbytes)}")
-
-
-def _verify(folder: Path) -> None:
-    files = [file for file in files_of(folder) if not file.path.name.startswith(".")]
+def _verify(folder: Path, models: list[PrefixesOfModel]) -> None:
+    names = {model.name for model in models}
+    files = [file for file in files_of(folder) if file.path.parts[-3] in names and not file.path.name.startswith(".")]
     total, done, damaged = sum(file.nbytes for file in files), 0, 0
     with StatusLine(sys.stderr) as line:
         bar = LoadingBar(line, "reading blocks", eta=True)

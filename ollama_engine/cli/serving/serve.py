@@ -19,6 +19,7 @@ from ollama_engine.cli.measure.devices import refuse_unknown
 from ollama_engine.cli.paths import existing
 from ollama_engine.ml.device.device_info import system_line
 from ollama_engine.ml.gguf.gguf_file import GGUFFile
+from ollama_engine.runner.prefix_store.folder_contents import make_prefix_folder
 from ollama_engine.server.settings import SETTINGS, ServerSettings, Setting, read_address
 
 __all__ = ["add_arguments", "main"]
@@ -123,6 +124,8 @@ def main(args: argparse.Namespace) -> None:
         model = settings.files[0][0] if settings.files else "demo"
         print(EXAMPLE.format(url=url, model=model), file=sys.stderr, flush=True)
 
+    if settings.prefix_store not in ("on", "off"):
+        make_prefix_folder(settings.prefix_store)  # or say now why not, instead of at the first load
     if args.replicas is None:
         refuse_replica_flags(args)
         if settings.isolation == "none":  # elsewhere, this process loads no driver

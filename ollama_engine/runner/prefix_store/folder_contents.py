@@ -18,6 +18,7 @@ __all__ = [
     "LOCK",
     "PrefixesOfModel",
     "files_of",
+    "make_prefix_folder",
     "prefix_folder",
     "remove_model",
     "remove_unused",
@@ -34,6 +35,18 @@ FILE_NAME = re.compile(r"[0-9a-f]{62}\.[0-9]+|\.[0-9a-f]+\.part")
 """Names that BlockFolder gives. Other files in the folder are not the store's: they are neither counted nor removed."""
 LEFT_OVER_SECONDS = 3600.0
 """A file that is still being written after this time was left by a process that was killed."""
+
+
+def make_prefix_folder(option: str) -> Path:
+    """The folder that the option `prefix_store` means, made if it is not there. Raises OSError, with its name."""
+    try:
+        folder = prefix_folder(option)
+        assert folder is not None
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        told = f"prefix_store cannot keep prefixes here: {error.strerror or error}"
+        raise OSError(error.errno, told, str(option)) from None
+    return folder
 
 
 def prefix_folder(option: str) -> Path | None:

@@ -17,7 +17,7 @@ from ollama_engine.runner.core.tasks import Update
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.prefix_store.block_folder import BlockFolder
 from ollama_engine.runner.prefix_store.block_keys import root_key
-from ollama_engine.runner.prefix_store.folder_contents import prefix_folder
+from ollama_engine.runner.prefix_store.folder_contents import make_prefix_folder
 from ollama_engine.runner.prefix_store.prefix_store import PrefixStore, StoreLayout
 from ollama_engine.runner.session.identity import ModelIdentity
 
@@ -40,9 +40,7 @@ def attach_prefix_store(loaded: Loaded, identity: ModelIdentity, core: EngineCor
         log.info("prefixes are not stored: parts of this model's cache cannot be saved")
         return
     try:
-        folder = prefix_folder(option)
-        assert folder is not None
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder = make_prefix_folder(option)
         free = shutil.disk_usage(folder).free
     except OSError as error:
         if option != "on":
