@@ -43,7 +43,7 @@ def rotated(x: Tensor, run: int) -> Tensor:
     plain = x if x.contiguous else ops.cont(x)
     if on_cpu_alone(x):
         return ops.hadamard(plain, run)
-    matrix = cast("Context", x.owner).from_floats(hadamard_matrix(run))
+    matrix = cast("Context", x.owner).shared_floats(hadamard_matrix(run))
     rows = ops.reshape(plain, run, math.prod(x.shape) // run)
     return ops.reshape(ops.mul_mat(matrix, rows, precise=True), *x.shape)
 

@@ -16,6 +16,7 @@ import pytest
 
 from ollama_engine import Completion, Engine, SamplingParams, demo
 from ollama_engine.errors import ClosedError, ConfigError
+from ollama_engine.kvcache.saving import CellSaver
 from ollama_engine.runner.core import engine_thread, stored_prefixes
 from ollama_engine.runner.core.engine_core import EngineCore
 from ollama_engine.runner.prefix_store.block_folder import BlockFolder
@@ -292,6 +293,18 @@ def test_what_is_read_makes_way_for_what_runs(llama: str, tmp_path: Path) -> Non
             request.result(60)
     assert len(answer.tokens) == 1000
     assert answer.tokens[:12] == expected.tokens
+
+
+@pytest.mark.parametrize("method", ["save", "restore"])
+def test_a_lack_of_memory_ends_no_engine(method: str, llama: str, tmp_path: Path, caplog: Any) -> None:
+    ids = prompt(N_PROMPT)
+    (expected,) = answers(llama, tmp_path, [ids])
+    other = prompt(N_PROMPT, seed=5)
+    with patch.object(CellSaver, method, side_effect=MemoryError("none")), opened(llama, tmp_path) as engine:
+        found = [engine.generate(ids, params()), engine.generate(other, params())]
+        assert engine.generate(ids, params()).usage.cached_tokens
+    assert alike(found[:1], [expected])
+    assert "none" in caplog.text
 
 
 def test_options(llama: str, tmp_path: Path) -> None:

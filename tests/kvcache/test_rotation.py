@@ -59,6 +59,11 @@ def test_other_devices_multiply_by_the_matrix() -> None:
         found = [rotated(given, 64)]
         with patch.object(rotation, "on_cpu_alone", lambda _: False):
             found.append(rotated(given, 64))
+            once = ctx.constant_bytes
+            for _ in range(99):  # layers of a model
+                found.append(rotated(found[-1], 64))
+            assert ctx.constant_bytes == once, "one matrix for all"
+            found = [*found[:2], found[3]]
         ctx.forward(*found)
         ctx.compute()
         for y in found:

@@ -93,6 +93,17 @@ cdef class Context(Computation):
                 raise ShapeError(f"from_floats: a number is too large for {dtype}") from None
         return self.constant(array, shape, dtype)
 
+    def shared_floats(self, values):
+        """A constant from a float32 array that does not change, and the same one each time that it is asked for.
+
+        Each constant of a graph is copied to devices with every step.
+        """
+        key = ("floats", id(values))
+        kept = self.kept.get(key)
+        if kept is None:
+            kept = self.kept[key] = (self.from_floats(values), values)  # an id lasts as long as its array
+        return kept[0]
+
     def from_ints(self, values, shape=None, str dtype="i32"):
         """A constant from whole numbers, "i32" or "i64"; otherwise as from_floats."""
         if dtype not in ("i32", "i64"):

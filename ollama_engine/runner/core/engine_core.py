@@ -206,7 +206,7 @@ class EngineCore:
         if not self._defragmenter.serve_gap(self.queue.running.values(), self._steps, self.scrap):
             self._compute_again()
         serve_gap(self.queue, self._steps, self.monitor)
-        self.queue.stored.serve_gap()
+        self.queue.stored.serve_gap(alone=not self.queue.running)
 
     def _launch(self, record: Record) -> None:
         step, self._next = self._next, None

@@ -37,8 +37,11 @@ class PrefixGaps:
         """Have what is being read make way for running requests; whether there are more cells to evict then."""
         return False
 
-    def serve_gap(self) -> None:
-        """Copy a bounded number of rows out of cells, if there are any to store and the disk keeps up."""
+    def serve_gap(self, *, alone: bool) -> None:
+        """Copy a bounded number of rows out of cells, if there are any to store and the disk keeps up.
+
+        Now and then only, unless `alone`: no request runs.
+        """
 
     def flush(self, seconds: float) -> None:
         """Before the engine closes: copy and write what waits, for so long at most."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ollama_engine.errors import ContextOverflowError, EngineError
+from ollama_engine.errors import ContextOverflowError
 from ollama_engine.kvcache import Saveable, SavedRows
 from ollama_engine.runner.core.prefix_gaps import PrefixGaps
 from ollama_engine.runner.observe.monitor import Monitor, report
@@ -43,8 +43,10 @@ MOST_RESTORING = 4
 """Prompts that are read at a time. More would evict each other before they are admitted."""
 PATIENCE = 10.0
 """Seconds without a block after which a prompt is computed: a disk that is stuck holds up no request for longer."""
-FIRST_SLICE = 8
-"""Rows that are copied out of the cache at first, before it is known how long that takes."""
+FEWEST_ROWS = 8
+"""Rows that are copied out of the cache at once, at least: a worker takes as long for one."""
+COPY_SHARE = 0.05
+"""Share of the time that copies take while requests run."""
 SLICE_SECONDS = 0.0005
 """How long a copy between two steps may take: half as many rows are copied after a longer one."""
 MOST_HISTORIES = 64
@@ -95,7 +97,8 @@ class StoredPrefixes(PrefixGaps):
         self._cache_manager = cache_manager
         self._monitor = monitor
         self._before_write = before_write
-        self._slice = FIRST_SLICE
+        self._slice = FEWEST_ROWS
+        self._next_copy_at = float("-inf")
         # -- prompts --
         self._restoring: dict[bytes, _Restoring] = {}
         """By the key of their first block: prompts that begin alike are read one after the other."""
@@ -177,7 +180,7 @@ class StoredPrefixes(PrefixGaps):
             self._cache_manager.pinned.restore(pinned, part, Saved(BLOCK, None, parts), begin)
         except ContextOverflowError:
             reading.stopped = True
-        except EngineError as error:
+        except Exception as error:  # no memory, say: the prompt is computed
             report(log, logging.ERROR, "a stored prefix could not be used: %s", error)
             reading.stopped = True
         else:
@@ -226,15 +229,22 @@ class StoredPrefixes(PrefixGaps):
         while self._storing and self._storing[0].missing is not None and not self._storing[0].missing:
             self._storing.popleft()
 
-    def serve_gap(self) -> None:
+    def serve_gap(self, *, alone: bool) -> None:
         """Copy a bounded number of rows out of cells, if there are any to store and the disk keeps up."""
-        if not self.busy:
-            return
         begin = self._monitor.clock()
-        if not self._copy(self._storing[0], self._slice):
+        if not self.busy or (begin < self._next_copy_at and not alone):
+            return
+        try:
+            goes_on = self._copy(self._storing[0], self._slice)
+        except Exception as error:  # no memory, say: it must not end the engine
+            report(log, logging.ERROR, "a prefix could not be stored: %s", error)
+            goes_on = False
+        if not goes_on:
             self._storing.popleft()
         seconds = self._monitor.clock() - begin
-        self._slice = max(1, self._slice // 2) if seconds > SLICE_SECONDS else min(BLOCK, self._slice + 1)
+        self._next_copy_at = begin + seconds / COPY_SHARE
+        self._slice = self._slice // 2 if seconds > SLICE_SECONDS else self._slice + 1
+        self._slice = min(max(self._slice, FEWEST_ROWS), BLOCK)
 
     def _copy(self, storing: _Storing, rows: int) -> bool:
         """Copy up to so many rows; False where nothing is left to copy, or the cells hold other inputs now."""
