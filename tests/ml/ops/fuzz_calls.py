@@ -47,6 +47,12 @@ def _activation(env: Env) -> str:
     )
 
 
+def hadamard(env: Env) -> Call:
+    block = env.rng.choice((16, 32, 64))
+    shape = (block * env.rng.choice((1, 2, 3)), *env.dims()[1:])
+    return Call("hadamard", [env.operand("f32", shape, graph=True, odd=0.2), block])
+
+
 def glu(env: Env) -> Call:
     shape = env.dims()
     gate, up = env.operand("f32", shape, graph=True, odd=0.1), env.operand("f32", shape, odd=0.1)
@@ -384,7 +390,7 @@ SOUND: tuple[Callable[[Env], Call], ...] = (
     softmax, flash_attention, paged_attention, causal_conv, gated_delta_net,
     ssm_scan, xielu,
     one_row_operand("unary", _activation), one_row_operand("unary", _activation),
-    one_row_operand("soft_cap", lambda e: e.rng.choice((0.5, 30.0))),
+    hadamard, one_row_operand("soft_cap", lambda e: e.rng.choice((0.5, 30.0))),
     one_row_operand("scale", lambda e: e.rng.choice((0, 1, -0.5, 3)), lambda e: e.rng.choice((0.0, 0.7))),
     *(one_row_operand(name) for name in ("gelu_exact", "gelu_tanh")),
     *(one_row_operand(name) for name in ("sqr", "sqrt", "log", "sin", "cos", "sum_rows", "mean")),

@@ -94,6 +94,15 @@ def soft_cap(a: Value, cap: float) -> Expected:
     return _elementwise(cap * np.tanh(f64(a) / cap), 1.2 * a.tol, 1e-7 * cap)
 
 
+def hadamard(a: Value, block: int) -> Expected:
+    matrix = np.ones((1, 1))
+    while len(matrix) < block:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    x = f64(a)
+    runs = x.reshape(-1, block) @ matrix / np.sqrt(block)
+    return _elementwise(runs.reshape(x.shape), np.sqrt(block) * a.tol, 1e-6 * np.sqrt(block) * top(x))
+
+
 def glu(gate: Value, up: Value, name: str = "silu") -> Expected:
     active = unary(gate, name)
     error = float(np.max(active.tol))
@@ -375,7 +384,7 @@ def ssm_scan(x: Value, dt: Value, a: Value, b: Value, c: Value, rows: Value, bou
 
 EXPECT: dict[str, Callable[..., Expected]] = {
     "+": add, "-": sub, "*": mul, "/": div, "unary": unary, "gelu_exact": gelu_exact,
-    "gelu_tanh": gelu_tanh, "soft_cap": soft_cap,
+    "gelu_tanh": gelu_tanh, "soft_cap": soft_cap, "hadamard": hadamard,
     "glu": glu, "clamped_swiglu": clamped_swiglu, "add_id": add_id, "scale": scale, "clamp": clamp, "xielu": xielu,
     **{name: _named(name) for name in ("sqr", "sqrt", "log", "sin", "cos")},
     "rms_norm": rms_norm, "layer_norm": layer_norm, "l2_norm": l2_norm, "sum_rows": sum_rows, "mean": mean,
