@@ -35,7 +35,7 @@ from tests.support.tiny import write_tiny_llama
 N_CTX = 1300
 N_PROMPT = 3 * BLOCK + 100
 
-CASES = ("gemma3", "lfm2", "falcon-h1", "mamba2", "deepseek2", "llama4", "gemma4")
+CASES = ("gemma3", "lfm2", "falcon-h1", "mamba2", "deepseek-v2", "llama4", "gemma4")
 """Windows, states beside keys and values, states alone, latent vectors, chunks, layers that share keys and values."""
 
 
