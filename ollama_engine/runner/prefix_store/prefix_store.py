@@ -30,8 +30,8 @@ __all__ = ["PrefixReading", "PrefixStore", "StoreLayout"]
 log = logging.getLogger(__name__)
 
 READERS = 2
-AHEAD = 8
-"""Blocks that are read before the engine has taken them."""
+AHEAD, MOST_AHEAD = 8, 64 << 20
+"""Blocks, and bytes, that are read of a prompt before the engine has taken them; one block at least."""
 MOST_PENDING = 128 << 20
 """Bytes that wait to be written."""
 
@@ -68,8 +68,8 @@ class PrefixReading:
     """Called once, at the end; also where nothing was read."""
     stopped: bool = False
     """Set by the engine where no more is wanted."""
-    room: Semaphore = field(default_factory=lambda: Semaphore(AHEAD))
-    """Released by the engine with each block that it has taken."""
+    room: Semaphore = field(init=False)
+    """Blocks that may be read. The store makes it, and the engine releases it with each block that it has taken."""
 
 
 class Speed:
@@ -112,6 +112,8 @@ class PrefixStore:
 
     def read(self, reading: PrefixReading) -> None:
         """Look for a prompt's blocks, and read them."""
+        block = self.layout.nbytes([BlockPart(0, kind) for kind in range(len(self.layout.row_bytes))])
+        reading.room = Semaphore(min(max(1, MOST_AHEAD // block), AHEAD))
         self._readings.put(reading)
 
     def _read_all(self) -> None:
