@@ -106,7 +106,7 @@ def test_a_tied_output_lies_where_it_is_computed(workers: tuple[RunningWorker, R
 
 RECURRENT = (
     "falcon-h1", "granitehybrid", "kimi-linear", "lfm2", "lfm2moe", "mamba2", "nemotron_h", "nemotron_h_moe",
-    "qwen35", "qwen35moe", "qwen3next",
+    "olmo-hybrid", "qwen35", "qwen35moe", "qwen3next",
 )  # fmt: skip
 """Their states lie on this CPU, and their layers compute a part here: they send more."""
 

@@ -255,7 +255,9 @@ def _shown(ctx: Context, o: Any, n: int) -> Any:
     values = ctx.from_floats(numbers(o.n_head_kv, 3, o.head_dim, seed=3))
     mask = ctx.from_floats(np.zeros((n, 3), np.float32), dtype="f16")
     gate = ctx.from_floats(np.ones((n, 1), np.float32))
-    return SimpleNamespace(flash_attention=True, sees_images=True, gate=gate, get=lambda: (keys, values, mask))
+    return SimpleNamespace(
+        flash_attention=True, rotation=0, sees_images=True, gate=gate, get=lambda: (keys, values, mask)
+    )
 
 
 def test_rows_before_an_image_take_nothing_from_it(engine: Engine) -> None:

@@ -13,7 +13,7 @@ from tests.support.mmproj import changed
 
 OTHERWISE = {"gemma4", "phi3"}
 """They have other factors in this place."""
-UNSCALED = {"granitehybrid", "kimi-linear", "mamba2", "muse-glimmer", "nemotron_h", "nemotron_h_moe"}
+UNSCALED = {"granitehybrid", "kimi-linear", "mamba2", "muse-glimmer", "nemotron_h", "nemotron_h_moe", "olmo-hybrid"}
 """In no layer of the smallest file positions are stretched."""
 SAME = 1e-4
 """Largest difference in standard deviations: two ways to compute the same angles."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.models.families import VISION, Family
 
-_TEXT = {"model_type": "qwen2", "head_dim": None}
+_TEXT = {"model_type": "qwen2", "hidden_size": 128, "head_dim": None}
 _VISION = {**VISION, "num_attention_heads": 2, "image_size": [56, 56], "patch_size": [14, 14]}
 _OUTER = {"image_token_id": 5}
 
