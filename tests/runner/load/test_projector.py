@@ -124,7 +124,7 @@ def test_what_does_not_belong_together(pair: tuple[Path, Path], whole: Path, tmp
 def test_every_row_of_the_table_has_its_module() -> None:
     for text, whole in PAIRS:
         projector = import_module(f"ollama_engine.models.{whole}.projector").PROJECTOR
-        assert projector.architecture in (whole, "{}")
+        assert projector.architecture == whole or "{}" in projector.architecture
         for kind in projector.types:
             assert find_projector(text, {"general.architecture": "clip", "clip.projector_type": kind}) is projector
 
