@@ -34,9 +34,10 @@ KNOWN: Mapping[str, Loss] = {
         "Zen 4: products of few rows prefetch more than the CPU can have in flight",
     ),
     "AuthenticAMD 26 avx512_vnni": Loss(
-        r"^f16 product from cache, 8 rows$",
-        0.75,
-        "Zen 5: activations of 8 rows take more than the L1 cache; 80 us in one process and 98 in the next",
+        r"^f16 product from (cache, 8 rows|memory, 1 row)$",
+        0.7,
+        "Zen 5: activations of 8 rows take more than the L1 cache, 80 us in one process and 98 in the next; one row "
+        "takes 36 us of computing where ggml's takes 26, and loses while memory is slow (0.76 to 0.86 at 33 GB/s)",
     ),
 }
 """By vendor, family and a flag, in Linux's words. An entry goes when `make bench-check` passes on its CPU."""
