@@ -29,7 +29,7 @@ model_name: ollama_engine demo vision
 
 
 def main() -> None:
-    """Read `tell.pt` and `tokenizer.model`, write the folder."""
+    """Read `settle.pt` and `tokenizer.model`, write the folder."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("folder", type=Path, help="what train.py wrote")
     args = parser.parse_args()
@@ -40,7 +40,7 @@ def publish(trained: Path, folder: Path) -> None:
     """Write weights, config, tokenizer, image processor and chat template to `folder`, anew."""
     shutil.rmtree(folder, ignore_errors=True)
     model = Seeing(gemma_config(IDS))
-    model.load_state_dict(torch.load(trained / "tell.pt", weights_only=True)["weights"])
+    model.load_state_dict(torch.load(trained / "settle.pt", weights_only=True)["weights"])
     with torch.no_grad():
         for weight in model.parameters():
             weight.copy_(weight.half().float())

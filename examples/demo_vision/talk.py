@@ -9,7 +9,7 @@ from .model import IMAGE_TOKENS
 from .questions import DESCRIBE, ask, describe
 from .scene import Scene, pick
 
-__all__ = ["CHAT_TEMPLATE", "IMAGE", "NO_PICTURE", "Piece", "conversation", "prompt"]
+__all__ = ["CHAT_TEMPLATE", "IMAGE", "NO_PICTURE", "Piece", "conversation", "description", "prompt"]
 
 IMAGE = f"\n\n<start_of_image>{'<image_soft_token>' * IMAGE_TOKENS}<end_of_image>\n\n"
 """What transformers' Gemma3Processor makes of <start_of_image>."""
@@ -76,6 +76,11 @@ def conversation(scene: Scene, rng: Random) -> list[Piece]:
         pieces.append(Piece(f"\n<start_of_turn>user\n{question}<end_of_turn>\n<start_of_turn>model\n"))
         pieces.append(Piece(answer + "<end_of_turn>", learn=True))
     return pieces
+
+
+def description(scene: Scene) -> list[Piece]:
+    """The first question that people ask, with its answer."""
+    return [Piece(prompt(DESCRIBE[0])), Piece(describe(scene) + "<end_of_turn>", learn=True)]
 
 
 def _plain(scene: Scene, rng: Random) -> list[Piece]:

@@ -9,6 +9,12 @@ Run from `examples/`, the first two side by side if there are two cores, and so 
     python -m demo_vision.train speak --out ../build/demo_vision        both together
     python -m demo_vision.train match-again --out ../build/demo_vision  the tower, to give that more exactly
     python -m demo_vision.train tell --out ../build/demo_vision         the text part, with that tower
+    python -m demo_vision.train drill --out ../build/demo_vision        the tower, from the pictures that are hardest
+    python -m demo_vision.train drill-again --out ../build/demo_vision  the same at a lower rate
+    python -m demo_vision.train settle --out ../build/demo_vision       both, from hard pictures and conversations
+
+Two processes learn the last three faster than one, from other pictures, when each takes the mean of both weights every
+now and then: copy the folder, and run the stage in both, with `--partner OTHER_FOLDER`, and `--seed 2` in one of them.
 
 The folder receives `tokenizer.model`, and of each stage `STAGE.pt` (weights, optimizer and step: the same command goes
 on from it) and `STAGE.csv` (the course of the loss).
@@ -19,7 +25,7 @@ from __future__ import annotations
 import argparse
 import csv
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import cos, pi
 from pathlib import Path
@@ -27,10 +33,22 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as fn
 
-from .batches import NOTHING, Batch, batches
+from .batches import Batch, batches, drills
+from .hardest import hardest
 from .join import fit_code, fit_projection, join
+from .losses import (
+    drill_loss,
+    drill_losses,
+    look_loss,
+    match_loss,
+    practise_loss,
+    settle_loss,
+    settle_losses,
+    speak_loss,
+    tell_loss,
+    words_loss,
+)
 from .measure import answered, seen
 from .model import Seeing, gemma_config
 from .tokens import IDS, hugging_face, train_tokenizer
@@ -38,12 +56,16 @@ from .tokens import IDS, hugging_face, train_tokenizer
 WARMUP_STEPS = 100
 FINAL_RATE = 0.02
 """The learning rate ends at this share of its peak."""
-STEPS_PER_LINE, STEPS_PER_SAVE, STEPS_PER_MEASURE = 20, 50, 200
+STEPS_PER_LINE, STEPS_PER_SAVE, STEPS_PER_MEASURE = 20, 20, 1000
 COLUMNS = ("step", "minutes", "loss", "rate", "held_out")
-NOISE = 0.2
-"""Standard deviation of what is added to soft tokens made of code, which those of pictures scatter around."""
-NEAR = 2.0
-"""Weight of the distance from the code, over the variance of the code, next to that of what the head names."""
+PICTURES = 5_000_000
+"""From those of one seed to those of the next."""
+MANY = 10_000_000
+"""From a stage's pictures to those of its conversations."""
+DRAWN = 2
+"""So many times as many pictures are drawn as are learnt from, where the hardest are."""
+TALKS = 12
+"""Conversations beside each batch of hard pictures."""
 
 
 @dataclass(frozen=True)
@@ -56,56 +78,8 @@ class Stage:
     rate: float
     seed: int
     loss: Callable[[Seeing, Batch], Tensor]
-
-
-def look_loss(model: Seeing, batch: Batch) -> Tensor:
-    """Cross entropy of the shapes, the colours and the places that the head names."""
-    return _seen_loss(model, model.soft_tokens(batch.pixels), batch)
-
-
-def words_loss(model: Seeing, batch: Batch) -> Tensor:
-    """Cross entropy of the answers' tokens, with soft tokens made of code."""
-    soft = model.coded(batch.shapes, batch.colours)
-    return _spoken_loss(model, soft + NOISE * torch.randn_like(soft), batch)
-
-
-def match_loss(model: Seeing, batch: Batch) -> Tensor:
-    """How far soft tokens are from those of the code, which stays as it is, and what the head does not name."""
-    soft = model.soft_tokens(batch.pixels)
-    code = model.coded(batch.shapes, batch.colours).detach()
-    return NEAR * fn.mse_loss(soft, code) / code.var() + _seen_loss(model, soft, batch)
-
-
-def practise_loss(model: Seeing, batch: Batch) -> Tensor:
-    """As `words_loss`, with more noise and a code that stays as it is."""
-    soft = model.coded(batch.shapes, batch.colours).detach()
-    return _spoken_loss(model, soft + 2 * NOISE * torch.randn_like(soft), batch)
-
-
-def speak_loss(model: Seeing, batch: Batch) -> Tensor:
-    """Cross entropy of the answers' tokens, with pictures."""
-    return _spoken_loss(model, model.soft_tokens(batch.pixels), batch)
-
-
-def tell_loss(model: Seeing, batch: Batch) -> Tensor:
-    """As `speak_loss`, with a tower that stays as it is."""
-    with torch.no_grad():
-        soft = model.soft_tokens(batch.pixels)
-    return _spoken_loss(model, soft, batch)
-
-
-def _seen_loss(model: Seeing, soft: Tensor, batch: Batch) -> Tensor:
-    places = torch.arange(soft.shape[1]).expand(len(soft), -1)
-    losses = [
-        fn.cross_entropy(found.flatten(0, 1), names.flatten())
-        for found, names in zip(model.seen(soft), (batch.shapes, batch.colours, places), strict=True)
-    ]
-    return torch.stack(losses).sum()
-
-
-def _spoken_loss(model: Seeing, soft: Tensor, batch: Batch) -> Tensor:
-    logits = model(batch.ids, soft[batch.with_image], batch.types)
-    return fn.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), ignore_index=NOTHING)
+    losses: Callable[[Seeing, Batch], Tensor] | None = None
+    """Of each picture, where the hardest are learnt from."""
 
 
 STAGES = {
@@ -116,10 +90,16 @@ STAGES = {
     "speak": Stage("speak", steps=3000, batch=32, rate=5e-4, seed=30_000_000, loss=speak_loss),
     "match-again": Stage("match", steps=2000, batch=64, rate=1.5e-3, seed=80_000_000, loss=match_loss),
     "tell": Stage("speak", steps=1000, batch=48, rate=1e-3, seed=140_000_000, loss=tell_loss),
+    "drill": Stage("drill", steps=410, batch=48, rate=6e-4, seed=340_000_000, loss=drill_loss, losses=drill_losses),
+    "drill-again": Stage(
+        "drill", steps=1100, batch=48, rate=2e-4, seed=400_000_000, loss=drill_loss, losses=drill_losses
+    ),
+    "settle": Stage("settle", steps=600, batch=32, rate=2e-4, seed=360_000_000, loss=settle_loss, losses=settle_losses),
 }
 STARTS = {
     "match": ("look", "words"), "practise": ("look", "words"), "speak": ("match", "practise"),
-    "match-again": ("speak", "speak"), "tell": ("match-again", "match-again"),
+    "match-again": ("speak", "speak"), "tell": ("match-again", "match-again"), "drill": ("tell", "tell"),
+    "drill-again": ("drill", "drill"), "settle": ("drill-again", "drill-again"),
 }  # fmt: skip
 """Where a stage takes the tower and the text part from, which others start at random."""
 FITS = {"match": fit_projection, "match-again": fit_code}
@@ -133,7 +113,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for all that is made")
     parser.add_argument("--steps", type=int, help="another number of steps for the stage")
     parser.add_argument("--rate", type=float, help="another peak rate")
-    parser.add_argument("--seed", type=int, default=1, help="for the first weights")
+    parser.add_argument("--seed", type=int, default=1, help="for the first weights, and which pictures are drawn")
+    parser.add_argument("--partner", type=Path, help="folder of a run with another seed, to average weights with")
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     torch.manual_seed(args.seed)
@@ -142,17 +123,21 @@ def main() -> None:
     if not (args.out / "tokenizer.model").exists():
         train_tokenizer(args.out / "tokenizer.model")
     given = {name: value for name, value in (("steps", args.steps), ("rate", args.rate)) if value is not None}
-    Training(args.stage, args.out, replace(STAGES[args.stage], **given)).run()
+    stage = replace(STAGES[args.stage], **given)
+    stage = replace(stage, seed=stage.seed + (args.seed - 1) * PICTURES)
+    Training(args.stage, args.out, stage, args.partner).run()
 
 
 class Training:
     """The network with its optimizer, and how far a stage has come."""
 
-    def __init__(self, name: str, folder: Path, stage: Stage) -> None:
+    def __init__(self, name: str, folder: Path, stage: Stage, partner: Path | None = None) -> None:
         self.name, self.folder, self.stage = name, folder, stage
+        self.partner, self.met = partner and partner / f"{name}.pt", time.time()
         self.model = Seeing(gemma_config(IDS))
         self.optimizer = _optimizer(self.model)
         self.step, self.minutes = 0, 0.0
+        self.talks: Iterator[Batch] | None = None
         self.path = folder / f"{name}.pt"
         if self.path.exists():
             saved = torch.load(self.path, weights_only=True)
@@ -178,8 +163,7 @@ class Training:
     def run(self) -> None:
         """Train what is left."""
         stage = self.stage
-        first = stage.seed + self.step * stage.batch
-        stream = batches(self.folder / "tokenizer.model", first, stage.batch, stage.kind)
+        stream = self._batches()
         started, before = time.monotonic(), self.minutes
         for batch in stream:
             if self.step >= self.stage.steps:
@@ -193,10 +177,32 @@ class Training:
                 self._log(loss, rate, measured)
             if self.step % STEPS_PER_SAVE == 0:
                 self.save()
+                self._meet()
         self.save()
+
+    @torch.no_grad()
+    def _meet(self) -> None:
+        """Take the mean of one's own weights and those that the partner has saved since the last time."""
+        if self.partner and self.partner.exists() and (saved := self.partner.stat().st_mtime) > self.met:
+            self.met, weights = saved, torch.load(self.partner, weights_only=True)["weights"]
+            for name, weight in self.model.named_parameters():
+                weight.lerp_(weights[name], 0.5)
+
+    def _batches(self) -> Iterable[Batch]:
+        stage, tokenizer = self.stage, self.folder / "tokenizer.model"
+        if stage.losses is None:
+            return batches(tokenizer, stage.seed + self.step * stage.batch, stage.batch, stage.kind)
+        drawn = DRAWN * stage.batch
+        first = stage.seed + self.step * drawn
+        if stage.kind == "settle":
+            self.talks = iter(batches(tokenizer, first + MANY, TALKS, "speak"))
+        shown = drills(tokenizer, first, drawn)
+        return hardest(self.model, shown, stage.losses, stage.batch, mirror=stage.kind == "drill")
 
     def _step(self, batch: Batch, rate: float) -> float:
         loss = self.stage.loss(self.model, batch)
+        if self.talks is not None:
+            loss = loss + speak_loss(self.model, next(self.talks))
         loss.backward()  # type: ignore[no-untyped-call]  # torch ships it untyped
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         for group in self.optimizer.param_groups:
@@ -206,7 +212,7 @@ class Training:
         return loss.item()
 
     def _measure(self) -> float:
-        if self.stage.kind == "look":
+        if self.stage.kind in ("look", "drill"):
             return seen(self.model, range(200))
         tokenizer = hugging_face(self.folder / "tokenizer.model")
         return answered(self.model, tokenizer, range(100), coded=self.stage.kind in ("words", "practise"))
