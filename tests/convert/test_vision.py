@@ -166,7 +166,7 @@ KEYS: Mapping[str, Mapping[str, Any]] = {
         **_TOWER, "attention.key_length": 32, "rope.dimension_count": 32, "vocab_size": 320,
         "vision.activation": "gelu_tanh", "vision.image_splitting": True,
     },
-    "internvl-qwen2": {**_TOWER, "rope.dimension_count": 16, "vision.activation": "gelu"},
+    "internvl-qwen2": {**_TOWER, "rope.dimension_count": 32, "vision.activation": "gelu"},
     "internvl-qwen3": {**_TOWER, "rope.dimension_count": 32, "vision.activation": "gelu"},
     "lfm2": {
         **_TOWER, "attention.head_count_kv": [0, 2, 0, 0], "vision.activation": "gelu_tanh",
