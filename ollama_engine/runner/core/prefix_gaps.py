@@ -11,7 +11,7 @@ __all__ = ["PrefixGaps"]
 
 
 class PrefixGaps:
-    """No store: nobody waits, and nothing is copied. `StoredPrefixes` is the one with a store."""
+    """An engine without a prefix store: no request waits, and no rows are copied. `StoredPrefixes` has a store."""
 
     waiting: Collection[int] = ()
     """Keys of the requests that wait for the store."""

@@ -1,4 +1,4 @@
-"""PinnedSequences: cache sequences of sessions, and the cells of all that nobody uses any more.
+"""PinnedSequences: the cache sequences of sessions, and how finished sequences are evicted.
 
 A session pins a finished sequence, so that it is not evicted. Between its requests it may be cut, forked, saved and
 restored. All of that happens while nothing computes.
@@ -137,6 +137,6 @@ class PinnedSequences:
         return taken.sequence
 
     def give_up(self, sequence: int) -> None:
-        """Free a finished sequence that nobody pins, and its cells."""
+        """Evict a finished sequence that no session pins: free it, and its cells."""
         self._cache.remove(sequence)
         self._prefix_cache.release(sequence)

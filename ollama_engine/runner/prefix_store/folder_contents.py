@@ -150,5 +150,5 @@ def remove_model(folder: Path, model: PrefixesOfModel) -> None:
         _remove(file)
     (path / ABOUT).unlink(missing_ok=True)
     for emptied in (*_folders(path, GROUP_NAME), path):
-        with suppress(OSError):  # somebody else's files are in it, or an engine writes
+        with suppress(OSError):  # it is not empty: files of other programs, or an engine that writes
             emptied.rmdir()

@@ -26,7 +26,7 @@ __all__ = ["attach_prefix_store"]
 log = logging.getLogger(__name__)
 
 MOST_BYTES = 4 << 30
-"""Bytes of the folder, where nobody says how many."""
+"""Most bytes of the folder where `prefix_store_bytes` is None."""
 
 
 def attach_prefix_store(loaded: Loaded, identity: ModelIdentity, core: EngineCore, thread: EngineThread) -> None:
