@@ -89,7 +89,7 @@ class Executor:
         self._prepared: Launch | None = None
         self._in_flight: Launch | None = None
         self._graphs = KeptGraphs()
-        self._largest = MOST_BYTES
+        self._largest = 0
         """Host memory of the largest graph that was measured."""
         self.counts = GraphCounts()
 
@@ -140,7 +140,7 @@ class Executor:
             n_best = LEVELS[-1] if self.best_logits is not None else 0
             shape = self._shape(n_tokens, n_outputs, n_embedded, n_images * self._sizes.image_rows, n_best)
             with self._build(shape).ctx as ctx:
-                self._largest = bytes_of(ctx)
+                self._largest = max(self._largest, bytes_of(ctx))
                 yield ctx
 
     def run(self, batch: Batch) -> FloatArray:

@@ -119,8 +119,10 @@ def test_graphs_that_are_kept_are_few(parts: Loaded) -> None:
     for n in range(1, 2 * MOST):
         parts.executor.run(Batch.of([1] * n, 0))
         parts.cache.remove(0)
-    kept = parts.executor._graphs
+    kept, sizes = parts.executor._graphs, (parts.executor.batch_size, 1)
     assert len(kept) == MOST
+    largest = max(kept_graphs.bytes_of(ctx) for n in sizes for ctx in parts.executor._worst_graphs(n))
+    assert parts.executor.kept_bytes == min(MOST_BYTES, MOST * largest), "of the largest, not of the last"
     assert 0 < kept.nbytes <= parts.executor.kept_bytes <= MOST_BYTES
     with patch.object(kept_graphs, "MOST_BYTES", kept.nbytes // 2):
         parts.executor.run(Batch.of([1] * (2 * MOST), 0))
