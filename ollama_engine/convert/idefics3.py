@@ -33,8 +33,7 @@ def _vision_keys(vision: Config, config: Config, sizes: Sizes) -> Mapping[str, A
 
 
 def _image_keys(processor: Config) -> Mapping[str, Any]:
-    expect_normalized(processor)
-    expect(processor, "resample", LANCZOS, default=LANCZOS)
+    expect_normalized(processor, LANCZOS)
     edges = {"vision.preproc_image_size": "size", "vision.tile_size": "max_image_size"}
     given = {key: processor.mapping(name).get("longest_edge") for key, name in edges.items()}
     return {

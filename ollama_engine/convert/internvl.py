@@ -18,11 +18,12 @@ from ollama_engine.convert.transforms import Transform
 from ollama_engine.convert.vision import (
     IMAGE_TOKEN,
     affine,
-    expect,
+    expect_each,
     expect_normalized,
     grid_side,
     image_part,
     side,
+    whole_numbers,
 )
 from ollama_engine.errors import UnsupportedModelError
 
@@ -53,26 +54,22 @@ def _vision_sizes(vision: Config, config: Config) -> Sizes:
 
 
 def _vision_keys(vision: Config, config: Config, sizes: Sizes) -> Mapping[str, Any]:
-    for name, value in {"norm_type": "layer_norm", "use_qk_norm": False, "use_mean_pooling": True,
-                        "use_absolute_position_embeddings": True}.items():  # fmt: skip
-        expect(vision, name, value, default=value)
-    for name, value in {"projector_hidden_act": "gelu", "vision_feature_layer": -1,
-                        "vision_feature_select_strategy": "default"}.items():  # fmt: skip
-        expect(config, name, value, default=value)
+    expect_each(vision, norm_type="layer_norm", use_qk_norm=False, use_mean_pooling=True,
+                use_absolute_position_embeddings=True)  # fmt: skip
+    expect_each(config, projector_hidden_act="gelu", vision_feature_layer=-1, vision_feature_select_strategy="default")
     return {**activation_key(vision), "vision.projector.scale_factor": _merge(config)}
 
 
 def _image_keys(processor: Config) -> Mapping[str, Any]:
     """The published processor always cuts pictures into tiles, whatever `crop_to_patches` says."""
-    expect_normalized(processor)
-    expect(processor, "resample", BICUBIC, default=BICUBIC)
+    expect_normalized(processor, BICUBIC)
     size = Config(processor.mapping("size"), f"{processor.home}: size")
     if size.values and size.get("height") != size.get("width"):
         raise UnsupportedModelError(f"{processor.home}: size is {size.values!r}; supported: a square")
     limits = {"vision.preproc_min_tiles": "min_patches", "vision.preproc_max_tiles": "max_patches"}
     return {
         **({"vision.tile_size": side(size, "height")} if size.values else {}),
-        **{key: processor.whole(name) for key, name in limits.items() if processor.get(name) is not None},
+        **whole_numbers(processor, limits),
     }
 
 

@@ -14,7 +14,7 @@ from ollama_engine.convert.decoder import sizes as decoder_sizes
 from ollama_engine.convert.keys import DECODER_KEYS
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.transforms import Transform, squeeze
-from ollama_engine.convert.vision import IMAGE_TOKEN, expect, expect_normalized, image_part, side
+from ollama_engine.convert.vision import IMAGE_TOKEN, expect_each, expect_normalized, image_part, side, whole_numbers
 from ollama_engine.errors import UnsupportedModelError
 from ollama_engine.ml.gguf.gating import SIGMOID
 
@@ -176,8 +176,7 @@ def _vision_sizes(vision: Config, config: Config) -> Sizes:
 
 
 def _vision_keys(vision: Config, config: Config, sizes: Sizes) -> Mapping[str, Any]:
-    for name, value in {"projector_hidden_act": "gelu", "vision_feature_layer": -1}.items():
-        expect(config, name, value, default=value)
+    expect_each(config, projector_hidden_act="gelu", vision_feature_layer=-1)
     grid = math.isqrt(sizes["v_places"])
     if grid**2 != sizes["v_places"]:
         raise vision.wrong(("num_patches",), "the patches of a square", sizes["v_places"])
@@ -189,13 +188,12 @@ def _vision_keys(vision: Config, config: Config, sizes: Sizes) -> Mapping[str, A
 
 
 def _image_keys(processor: Config) -> Mapping[str, Any]:
-    expect_normalized(processor)
-    expect(processor, "resample", BILINEAR, default=BILINEAR)
+    expect_normalized(processor, BILINEAR)
     numbers = {"vision.tile_size": "tile_size", "vision.preproc_min_tiles": "min_tiles",
                "vision.preproc_max_tiles": "max_tiles", "vision.min_image_tokens": "min_image_tokens",
                "vision.max_image_tokens": "max_image_tokens"}  # fmt: skip
     return {
-        **{key: processor.whole(name) for key, name in numbers.items() if processor.get(name) is not None},
+        **whole_numbers(processor, numbers),
         "vision.max_pixels_tolerance": float(processor.number("max_pixels_tolerance", default=2.0)),
         "vision.image_splitting": bool(processor.get("do_image_splitting", default=True)),
         "vision.use_thumbnail": bool(processor.get("use_thumbnail", default=True)),

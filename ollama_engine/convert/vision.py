@@ -24,6 +24,7 @@ __all__ = [
     "attention",
     "colours",
     "expect",
+    "expect_each",
     "expect_normalized",
     "grid_side",
     "image_part",
@@ -32,6 +33,7 @@ __all__ = [
     "read_processor",
     "rope_base",
     "side",
+    "whole_numbers",
 ]
 
 NAMES: Mapping[str, tuple[str, ...]] = {
@@ -133,13 +135,14 @@ def read_processor(folder: ModelFolder) -> Config:
     return Config(whole.mapping("image_processor"), f"{whole.home}: image_processor")
 
 
-def expect_normalized(processor: Config) -> None:
+def expect_normalized(processor: Config, resample: int | None = None) -> None:
     """Refuse an image processor whose pictures are not resized, or whose pixels are not normalized from 0 to 255.
 
-    Raises UnsupportedModelError.
+    `resample`: Pillow's number of the only filter that the family resizes by. Raises UnsupportedModelError.
     """
-    for name in ("do_resize", "do_rescale", "do_normalize"):
-        expect(processor, name, True, default=True)
+    expect_each(processor, do_resize=True, do_rescale=True, do_normalize=True)
+    if resample is not None:
+        expect_each(processor, resample=resample)
     expect(processor, "rescale_factor", 1 / 255, 0.00392156862745098, default=1 / 255)
 
 
@@ -216,6 +219,17 @@ def expect(config: Config, name: str, *allowed: Any, default: Any) -> None:
         raise UnsupportedModelError(
             f"{config.home}: {name} is {value!r}, which GGUF has no key for; supported: {_listed(allowed)}"
         )
+
+
+def expect_each(config: Config, **values: Any) -> None:
+    """Refuse other values of these settings, as `expect` does; each is the default, too."""
+    for name, value in values.items():
+        expect(config, name, value, default=value)
+
+
+def whole_numbers(processor: Config, sources: Mapping[str, str]) -> MetadataValues:
+    """{key: the number under this name}, of those that are there."""
+    return {key: processor.whole(name) for key, name in sources.items() if processor.get(name) is not None}
 
 
 def _listed(values: Sequence[Any]) -> str:

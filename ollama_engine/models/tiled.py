@@ -5,7 +5,7 @@ Squares of patches are joined behind it (pixel shuffle, Shi et al. 2016), and pr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ollama_engine.ml.graph.context import Context
 
 __all__ = [
+    "GeluProjector",
     "TileTokens",
     "TiledMultimodal",
     "TiledOptions",
@@ -37,6 +38,10 @@ __all__ = [
     "read_merging",
     "read_tiled",
 ]
+
+
+PROJECTOR_EPS = 1e-5
+"""torch's default, which published projectors have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +74,7 @@ def read_merging(metadata: Metadata, scope: nn.Scope, activation: str) -> dict[s
     return {**asdict(tower), "merge": merge, "n_text": scope.options.n_embd}
 
 
-def read_tiled(metadata: Metadata, scope: nn.Scope, activation: str) -> TiledOptions:
+def read_tiled(metadata: Metadata, scope: nn.Scope, activation: str = "gelu_tanh") -> TiledOptions:
     """Options of a part whose tiles are as large as the tower's pictures; see `read_merging`."""
     options = TiledOptions(**read_merging(metadata, scope, activation))
     if options.grid % options.merge:
@@ -88,22 +93,47 @@ def read_tiled(metadata: Metadata, scope: nn.Scope, activation: str) -> TiledOpt
 class TiledPreparation:
     """Implements `Preparation` but for how a picture is cut: array `tiles`, f32 [n, patches, 3 * patch_size^2]."""
 
-    def __init__(self, metadata: Metadata, options: TiledOptions, mean: Sequence[float], std: Sequence[float]) -> None:
+    MEAN: ClassVar[Sequence[float]] = (0.5,) * 3
+    STD: ClassVar[Sequence[float]] = (0.5,) * 3
+    """Those of all published models, for files that do not say."""
+
+    def __init__(self, metadata: Metadata, options: TiledOptions) -> None:
         self.options = options
-        self.mean, self.std = vision.read_normalization(metadata, mean, std)
+        self.mean, self.std = vision.read_normalization(metadata, self.MEAN, self.STD)
 
     def prepared(self, tiles: Sequence[Image], grid: tuple[int, int]) -> PreparedImage:
         """The tiles of a picture, RGB; `grid`: (rows, columns)."""
-        size = self.options.patch_size
-        return self._of(np.stack([unfold(normalized(tile, self.mean, self.std), size) for tile in tiles]), grid)
+        return self._of(self.patches(tiles), grid)
+
+    def patches(self, pictures: Sequence[Image], *, fused: bool = False) -> FloatArray:
+        """Pictures of one size, f32 [n, patches, 3 * patch_size^2]. `fused`: see `normalized`."""
+        pixels = [normalized(picture, self.mean, self.std, fused=fused) for picture in pictures]
+        return np.stack([unfold(each, self.options.patch_size) for each in pixels]) if pixels else self.blank(0, 0)
+
+    def blank(self, n: int, n_patches: int) -> FloatArray:
+        """As many pictures of zeros, of as many patches."""
+        return np.zeros((n, n_patches, self.options.n_channels * self.options.patch_size**2), np.float32)
 
     def zeros(self, n_tiles: int, grid: tuple[int, int]) -> PreparedImage:
         """A picture of so many tiles."""
-        o = self.options
-        return self._of(np.zeros((n_tiles, o.n_patches, o.n_channels * o.patch_size**2), np.float32), grid)
+        return self._of(self.blank(n_tiles, self.options.n_patches), grid)
 
     def _of(self, tiles: FloatArray, grid: tuple[int, int]) -> PreparedImage:
         return PreparedImage({"tiles": tiles}, n_inputs=len(tiles) * self.options.n_tokens, grid=grid)
+
+
+class GeluProjector(nn.Module):
+    """Joined patches to embeddings of the text model: a norm, then two products with the exact form of GELU between."""
+
+    norm = nn.LayerNorm("0", "n_merged")
+    first = nn.Linear("1", "n_merged", "n_text")
+    second = nn.Linear("3", "n_text", "n_text")
+
+    def forward(self, x: Tensor, o: TiledOptions) -> Tensor:
+        """x [n_merged, n] -> f32 [n_text, n]."""
+        x = self.norm(x, PROJECTOR_EPS) if self.norm else x
+        x = clip.activate("gelu", self.first.tensor, x, self.first.bias)
+        return vision.wide_product(self.second.tensor, x, self.second.bias)
 
 
 class TiledPart(nn.Module):
@@ -113,14 +143,19 @@ class TiledPart(nn.Module):
     projector: Any
     """A module whose `forward` makes embeddings f32 [n_text, n] of joined patches [n_merged, n]."""
 
-    def forward(self, patches: Tensor, o: TiledOptions) -> Tensor:
-        """Patches f32 [channels * patch_size^2, n_patches, tiles] -> f32 [n_text, n_tokens * tiles]."""
-        (x,) = self.tower.forward(patches, o, [o.n_layer])
+    def forward(
+        self, patches: Tensor, o: TiledOptions, places: Tensor | None = None, columns: int | None = None
+    ) -> Tensor:
+        """Patches f32 [channels * patch_size^2, n_patches, tiles] -> f32 [n_text, n_patches / merge^2 * tiles].
+
+        For tiles that are no squares of the tower's size: `places` as in `ClipTower.embed`, `columns` of patches.
+        """
+        (x,) = self.tower.forward(patches, o, [o.n_layer], places)
         if self.tower.post_norm:
             x = self.tower.post_norm(x, o.norm_eps)
         if o.class_token:
             x = ops.cont(ops.view(x, (o.n_embd, o.n_patches, x.dim(2)), (x.stride(1), x.stride(2)), x.stride(1)))
-        out: Tensor = self.projector.forward(vision.join_squares(x, o.grid, o.merge), o)
+        out: Tensor = self.projector.forward(vision.join_squares(x, columns or o.grid, o.merge), o)
         return out
 
 
@@ -161,14 +196,25 @@ class TiledMultimodal(TileTokens):
     """Implements `models.Multimodal` for a `TiledPart`, but for how an image is written."""
 
     part: ClassVar[type[TiledPart]]
+    preparation: ClassVar[Callable[..., Preparation]]
+    """(metadata, options) -> what makes its arrays."""
+    read_options: ClassVar[Callable[..., TiledOptions]]
+    """(metadata, scope of all weights, with the options of the text model) -> the options."""
 
-    def __init__(self, metadata: Metadata, scope: nn.Scope, options: TiledOptions, preparation: Preparation) -> None:
+    def __init__(self, metadata: Metadata, scope: nn.Scope) -> None:
         """`scope`: all weights of the file, with the options of the text model."""
-        super().__init__(metadata, scope, options.n_tokens, preparation)
-        self.options = options
+        cls = type(self)
+        self.options = options = cls.read_options(metadata, scope)
+        super().__init__(metadata, scope, options.n_tokens, cls.preparation(metadata, options))
         self.vision = self.part(nn.Scope(scope.weights, options, used=scope.used))
 
     def encode_multimodal(self, ctx: Context, image: PreparedImage) -> Tensor:
         """The graph of the vision part: f32 [n_embd, n_inputs], tile after tile."""
-        tiles = np.asarray(image.arrays["tiles"], np.float32)
-        return encode_tiles(ctx, tiles, lambda patches: self.vision.forward(patches, self.options))
+        return self.encode(ctx, image, "tiles")
+
+    def encode(self, ctx: Context, image: PreparedImage, name: str, columns: int | None = None) -> Tensor:
+        """The embeddings of one array; see `TiledPart.forward`."""
+        places = image.arrays.get(f"{name}_places")
+        given = None if places is None else ctx.from_floats(places)
+        pixels = np.asarray(image.arrays[name], np.float32)
+        return encode_tiles(ctx, pixels, lambda patches: self.vision.forward(patches, self.options, given, columns))

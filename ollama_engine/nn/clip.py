@@ -119,21 +119,28 @@ class ClipTower(Module):
     blocks = Blocks(ClipBlock, "n_layer")
     post_norm = LayerNorm("post_layernorm", "n_embd", optional=True)
 
-    def forward(self, patches: Tensor, o: ClipOptions, layers: Sequence[int]) -> list[Tensor]:
+    def forward(
+        self, patches: Tensor, o: ClipOptions, layers: Sequence[int], places: Tensor | None = None
+    ) -> list[Tensor]:
         """Patches f32 [channels * patch_size^2, n_patches, n] -> for each number of `layers` the hidden states after
-        as many blocks, f32 [n_embd, n_places, n]. Blocks behind the last are not computed.
+        as many blocks, f32 [n_embd, n_places, n]. Blocks behind the last are not computed. `places`: see `embed`.
         """
-        x = self.embed(patches, o)
+        x = self.embed(patches, o, places)
         states = {0: x}
         for i, block in enumerate(self.blocks[: max(layers)]):
             states[i + 1] = x = block.forward(x, o)
         return [states[n] for n in layers]
 
-    def embed(self, patches: Tensor, o: ClipOptions) -> Tensor:
-        """Input of the first block, f32 [n_embd, n_places, n]."""
+    def embed(self, patches: Tensor, o: ClipOptions, places: Tensor | None = None) -> Tensor:
+        """Input of the first block, f32 [n_embd, n_places, n].
+
+        `places`, for a picture of another shape than the table of positions: which part of each place of the table the
+        patches have, f32 [n_places, n_patches].
+        """
         x = self.patch_embedding(patches)
         if self.class_embedding:
             token = as_f32(self.class_embedding.tensor, x, o.n_embd, 1)
             x = ops.concat(ops.repeat(token, o.n_embd, 1, x.dim(2)), x, 1)
-        x = x + as_f32(self.position_embedding.tensor, x, o.n_embd, o.n_places)
+        table = as_f32(self.position_embedding.tensor, x, o.n_embd, o.n_places)
+        x = x + (table if places is None else ops.mul_mat(ops.cont(ops.transpose(table)), places))
         return self.pre_norm(x, o.norm_eps) if self.pre_norm else x

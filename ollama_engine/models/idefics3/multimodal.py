@@ -12,7 +12,6 @@ from functools import cached_property
 from ollama_engine import nn
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.input import Input, MediaItem
-from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.idefics3.preprocess import Preprocessor
 from ollama_engine.models.media_tokens import newline_runs, split_run
@@ -37,11 +36,8 @@ class VisionPart(TiledPart):
 class Idefics3Multimodal(TiledMultimodal):
     placeholder = image_token = "<image>"
     part = VisionPart
-
-    def __init__(self, metadata: Metadata, scope: nn.Scope) -> None:
-        """`scope`: all weights of the file, with the options of the text model."""
-        options = read_tiled(metadata, scope, "gelu_tanh")
-        super().__init__(metadata, scope, options, Preprocessor(metadata, options))
+    preparation = Preprocessor
+    read_options = staticmethod(read_tiled)
 
     def image_inputs(self, item: MediaItem) -> list[Input]:
         """Its tiles, with tokens between them and around them."""

@@ -30,7 +30,7 @@ class Preprocessor(TiledPreparation):
     """Tiles row by row, then the whole picture. Grid: (rows, columns), 0 for a picture of one tile."""
 
     def __init__(self, metadata: Metadata, options: TiledOptions) -> None:
-        super().__init__(metadata, options, [0.5] * 3, [0.5] * 3)
+        super().__init__(metadata, options)
         key = "vision.preproc_image_size"
         self.longest = metadata.u32(key, TILES * options.image_size)
         self.splits = metadata.bool("vision.image_splitting", True)

@@ -15,8 +15,6 @@ from ollama_engine.multimodal.tiles import closest_grid, tiles_of
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Those of ImageNet, which all published models are trained with."""
 MOST_TILES = 128
 """More than any published model makes of a picture: 12."""
 
@@ -26,8 +24,10 @@ class Preprocessor(TiledPreparation):
     one of the whole picture. Grid: (rows, columns).
     """
 
+    MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's
+
     def __init__(self, metadata: Metadata, options: TiledOptions) -> None:
-        super().__init__(metadata, options, MEAN, STD)
+        super().__init__(metadata, options)
         self.fewest = metadata.u32("vision.preproc_min_tiles", 1)
         self.most = metadata.u32("vision.preproc_max_tiles", 12)
         if not 1 <= self.fewest <= self.most <= MOST_TILES:

@@ -8,45 +8,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from ollama_engine import nn
 from ollama_engine.input import Input, MediaItem, PreparedImage
 from ollama_engine.ml import ops
-from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.tensor import Tensor
-from ollama_engine.models.images import encode_tiles
 from ollama_engine.models.lfm2_vl.preprocess import Preprocessor
-from ollama_engine.models.lfm2_vl.vision import VisionPart, read_options
-from ollama_engine.models.tiled import TileTokens
+from ollama_engine.models.lfm2_vl.vision import VisionOptions, VisionPart, read_options
+from ollama_engine.models.tiled import TiledMultimodal
 
 if TYPE_CHECKING:
     from ollama_engine.ml.graph.context import Context
 
 
-class Lfm2Multimodal(TileTokens):
+class Lfm2Multimodal(TiledMultimodal):
     placeholder = image_token = "<image>"
-
-    def __init__(self, metadata: Metadata, scope: nn.Scope) -> None:
-        """`scope`: all weights of the file, with the options of the text model."""
-        self.options = options = read_options(metadata, scope)
-        super().__init__(metadata, scope, options.n_tokens, Preprocessor(metadata, options))
-        self.vision = VisionPart(nn.Scope(scope.weights, options, used=scope.used))
+    part = VisionPart
+    preparation = Preprocessor
+    read_options = staticmethod(read_options)
+    options: VisionOptions
 
     def encode_multimodal(self, ctx: Context, image: PreparedImage) -> Tensor:
         """The graph of the vision part: f32 [n_embd, n_inputs], the tiles and then the whole picture."""
-        o = self.options
-        parts = [
-            self._part(ctx, image, name, columns)
-            for name, columns in (("tiles", o.tile_size // o.patch_size), ("whole", image.grid[2]))
-            if name in image.arrays
-        ]
+        columns = {"tiles": self.options.tile_size // self.options.patch_size, "whole": image.grid[2]}
+        parts = [self.encode(ctx, image, name, columns[name]) for name in columns if name in image.arrays]
         return parts[0] if len(parts) == 1 else ops.concat(parts[0], parts[1], 1)
-
-    def _part(self, ctx: Context, image: PreparedImage, name: str, columns: int) -> Tensor:
-        places = ctx.from_floats(image.arrays[f"{name}_places"])
-        pixels = np.asarray(image.arrays[name], np.float32)
-        return encode_tiles(ctx, pixels, lambda patches: self.vision.forward(patches, places, columns, self.options))
 
     def image_inputs(self, item: MediaItem) -> list[Input]:
         """Its tiles and the whole, with tokens before each and around all."""

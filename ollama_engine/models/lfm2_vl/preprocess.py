@@ -7,21 +7,17 @@ comes as a grid of tiles, too, whose proportions are nearest to its own.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from ollama_engine.errors import ImageError, ModelFormatError
 from ollama_engine.input import FloatArray, Int32Array, PreparedImage
 from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.models.lfm2_vl.vision import VisionOptions, stretched
+from ollama_engine.models.tiled import TiledPreparation
 from ollama_engine.multimodal.image import on_white
-from ollama_engine.multimodal.pixels import normalized, unfold
 from ollama_engine.multimodal.resampling import BILINEAR
 from ollama_engine.multimodal.tiles import closest_grid, tiles_of
-from ollama_engine.nn.vision import read_normalization
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -65,7 +61,7 @@ def read_limits(metadata: Metadata) -> Limits:
     return made
 
 
-class Preprocessor:
+class Preprocessor(TiledPreparation):
     """Arrays `tiles` f32 [n, patches, 3 * patch_size^2] and `whole` [1, ...], where there are some; and the places of
     their patches, `tiles_places` and `whole_places` (`vision.stretched`).
 
@@ -73,10 +69,10 @@ class Preprocessor:
     """
 
     def __init__(self, metadata: Metadata, options: VisionOptions) -> None:
-        self.options = options
+        super().__init__(metadata, options)
+        self.options: VisionOptions = options
         self.limits = read_limits(metadata)
         self._most_pixels = max(self.limits.most * options.block**2, options.tile_size**2)
-        self.mean, self.std = read_normalization(metadata, [0.5] * 3, [0.5] * 3)
 
     def prepare(self, image: Image) -> PreparedImage:
         """A picture of any size, RGB or RGBA; transparent pixels become white."""
@@ -93,26 +89,21 @@ class Preprocessor:
         whole = [image.resize(size, BILINEAR)] if limits.whole or len(tiles) < 2 else []
         if len(tiles) == 1:
             tiles, whole = [], tiles
-        return self._prepared(self._patches(tiles), self._patches(whole), size if whole else (0, 0), (rows, columns))
+        cut, uncut = (self.patches(pictures, fused=True) for pictures in (tiles, whole))
+        return self._prepared(cut, uncut, size if whole else (0, 0), (rows, columns))
 
     def largest(self) -> PreparedImage:
         """A row of as many tiles as there may be, and a whole picture of as many embeddings."""
         o, limits = self.options, self.limits
-        n_pixels, n_tiles = o.n_channels * o.patch_size**2, limits.most_tiles if limits.splits else 0
-        blocks = self._most_pixels // o.block**2
-        whole = np.zeros((1, blocks * o.merge**2, n_pixels), np.float32)
-        tiles = np.zeros((n_tiles, (o.tile_size // o.patch_size) ** 2, n_pixels), np.float32)
+        n_tiles, blocks = limits.most_tiles if limits.splits else 0, self._most_pixels // o.block**2
+        whole = self.blank(1, blocks * o.merge**2)
+        tiles = self.blank(n_tiles, (o.tile_size // o.patch_size) ** 2)
         return self._prepared(tiles, whole, (blocks * o.block, o.block), (int(n_tiles > 0), n_tiles))
 
     def _is_large(self, width: int, height: int) -> bool:
         o = self.options
         across, down = (max(o.patch_size, round(n / o.block) * o.block) for n in (width, height))
         return across * down > self.limits.most * o.block**2 * self.limits.tolerance
-
-    def _patches(self, pictures: Sequence[Image]) -> FloatArray:
-        size = self.options.patch_size
-        pixels = [unfold(normalized(p, self.mean, self.std, fused=True), size) for p in pictures]
-        return np.stack(pixels) if pixels else np.zeros((0, 0, 0), np.float32)
 
     def _prepared(
         self, tiles: FloatArray, whole: FloatArray, size: tuple[int, int], grid: tuple[int, int]

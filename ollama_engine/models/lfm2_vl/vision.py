@@ -12,16 +12,11 @@ import numpy as np
 from ollama_engine import nn
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.input import FloatArray
-from ollama_engine.ml import ops
 from ollama_engine.ml.gguf.metadata import Metadata
-from ollama_engine.ml.graph.tensor import Tensor
-from ollama_engine.models.tiled import TiledOptions, read_merging
-from ollama_engine.nn import clip, vision
+from ollama_engine.models.tiled import GeluProjector, TiledOptions, TiledPart, read_merging
 
 TILE_SIZE = 512
 """Side of a tile in all published models; llama.cpp's files do not say."""
-PROJECTOR_EPS = 1e-5
-"""torch's default, which the published projector has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,35 +69,11 @@ def _resampling(n: int, places: int) -> FloatArray:
     return found
 
 
-class Tower(clip.ClipTower):
-    """Patches of any shape of picture to hidden states. Tensors below `v.`."""
-
-    post_norm = nn.LayerNorm("post_layernorm", "n_embd")
-
-    def read(self, patches: Tensor, places: Tensor, o: VisionOptions) -> Tensor:
-        """Patches f32 [channels * patch_size^2, n, tiles], places f32 [n_places, n] (`stretched`) -> f32 [n_embd, n,
-        tiles].
-        """
-        x = self.patch_embedding(patches)
-        table = clip.as_f32(self.position_embedding.tensor, x, o.n_embd, o.n_places)
-        x = x + ops.mul_mat(ops.cont(ops.transpose(table)), places)
-        for block in self.blocks:
-            x = block.forward(x, o)
-        return self.post_norm(x, o.norm_eps)
+class Projector(GeluProjector):
+    norm = nn.LayerNorm("input_norm", "n_merged", optional=True)
+    first = nn.Linear("1", "n_merged", "n_hidden")
+    second = nn.Linear("2", "n_hidden", "n_text")
 
 
-class VisionPart(nn.Module):
-    """Everything that a file has for reading images."""
-
-    tower = nn.Part(Tower, "v")
-    norm = nn.LayerNorm("mm.input_norm", "n_merged", optional=True)
-    first = nn.Linear("mm.1", "n_merged", "n_hidden")
-    second = nn.Linear("mm.2", "n_hidden", "n_text")
-
-    def forward(self, patches: Tensor, places: Tensor, columns: int, o: VisionOptions) -> Tensor:
-        """Patches and places as `Tower.read`, `columns` of patches to a row -> f32 [n_text, n / merge^2 * tiles]."""
-        x = vision.join_squares(self.tower.read(patches, places, o), columns, o.merge)
-        if self.norm:
-            x = self.norm(x, PROJECTOR_EPS)
-        x = clip.activate("gelu", self.first.tensor, x, self.first.bias)
-        return vision.wide_product(self.second.tensor, x, self.second.bias)
+class VisionPart(TiledPart):
+    projector = nn.Part(Projector, "mm")

@@ -41,7 +41,7 @@ from tests.support.tiny import SPECIALS, Weights
 
 FOLDER = Path(__file__).parent
 GOLDENS = FOLDER / "goldens"
-MACHINERY = {"__init__", "harness", "pictures", "published_processor", "reference"}
+MACHINERY = {"__init__", "harness", "pictures", "published_processor", "reference", "tiles"}
 """Files of this folder that are no family."""
 
 TOLERANCE = 5e-5

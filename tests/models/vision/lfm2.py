@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.models.vision.harness import N_CTX, N_TEXT, PICTURES, Case, Token
+from tests.models.vision.harness import N_TEXT, PICTURES, PROMPTS, Token
 from tests.models.vision.pictures import Picture
 from tests.models.vision.published_processor import LFM2_VL, image_processor
+from tests.models.vision.tiles import TEXT, VISION, TiledCase
 
 PATCH, MERGE, TILE, MOST_TILES = 4, 2, 24, 6
 TOKENS = (
@@ -25,11 +26,11 @@ TOKENS = (
     Token("<|img_thumbnail|>", "image_thumbnail_token"),
     *(Token(f"<|img_row_{row + 1}_col_{column + 1}|>") for row in range(MOST_TILES) for column in range(MOST_TILES)),
 )
-BEGIN, END, IMAGE = range(N_TEXT, N_TEXT + 3)
+END, IMAGE = N_TEXT + 1, N_TEXT + 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lfm2Case(Case):
+class Lfm2Case(TiledCase):
     def processor(self, tokenizer: Any) -> Any:
         from transformers import Lfm2VlProcessor  # noqa: PLC0415
 
@@ -54,9 +55,7 @@ class Lfm2Case(Case):
         found = model.get_image_features(
             inputs["pixel_values"], inputs["spatial_shapes"], inputs["pixel_attention_mask"]
         ).pooler_output
-        rows, ids = np.concatenate([part.float().numpy() for part in found]), inputs["input_ids"][0].numpy()
-        ends = [int((ids[:place] == IMAGE).sum()) for place in np.flatnonzero(ids == END)]
-        return np.split(rows, ends[:-1])
+        return self.by_picture(found, inputs)
 
     def takes(self, picture: Picture) -> bool:
         return fits(picture)
@@ -68,14 +67,11 @@ def fits(picture: Picture) -> bool:
 
 
 _TEXT = {
-    "model_type": "lfm2", "vocab_size": N_TEXT + len(TOKENS), "hidden_size": 64, "intermediate_size": 96,
-    "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": N_CTX,
+    **TEXT, "model_type": "lfm2", "vocab_size": N_TEXT + len(TOKENS), "num_hidden_layers": 4,
     "layer_types": ["conv", "full_attention", "conv", "conv"], "block_auto_adjust_ff_dim": False,
-    "pad_token_id": 0, "bos_token_id": 317, "eos_token_id": 318,
 }  # fmt: skip
 _VISION = {
-    "model_type": "siglip2_vision_model", "hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
-    "intermediate_size": 72, "num_patches": 25, "patch_size": PATCH, "vision_use_head": False,
+    **VISION, "model_type": "siglip2_vision_model", "num_patches": 25, "patch_size": PATCH, "vision_use_head": False,
 }  # fmt: skip
 _PROCESSOR = {
     "encoder_patch_size": PATCH, "downsample_factor": MERGE, "tile_size": TILE, "min_tiles": 2,
@@ -88,11 +84,10 @@ def _case(name: str, *, seed: int, **config: Any) -> Lfm2Case:
         name=name, model="Lfm2VlForConditionalGeneration",
         config={"text_config": _TEXT, "vision_config": _VISION, "image_token_id": IMAGE,
                 "projector_hidden_size": 80, **config},
-        placeholder="<image>", tokens=TOKENS,
+        placeholder="<image>", tokens=TOKENS, mark=END,
         pictures=tuple(filter(fits, PICTURES)), files={"preprocessor_config.json": _PROCESSOR}, seed=seed,
         prompts={
-            "one": ("Look: ", Picture(100, 60), " what is it?"),
-            "two": (Picture(31, 97, 1), "and\n", Picture(24, 31, 2), "\n\nare they alike?"),
+            **PROMPTS, "two": (Picture(31, 97, 1), "and\n", Picture(24, 31, 2), "\n\nare they alike?"),
             "three": ("a", Picture(34, 30, 3), "b", Picture(5, 3, 4), Picture(70, 50, 5), "c"),
         },
     )  # fmt: skip
