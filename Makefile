@@ -9,7 +9,7 @@ BUILD_REQUIRES := scikit-build-core>=0.11 cython>=3.1 cmake>=3.26 ninja>=1.11 pi
 NATIVE := CMakeLists.txt pyproject.toml Makefile $(shell find csrc ollama_engine -name '*.pyx' -o -name '*.pxd' -o -name '*.[ch]' -o -name '*.cmake' -o -name 'ggml.lock' -o -name fetch.py -o -name transpile.py)
 
 .PHONY: run chat test test-all test-failed test-peers test-ray clients ray parity lint bench bench-smoke bench-check build reference portable-check gpu-check \
-	wheel check-package wheel-twice wheel-bare sanitize tsan fuzz soak clean
+	docs docs-check wheel check-package wheel-twice wheel-bare sanitize tsan fuzz soak clean
 
 run: $(VENV)/.built
 	$(VENV)/bin/ollama-engine run demo "Tell me a story about a fox." --verbose
@@ -86,6 +86,13 @@ bench-smoke: $(VENV)/.built $(VENV)/.bench
 # ratios of one run, on any machine. BENCH_CHECK="--all" has every type; see bench/gate/__main__.py.
 bench-check: $(VENV)/.built $(VENV)/.bench
 	$(PY) -m bench.gate $(BENCH_CHECK)
+
+# The pages of docs/ as a site in build/site, strict: a broken link or an undocumented public name fails. Look at it with
+# `python3 -m http.server -d build/site`. docs-check opens it in Chromium: light and dark, on a desk and on a phone.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --quiet
+docs-check: docs $(VENV)/.test $(VENV)/.clients
+	$(PY) -m pytest --exhaustive tests/website
 
 build: $(VENV)/.built
 

@@ -14,17 +14,22 @@ __all__ = ["ALIASES", "meant", "refuses_unknown", "unknown_option"]
 Class = TypeVar("Class", bound=type)
 
 ALIASES: Mapping[str, str] = {
-    # The context and the machine: llama.cpp and its Python bindings, Ollama, vLLM.
-    **dict.fromkeys(("n_ctx", "ctx", "ctx_size", "context_length", "max_model_len", "max_seq_len"), "num_ctx"),
-    **dict.fromkeys(("n_parallel", "num_parallel", "max_num_seqs", "n_seq_max"), "parallel"),
-    **dict.fromkeys(("n_batch", "n_ubatch", "num_batch", "max_num_batched_tokens"), "batch_size"),
+    # The context and the machine: llama.cpp (its short flags too) and its Python bindings, Ollama, vLLM.
+    **dict.fromkeys(("n_ctx", "ctx", "c", "ctx_size", "context_length", "max_model_len", "max_seq_len"), "num_ctx"),
+    **dict.fromkeys(("n_parallel", "num_parallel", "np", "max_num_seqs", "n_seq_max"), "parallel"),
+    **dict.fromkeys(("n_batch", "n_ubatch", "b", "ub", "num_batch", "max_num_batched_tokens"), "batch_size"),
     **dict.fromkeys(("n_threads", "num_thread", "num_threads", "n_threads_batch"), "threads"),
     **dict.fromkeys(("n_gpu_layers", "num_gpu", "ngl", "gpu_layer"), "gpu_layers"),
+    "ts": "tensor_split",
+    "mg": "main_gpu",
+    **dict.fromkeys(("n_cpu_moe", "ncmoe"), "cpu_experts"),
     **dict.fromkeys(("flash_attn", "fa"), "flash_attention"),
-    **dict.fromkeys(("type_k", "type_v", "cache_type_k", "cache_type_v", "kv_cache_dtype"), "kv_cache_type"),
+    **dict.fromkeys(("type_k", "type_v", "cache_type_k", "cache_type_v", "ctk", "ctv", "kv_cache_dtype"),
+                    "kv_cache_type"),
+    **dict.fromkeys(("assistant_model", "model_draft", "md", "speculative_model"), "draft_model"),
     "use_mmap": "mmap",
     **dict.fromkeys(("model_path", "path", "filename"), "model"),
-    **dict.fromkeys(("mmproj", "mmproj_path", "clip_model_path"), "projector"),
+    **dict.fromkeys(("mmproj", "mmproj_path", "mm", "clip_model_path"), "projector"),
     # Sampling: these, Hugging Face, OpenAI.
     **dict.fromkeys(("temp", "t"), "temperature"),
     **dict.fromkeys(
@@ -63,20 +68,40 @@ ALIASES: Mapping[str, str] = {
 """Names that others give to what is an option here."""
 
 NOT_HERE: Mapping[str, str] = {
-    "stream": "call stream or astream, for messages chat_stream or achat_stream, which give the answer piece by piece",
-    **dict.fromkeys(
-        ("system", "system_prompt", "system_message", "instructions"),
-        'put {"role": "system", "content": ...} before the other messages of a chat',
-    ),
-    **dict.fromkeys(
-        ("adapter", "adapter_path", "adapters", "enable_lora", "lora", "lora_adapters", "lora_base", "lora_path",
-         "lora_request", "lora_scale"),
-        "adapters (LoRA) are not applied; merge one into the weights of its model, and convert that",
-    ),
-    **dict.fromkeys(
-        ("assistant_model", "model_draft", "num_speculative_tokens", "speculative_config", "speculative_model"),
-        "a smaller model that guesses tokens is Engine's draft_model; how far it guesses is measured",
-    ),
+    name: instead
+    for names, instead in (
+        ("stream",
+         "call stream or astream, for messages chat_stream or achat_stream, which give the answer piece by piece"),
+        ("system system_prompt system_message instructions",
+         'put {"role": "system", "content": ...} before the other messages of a chat'),
+        ("adapter adapter_path adapters enable_lora lora lora_adapters lora_base lora_path lora_request lora_scale",
+         "adapters (LoRA) are not applied; merge one into the weights of its model, and convert that"),
+        ("num_speculative_tokens speculative_config draft_max draft_min prompt_lookup_num_tokens",
+         "a smaller model that guesses tokens is the draft_model of the engine; how far it guesses is measured"),
+        ("enable_prefix_caching no_enable_prefix_caching prefix_caching",
+         "prompts that begin alike share that beginning without being asked; cache=False leaves one request out, and "
+         "prefix_store keeps prefixes on disk"),
+        ("enable_chunked_prefill", "prompts are always read in pieces, beside answers; batch_size is the largest step"),
+        ("gpu_memory_utilization", "the cache is taken when the model is loaded, for num_ctx times parallel tokens"),
+        ("tensor_parallel_size pipeline_parallel_size data_parallel_size split_mode device_map",
+         "devices share out layers, by tensor_split; several engines are `serve --replicas`"),
+        ("dtype torch_dtype quantization load_format",
+         "weights have the type that their file has; `ollama-engine quantize` writes a file with another"),
+        ("trust_remote_code tokenizer tokenizer_mode chat_format chat_handler",
+         "tokenizer and chat template are in the model's file, and none of its code runs; template is another template"),
+        ("do_sample", "temperature 0 takes the most probable token, and above 0 tokens are drawn"),
+        ("num_beams use_beam_search beam_width length_penalty",
+         "there is no beam search; best_of finds the most probable of several answers"),
+        ("stop_token_ids ignore_eos min_tokens allowed_token_ids bad_words",
+         "logit_bias bans tokens (-inf), and logits_processors may change any logit"),
+        ("stopping_criteria", "leave the loop over a stream, which ends the request"),
+        ("logits_all output_scores", "logits(prompt) has those of a prompt, and logprobs are of an answer's tokens"),
+        ("rope_freq_base rope_freq_scale rope_scaling rope_scaling_type kv_overrides override_kv hf_overrides",
+         "the model is computed as its file says"),
+        ("use_mlock mlock numa low_vram", "weights are mapped or copied (mmap), not locked or bound to a node"),
+        ("verbose", "the logger ollama_engine says what happens: logging, or OLLAMA_ENGINE_LOG for programs"),
+    )
+    for name in names.split()
 }  # fmt: skip
 """Options of other engines that are none here, and what to do instead."""
 
@@ -110,7 +135,8 @@ def unknown_option(
 def meant(name: str, known: list[str]) -> str | None:
     """The known option that is probably meant: by its name in another engine, or by a similar name; or None."""
     plain = name.lower().replace("-", "_")
-    for candidate in (plain, ALIASES.get(plain)):
+    target = ALIASES.get(plain, plain)
+    for candidate in (plain, target, *(option for option in known if ALIASES.get(option) == target)):
         if candidate in known:
             return candidate
     likely = [option for option in known if {plain[:4], option[:4]} != {"min_", "max_"}]

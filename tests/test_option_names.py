@@ -12,7 +12,7 @@ import pytest
 import ollama_engine
 from ollama_engine import Engine, EngineConfig, SamplingParams
 from ollama_engine.errors import ConfigError, UnknownOptionError
-from ollama_engine.option_names import ALIASES, meant, unknown_option
+from ollama_engine.option_names import ALIASES, NOT_HERE, meant, unknown_option
 from ollama_engine.runner.chat.options import ChatOptions
 from ollama_engine.runner.request.options import RequestOptions
 from tests.support.tiny import write_tiny_llama
@@ -27,6 +27,12 @@ SAID: list[tuple[Callable[..., object], dict[str, Any], str]] = [
     (Engine, {"n_ctx": 1}, "Engine takes no 'n_ctx'; did you mean num_ctx?"),
     (Engine, {"model_path": "x"}, "Engine takes no 'model_path'; did you mean model?"),
     (Engine, {"temperature": 1}, "Engine takes no 'temperature'; it belongs into SamplingParams(temperature=...)"),
+    (Engine, {"md": "x"}, "Engine takes no 'md'; did you mean draft_model?"),
+    (Engine, {"ctk": "q8_0"}, "Engine takes no 'ctk'; did you mean kv_cache_type?"),
+    (Engine, {"gpu_memory_utilization": 0.9}, "Engine takes no 'gpu_memory_utilization': the cache is taken when the "
+     "model is loaded, for num_ctx times parallel tokens"),
+    (SamplingParams, {"min_tokens": 3}, "SamplingParams takes no 'min_tokens': logit_bias bans tokens (-inf), and "
+     "logits_processors may change any logit"),
     (Engine, {"timeout": 1}, "Engine takes no 'timeout'; it belongs into generate(prompt, timeout=...)"),
 ]
 
@@ -94,6 +100,7 @@ def test_every_alias_stands_for_an_option_and_is_none() -> None:
     known |= {"model", "projector", "images"}
     assert set(ALIASES.values()) <= known
     assert not set(ALIASES) & known
+    assert not set(NOT_HERE) & {*ALIASES, *known}
     assert str(unknown_option("f", "zzz", ["a", "b"])) == "f takes no 'zzz'; it takes a, b"
 
 

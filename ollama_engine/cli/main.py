@@ -175,20 +175,26 @@ class _LazyParser(argparse.ArgumentParser):
         if extras and getattr(parsed, "prompt", None) and not extras[0].startswith("-"):
             words = shlex.quote(" ".join([parsed.prompt, *extras]))
             self.error(f"unrecognized arguments: {' '.join(extras)}; PROMPT is one argument, put it in quotes: {words}")
-        if extras and extras[0].startswith("--"):
+        if extras and extras[0].startswith("-"):
             self.error(f"unrecognized arguments: {' '.join(extras)}{self._hint(extras[0])}")
         return parsed, extras
 
     def error(self, message: str) -> NoReturn:
         """Print the message without all options, which would hide it, and exit."""
+        glued = re.match(r"argument (-\w)/\S+: .*'([a-z]+)'$", message)
+        if glued:  # -ngl 99 is read as -n with the value gl
+            message += self._hint(glued[1] + glued[2])
         print(f"{self.prog}: error: {message}\n{self.prog} --help lists the options", file=sys.stderr)
         self.exit(EXIT_USAGE)
 
     def _hint(self, flag: str) -> str:
-        from ollama_engine.option_names import meant  # noqa: PLC0415 (after a typing mistake only)
+        from ollama_engine.option_names import NOT_HERE, meant  # noqa: PLC0415 (after a typing mistake only)
 
         flags = {flag[2:].replace("-", "_"): flag for action in self._actions for flag in action.option_strings}
-        meaning = meant(flag[2:].partition("=")[0], list(flags))
+        name = flag.lstrip("-").partition("=")[0].replace("-", "_")
+        if name in NOT_HERE and name not in flags:
+            return f"; {NOT_HERE[name]}"
+        meaning = meant(name, list(flags))
         return "" if meaning is None else f"; did you mean {flags[meaning]}?"
 
 

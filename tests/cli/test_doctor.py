@@ -34,6 +34,8 @@ def test_report(cli: Cli, root: Path) -> None:
     assert f"store {root}: 1 models, 6 B\n  no blob is missing; --verify reads them all" in told.out
     assert f"{demo.path()} fits, with num_ctx 64:" in told.out
     assert "-m ollama_engine.selftest` shows whether" in told.out
+    labels = [line.split("  ")[0] for line in told.out.partition("\n\n")[0].splitlines()]
+    assert len(labels) == len(set(labels)), "two lines have one name"
     report = json.loads(cli("doctor", "--json", "--verify").out)
     assert report["store"] == {
         "folder": str(root), "models": 1, "size": 6, "problems": [], "leftovers": 0, "verified": True,

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from ollama_engine import demo
+from tests.models import encoders
 from tests.support.media_model import seeing_model
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 BLOCKS = [
     pytest.param(block, id=f"{guide}-{i}")
-    for guide in ("chat.md", "sessions.md", "embeddings.md", "sampling.md", "scoring.md", "ray.md")
+    for guide in ("index.md", "cookbook.md", "chat.md", "sessions.md", "embeddings.md", "sampling.md", "scoring.md", "ray.md")
     for i, block in enumerate(
         re.findall(r"```python\n(.*?)```", (DOCS / guide).read_text(encoding="utf-8"), flags=re.DOTALL)
     )
@@ -25,7 +28,11 @@ def test_python_block_runs(
     block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)  # blocks may write files
-    exec(compile(block.replace('"model.gguf"', repr(str(demo.path()))), "docs", "exec"), {})
+    if "reranker.gguf" in block:
+        encoders.converted(encoders.case("bert-ranker"), tmp_path).rename("reranker.gguf")
+    module = ModuleType("docs")  # dataclasses look their module up
+    monkeypatch.setitem(sys.modules, "docs", module)
+    exec(compile(block.replace('"model.gguf"', repr(str(demo.path()))), "docs", "exec"), module.__dict__)
     assert capsys.readouterr().out.strip()
 
 

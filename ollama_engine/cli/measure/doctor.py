@@ -83,7 +83,7 @@ def _build() -> dict[str, str]:
         "version": ollama_engine.__version__,
         "ggml": _machine().ggml_version(),
         "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.machine()}",
+        "platform": f"{platform.system()} {platform.machine()}",
         "package": str(Path(ollama_engine.__file__).parent),
     }
 

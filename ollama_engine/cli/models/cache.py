@@ -36,6 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
+    if not args.folder:
+        raise UsageError("--folder is the path of a folder, got an empty one")
     folder = prefix_folder(args.folder)
     if folder is None or (args.folder != "on" and not folder.is_dir()):
         raise UsageError(f"there is no folder {args.folder}")
