@@ -24,8 +24,9 @@ ALIASES: Mapping[str, str] = {
     "mg": "main_gpu",
     **dict.fromkeys(("n_cpu_moe", "ncmoe"), "cpu_experts"),
     **dict.fromkeys(("flash_attn", "fa"), "flash_attention"),
-    **dict.fromkeys(("type_k", "type_v", "cache_type_k", "cache_type_v", "ctk", "ctv", "kv_cache_dtype"),
-                    "kv_cache_type"),
+    **dict.fromkeys(
+        ("type_k", "type_v", "cache_type_k", "cache_type_v", "ctk", "ctv", "kv_cache_dtype"), "kv_cache_type"
+    ),
     **dict.fromkeys(("assistant_model", "model_draft", "md", "speculative_model"), "draft_model"),
     "use_mmap": "mmap",
     **dict.fromkeys(("model_path", "path", "filename"), "model"),
@@ -88,7 +89,7 @@ NOT_HERE: Mapping[str, str] = {
         ("dtype torch_dtype quantization load_format",
          "weights have the type that their file has; `ollama-engine quantize` writes a file with another"),
         ("trust_remote_code tokenizer tokenizer_mode chat_format chat_handler",
-         "tokenizer and chat template are in the model's file, and none of its code runs; template is another template"),
+         "tokenizer and chat template are in the model's file, which has no code; template takes another"),
         ("do_sample", "temperature 0 takes the most probable token, and above 0 tokens are drawn"),
         ("num_beams use_beam_search beam_width length_penalty",
          "there is no beam search; best_of finds the most probable of several answers"),

@@ -29,10 +29,18 @@ SAID: list[tuple[Callable[..., object], dict[str, Any], str]] = [
     (Engine, {"temperature": 1}, "Engine takes no 'temperature'; it belongs into SamplingParams(temperature=...)"),
     (Engine, {"md": "x"}, "Engine takes no 'md'; did you mean draft_model?"),
     (Engine, {"ctk": "q8_0"}, "Engine takes no 'ctk'; did you mean kv_cache_type?"),
-    (Engine, {"gpu_memory_utilization": 0.9}, "Engine takes no 'gpu_memory_utilization': the cache is taken when the "
-     "model is loaded, for num_ctx times parallel tokens"),
-    (SamplingParams, {"min_tokens": 3}, "SamplingParams takes no 'min_tokens': logit_bias bans tokens (-inf), and "
-     "logits_processors may change any logit"),
+    (
+        Engine,
+        {"gpu_memory_utilization": 0.9},
+        "Engine takes no 'gpu_memory_utilization': the cache is taken when the "
+        "model is loaded, for num_ctx times parallel tokens",
+    ),
+    (
+        SamplingParams,
+        {"min_tokens": 3},
+        "SamplingParams takes no 'min_tokens': logit_bias bans tokens (-inf), and "
+        "logits_processors may change any logit",
+    ),
     (Engine, {"timeout": 1}, "Engine takes no 'timeout'; it belongs into generate(prompt, timeout=...)"),
 ]
 

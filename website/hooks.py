@@ -1,6 +1,6 @@
 """MkDocs hooks: the site has a page for each file that docs/ links to, so that every link stays inside of it.
 
-The pages of docs/ are written for a reader of the repository: `[engine.py](../ollama_engine/engine.py)`. For the site, a
+The pages of docs/ are written for readers of the repository: `[engine.py](../ollama_engine/engine.py)`. For the site, a
 file beyond docs/ becomes a page below `source/`: Markdown as it is, other text as a block of code, a folder by its
 README.md. What these pages link to gets pages, too.
 """

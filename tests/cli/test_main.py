@@ -48,7 +48,10 @@ USAGE = [
     (["run", "demo", "hello", "--logprobs", "1"], "unrecognized arguments: --logprobs 1\n"),
     (["run", "demo", "--temp", "1", "hello"], "unrecognized arguments: --temp 1 hello; did you mean --temperature?"),
     (["run", "demo", "hello", "--ctx-size=8"], "unrecognized arguments: --ctx-size=8; did you mean --num-ctx?"),
-    (["run", "demo", "hello", "-md", "small.gguf"], "unrecognized arguments: -md small.gguf; did you mean --draft-model?"),
+    (
+        ["run", "demo", "hello", "-md", "small.gguf"],
+        "unrecognized arguments: -md small.gguf; did you mean --draft-model?",
+    ),
     (["run", "demo", "hello", "-ctk", "q8_0"], "unrecognized arguments: -ctk q8_0; did you mean --kv-cache-type?"),
     (["run", "demo", "hello", "-ngl", "99"], "expected N, got 'gl'; did you mean --gpu-layers?"),
     (["serve", "--max-model-len", "64"], "unrecognized arguments: --max-model-len; did you mean --context-length?"),

@@ -14,13 +14,20 @@ from tests.models import encoders
 from tests.support.media_model import seeing_model
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-BLOCKS = [
-    pytest.param(block, id=f"{guide}-{i}")
-    for guide in ("index.md", "cookbook.md", "chat.md", "sessions.md", "embeddings.md", "sampling.md", "scoring.md", "ray.md")
-    for i, block in enumerate(
-        re.findall(r"```python\n(.*?)```", (DOCS / guide).read_text(encoding="utf-8"), flags=re.DOTALL)
-    )
-]
+GUIDES = (
+    "index.md", "cookbook.md", "chat.md", "sessions.md", "embeddings.md", "sampling.md", "scoring.md", "ray.md",
+)  # fmt: skip
+
+
+def text_of(guide: str) -> str:
+    return (DOCS / guide).read_text(encoding="utf-8")
+
+
+def blocks(guide: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", text_of(guide), flags=re.DOTALL)
+
+
+BLOCKS = [pytest.param(block, id=f"{guide}-{i}") for guide in GUIDES for i, block in enumerate(blocks(guide))]
 
 
 @pytest.mark.parametrize("block", BLOCKS)
@@ -40,8 +47,7 @@ def test_structured_output_guide(capsys: pytest.CaptureFixture[str]) -> None:
     """Its blocks follow each other; its types are those of a program's module."""
     pytest.importorskip("pydantic", reason="types as formats need it")
     names: dict[str, object] = {"__name__": "__main__"}
-    guide = (DOCS / "structured-output.md").read_text(encoding="utf-8")
-    for block in re.findall(r"```python\n(.*?)```", guide, flags=re.DOTALL):
+    for block in blocks("structured-output.md"):
         exec(compile(block, "docs", "exec"), names)
         assert capsys.readouterr().out.strip()
 
@@ -49,9 +55,8 @@ def test_structured_output_guide(capsys: pytest.CaptureFixture[str]) -> None:
 def test_images_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """On a model that reads images, which the demo model does not."""
     monkeypatch.chdir(tmp_path)
-    guide = (DOCS / "images.md").read_text(encoding="utf-8")
     with seeing_model(tmp_path, "cat.png", "dog.png") as model:
-        for block in re.findall(r"```python\n(.*?)```", guide, flags=re.DOTALL):
+        for block in blocks("images.md"):
             exec(compile(block.replace('"model.gguf"', repr(model)), "images.md", "exec"), {})
             assert capsys.readouterr().out.strip()
 
@@ -60,9 +65,18 @@ def test_requests_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     """Its blocks follow each other; one writes a file."""
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
-    for block in re.findall(
-        r"```python\n(.*?)```", (DOCS / "requests.md").read_text(encoding="utf-8"), flags=re.DOTALL
-    ):
+    for block in blocks("requests.md"):
         exec(compile(block, "docs", "exec"), names)
         assert capsys.readouterr().out.strip()
     assert (tmp_path / "trace.json").stat().st_size > 1000
+
+
+def test_the_landing_pages_figure_was_measured() -> None:
+    """The times to the first token that docs/index.md names are those of docs/performance.md for 16 clients."""
+    said = re.search(r"\*\*([\d.]+) seconds\*\* .* for 16 clients .* takes ([\d.]+):", text_of("index.md"))
+    measured = re.search(r"\n\| 16 \|(?:[^|]*\|){4} ([\d,]+) /.*\n(?:[^|]*\|){6} ([\d,]+) /", text_of("performance.md"))
+    assert said is not None
+    assert measured is not None
+    assert [float(each) for each in said.groups()] == [
+        round(int(each.replace(",", "")) / 1000, 1) for each in measured.groups()
+    ]

@@ -35,6 +35,7 @@ SUITES: dict[str, tuple[str, ...]] = {
     "Gemma 3": ("tests/published/test_gemma3.py",),
     "the JSON Schema suite": ("tests/sample/constraints/test_official_suite.py",),
     "the page in Chromium": ("tests/server/page/test_page.py",),
+    "the site in Chromium": ("tests/website/test_site.py",),
     "the docker registry": ("tests/store/test_docker_registry.py",),
     "HTTP fuzzing": ("tests/server/test_fuzzing.py",),
     "live transformers": (

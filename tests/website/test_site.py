@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.waiting import join
+
 ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "build" / "site"
 CHROMIUM = next((path for name in ("chromium", "chromium-browser") if (path := shutil.which(name))), "")
@@ -37,7 +39,7 @@ def address() -> Iterator[str]:
         thread.start()
         yield f"http://127.0.0.1:{server.server_address[1]}/"
         server.shutdown()
-        thread.join()
+        join(thread)
 
 
 @pytest.fixture(scope="module")
