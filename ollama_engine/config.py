@@ -29,7 +29,7 @@ __all__ = [
 ]  # fmt: skip
 
 FlashAttention = Literal["auto", "on", "off"]
-Drafting = Literal["auto", "lookup", "model", "off"]
+Drafting = Literal["auto", "lookup", "model", "mtp", "off"]
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q4_0"]
 
 Pooling = Literal["none", "mean", "cls", "last", "rank"]
@@ -131,8 +131,9 @@ class EngineConfig:
         default="auto",
         metadata={
             "help": "guess tokens that a step verifies beside the next one, where that pays: lookup guesses what "
-            "followed the same words before, model has draft_model guess as well, off guesses nothing; auto is model, "
-            "or lookup without one, where that changes no bit of an answer"
+            "followed the same words before, model has draft_model guess as well, mtp the model's own head "
+            "(multi-token prediction), off guesses nothing; auto is the first of model, mtp and lookup that there is, "
+            "where that changes no bit of an answer"
         },
     )
     draft_model: str | os.PathLike[str] | None = field(

@@ -96,8 +96,9 @@ class Engine(
         kv_cache_type: element type of keys and values: "f32", "f16", "bf16", "q8_0" or "q4_0".
         draft: how tokens are guessed that one step verifies beside the next one, where that pays (speculative
             decoding). "lookup" guesses what followed the same tokens earlier in the context, or in recent answers with
-            the same `cache_salt`; "model" has `draft_model` guess where that is surer; "off" guesses nothing. "auto" is
-            "model", or "lookup" without a draft model, where the CPU computes all layers, with kernels whose answers
+            the same `cache_salt`; "model" has `draft_model` guess where that is surer, "mtp" the model's own head
+            (multi-token prediction), where its file has one; "off" guesses nothing. "auto" is "model" with a draft
+            model, else "mtp" with a head, else "lookup", where the CPU computes all layers, with kernels whose answers
             are then the same to the bit. Devices round several rows otherwise than one, and so do kernels for some
             types of weights.
         draft_model: path or name of a smaller model with the same vocabulary, which guesses tokens. Its weights are on

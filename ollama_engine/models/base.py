@@ -88,6 +88,14 @@ class Embeds(Protocol):
 
 
 @runtime_checkable
+class MakesLogits(Embeds, Protocol):
+    """A model whose logits are made of its last hidden states, which may be asked for beside them."""
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Build the graph: hidden states f32 [n_embd, n] -> logits f32 [n_vocab, n]."""
+
+
+@runtime_checkable
 class TextEncoder(Embeds, Protocol):
     """A bidirectional model: each token attends to all others, and nothing is generated. `forward` is `hidden`."""
 

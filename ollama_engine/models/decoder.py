@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from ollama_engine import nn
 from ollama_engine.kvcache import LayerView
@@ -49,6 +49,9 @@ class Decoder(Transformer):
     output_norm: nn.Norm = nn.RMSNorm("output_norm", "n_embd")
     output = nn.Linear("output", "n_embd", "n_vocab", alt="token_embd")
     rope_freqs: nn.Weight = nn.Factors("rope_freqs", "n_rope_factors")
+
+    next_block: ClassVar[type[PreNormLayer] | None] = None
+    """The block of a head that predicts a token further ahead (`models.next_tokens`), in families that have one."""
 
     def embed(self, tokens: Tensor) -> Tensor:
         """i32 [n] -> f32 [n_embd, n]."""

@@ -81,6 +81,7 @@ class DeepSeek2(LatentDecoder):
     architecture = "deepseek2"
 
     layers = nn.Blocks(make_layer, "n_layer")
+    next_block = GroupedLayer
 
     @staticmethod
     def read_options(metadata: Metadata, n_vocab: int) -> DeepSeekOptions:

@@ -48,6 +48,7 @@ class Glm4Moe(Decoder):
     architecture = "glm4moe"
 
     layers = nn.Blocks(make_layer, "n_layer")
+    next_block = ExpertLayer
 
     @staticmethod
     def read_options(metadata: Metadata, n_vocab: int) -> Options:

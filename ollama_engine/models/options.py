@@ -79,6 +79,11 @@ class Options:
         return self.q_size + 2 * self.kv_size
 
     @property
+    def n_embd_twice(self) -> int:
+        """Rows of two hidden states, one behind the other."""
+        return 2 * self.n_embd
+
+    @property
     def n_ff_twice(self) -> int:
         """Rows of a fused gate and up projection."""
         return 2 * self.n_ff

@@ -135,6 +135,7 @@ class Qwen35Text(Decoder):
     options: DeltaNetOptions
 
     layers = _layers(AttentionLayer, LinearLayer)
+    next_block = AttentionLayer
 
     @staticmethod
     def read_options(metadata: Metadata, n_vocab: int) -> DeltaNetOptions:
@@ -146,6 +147,7 @@ class Qwen35Text(Decoder):
 
 class Qwen35MoeText(Qwen35Text):
     layers = _layers(SparseAttentionLayer, SparseLinearLayer)
+    next_block = SparseAttentionLayer
 
     @staticmethod
     def read_options(metadata: Metadata, n_vocab: int) -> DeltaNetOptions:
@@ -170,6 +172,7 @@ class Qwen3Next(Qwen35Text):
     architecture = "qwen3next"
 
     layers = _layers(SparseAttentionLayer, Qwen3NextLinearLayer)
+    next_block = SparseAttentionLayer
 
     @staticmethod
     def read_options(metadata: Metadata, n_vocab: int) -> DeltaNetOptions:

@@ -144,7 +144,8 @@ class ServerSettings:
         max_queue: requests that may wait.
         context_length: num_ctx where neither request nor model says; 0 takes what the engine takes.
         kv_cache_type: "f16", "q8_0" ...
-        draft: "auto", "lookup", "model" or "off", `Engine`'s `draft`.
+        draft: "auto", "lookup", "model", "mtp" or "off", `Engine`'s `draft`; for models without a draft model or head
+            "model" and "mtp" are "auto".
         draft_model: a model that guesses tokens for those with its vocabulary, `Engine`'s `draft_model`; "" for none.
         prefix_store: "on" (in the user's cache folder), "off" or a folder, `Engine`'s `prefix_store`.
         prefix_store_bytes: bytes that it may take; 0 takes 4 GiB, or a tenth of the free disk if that is less.

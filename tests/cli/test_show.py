@@ -17,7 +17,7 @@ from tests.support.gguf_files import write_and_close
 from tests.support.tiny import write_tiny_llama
 
 KEYS = {
-    "path", "files", "file_bytes", "gguf_version", "architecture", "name", "license", "shape", "images", "unused",
+    "path", "files", "file_bytes", "gguf_version", "architecture", "name", "license", "shape", "images", "head",
     "n_tensors", "n_parameters", "tensor_bytes", "types", "tokenizer", "chat_template",
 }  # fmt: skip
 

@@ -16,61 +16,22 @@ from ollama_engine.ml.gguf.gguf_file import GGUFFile
 from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.gguf.next_tokens import n_blocks
 from tests.models import families
-from tests.models.families import Family, random_weight
+from tests.models.heads import QWEN, converted, head_of, own_tensors
 from tests.support.suite import slow_except
-from tests.support.tiny import Weights
 
 CASES = slow_except(
     ("qwen35", "qwen35moe", "qwen3next", "nemotron_h_moe", "deepseek-v3-plain", "glm-4.7-flash", "glm4moe"),
     "qwen35", "nemotron_h_moe", "deepseek-v3-plain", "glm4moe",
 )  # fmt: skip
-N_EMBD = families.SIZES["hidden_size"]
-QWEN = {"fc": "eh_proj", "pre_fc_norm_embedding": "enorm", "pre_fc_norm_hidden": "hnorm", "norm": "shared_head_norm"}
-NEMOTRON = {
-    "layers.0.eh_proj": "eh_proj", "layers.0.enorm": "enorm", "layers.0.hnorm": "hnorm",
-    "layers.1.final_layernorm": "shared_head_norm",
-}  # fmt: skip
-DEEPSEEK = {"eh_proj": "eh_proj", "enorm": "enorm", "hnorm": "hnorm", "shared_head.norm": "shared_head_norm"}
-
-
-def own_tensors(case: Family) -> tuple[str, dict[str, str]]:
-    """What the names of a head begin with in a checkpoint, and those of its own tensors, with their kinds."""
-    if case.stem in ("DeepseekV3", "Glm4MoeLite", "Glm4Moe"):
-        return "model.layers.3.", DEEPSEEK  # behind the blocks that compute
-    return "mtp.", NEMOTRON if case.stem.startswith("Nemotron") else QWEN
-
-
-def head_of(case: Family, weights: Weights) -> Weights:
-    """The tensors of such a head as they are published: copies of a block's, and four of its own."""
-    prefix, own = own_tensors(case)
-    if case.stem.startswith("Nemotron"):
-        copied = {"backbone.layers.2.": "mtp.layers.0.", "backbone.layers.1.": "mtp.layers.1."}
-    else:
-        copied = {"model.layers.1.": "mtp.layers.0." if prefix == "mtp." else prefix}
-    head = {
-        name.replace(old, new): values + np.float32(0.25)
-        for old, new in copied.items() for name, values in weights.items() if name.startswith(old)
-    }  # fmt: skip
-    for name, kind in own.items():
-        shape = (N_EMBD, 2 * N_EMBD) if kind == "eh_proj" else (N_EMBD,)
-        head[f"{prefix}{name}.weight"] = random_weight(name, shape, seed=7, norms=case.norms, embeddings=1.0)
-    return head
-
-
-def converted(case: Family, folder: Path, head: Weights) -> Path:
-    golden = families.load(case)
-    weights = {**golden.weights_of(case, "make_family_goldens"), **head}
-    source = families.write_folder(folder / "source", golden.config, weights, case.dtype)
-    convert_model(source, folder / "with.gguf", "f32")
-    return folder / "with.gguf"
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_head_is_kept_and_changes_nothing(name: str, tmp_path: Path) -> None:
     case = families.case(name)
     golden = families.load(case)
-    head = head_of(case, golden.weights_of(case, "make_family_goldens"))
-    plain, path = families.converted(case, tmp_path), converted(case, tmp_path, head)
+    weights = golden.weights_of(case, "make_family_goldens")
+    head = head_of(case, weights)
+    plain, path = families.converted(case, tmp_path), converted(case, tmp_path, {**weights, **head})
     prefix, own = own_tensors(case)
     published = {kind: head[f"{prefix}{name}.weight"] for name, kind in own.items()}
     with GGUFFile(plain) as without, GGUFFile(path) as file:
@@ -81,14 +42,14 @@ def test_the_head_is_kept_and_changes_nothing(name: str, tmp_path: Path) -> None
         extra = sorted(set(file.tensors) - set(without.tensors))
         assert all(tensor.startswith(f"blk.{n_layer}.") for tensor in extra)
         assert sum(np.prod(file.tensors[tensor].shape) for tensor in extra) == sum(v.size for v in head.values())
-        known = facts(file)["unused"]
+        known = facts(file)["head"]
         assert known == {"tensors": len(extra), "parameters": sum(v.size for v in head.values())}
-        assert facts(without)["unused"] is None
+        assert facts(without)["head"] is None
     stored = {tensor.name: np.array(tensor.data) for tensor in gguf.GGUFReader(path).tensors}
     for kind, values in published.items():
         expected = values if kind == "eh_proj" or own is not QWEN else values + 1
         assert np.array_equal(stored[f"blk.{n_layer}.nextn.{kind}.weight"], expected), kind
-    with case.engine(plain) as without_head, case.engine(path) as engine:
+    with case.engine(plain) as without_head, case.engine(path, draft="off") as engine:
         assert np.array_equal(engine.logits(case.prompt), without_head.logits(case.prompt))
         assert engine.memory.layers == without_head.memory.layers, "what is not used takes no memory"
 
@@ -107,12 +68,13 @@ def test_a_head_that_does_not_fit_is_left_out(
 ) -> None:
     """With a warning, and as if it was not there. `changes`: new beginning of names -> that of the copied ones."""
     case = families.case("qwen35")
-    head = head_of(case, families.load(case).weights_of(case, "make_family_goldens"))
+    weights = families.load(case).weights_of(case, "make_family_goldens")
+    head = head_of(case, weights)
     for new, old in changes.items():
         copies = {name.replace(old, new): head[name] for name in list(head) if old and name.startswith(old)}
         head = {name: values for name, values in head.items() if name != new} | copies
-    made = converted(case, tmp_path / "a", head)
-    assert made.read_bytes() == converted(case, tmp_path / "b", {}).read_bytes()
+    made = converted(case, tmp_path / "a", {**weights, **head})
+    assert made.read_bytes() == converted(case, tmp_path / "b", weights).read_bytes()
     (warning,) = (record.getMessage() for record in caplog.records if "left out" in record.message)
     assert re.search(f"{len(head)} tensors that nothing uses yet, .*{reason}", warning)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -12,14 +12,11 @@ import pytest
 
 from ollama_engine import Engine, SamplingParams, demo
 from ollama_engine.errors import ConfigError
-from ollama_engine.input import FloatArray
 from ollama_engine.runner.load.draft_parts import can_draft
-from ollama_engine.runner.speculative import draft_model
 from ollama_engine.runner.speculative.draft_model import DraftModel
 from tests.support import drafted_answers
 from tests.support.deeper_model import write_deeper
 from tests.support.drafted_answers import compared
-from tests.support.engine_thread import held
 from tests.support.suite import scaled
 from tests.support.tiny import write_tiny_llama
 
@@ -57,33 +54,7 @@ def test_answers_in_any_company_are_those_without_drafts(engine: Engine, seed: i
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("kind", ["wrong", "right", "random"])
 def test_absurd_guesses_change_nothing(engine: Engine, kind: str) -> None:
-    """The draft model's logits are replaced: by those of tokens that never come, always come, or by any."""
-    answers = {story: engine.generate(story, GREEDY, draft="off", cache=False).tokens for story in STORIES}
-    contexts = {story: [*engine.tokenize(story), *tokens] for story, tokens in answers.items()}
-    rng = np.random.default_rng(1)
-
-    def absurd(self: DraftModel, parts: Sequence[draft_model.DraftPart]) -> list[FloatArray]:
-        rows = compute(self, parts)
-        for part, row in zip(parts, rows, strict=True):
-            end = part.position + len(part.tokens)
-            known = [context for context in contexts.values() if context[part.position : end] == [*part.tokens]]
-            after = [context[end] for context in known if end < len(context)]
-            right = after[0] if after else 5
-            token = {"right": right, "wrong": (right + 1) % 200, "random": int(rng.integers(0, 200))}[kind]
-            row[:], row[token] = -10, 10
-        return rows
-
-    compute = DraftModel._compute
-    with patch.object(DraftModel, "_compute", absurd), held(engine):
-        requests = [engine.submit(story, GREEDY) for story in STORIES]
-    with patch.object(DraftModel, "_compute", absurd):
-        found = [request.result() for request in requests]
-    assert [answer.tokens for answer in found] == list(answers.values())
-    drafted, accepted = (
-        sum(getattr(answer.usage, name) for answer in found) for name in ("drafted_tokens", "accepted_tokens")
-    )
-    assert drafted > 50
-    assert {"wrong": accepted < 0.1 * drafted, "right": accepted > 0.9 * drafted, "random": accepted < drafted}[kind]
+    drafted_answers.check_absurd(engine, kind, {story: engine.tokenize(story) for story in STORIES})
 
 
 @pytest.mark.usefixtures("eager")

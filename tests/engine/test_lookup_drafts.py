@@ -104,7 +104,7 @@ def test_off_drafts_nothing(engine: Engine) -> None:
 
 @pytest.mark.parametrize("given", ["on", 3, True, "Lookup"])
 def test_other_ways_to_draft_are_refused(engine: Engine, given: Any) -> None:
-    with pytest.raises(ConfigError, match="draft is one of auto, lookup, model, off, or None, got"):
+    with pytest.raises(ConfigError, match="draft is one of auto, lookup, model, mtp, off, or None, got"):
         engine.generate([1, 2], draft=given)
 
 

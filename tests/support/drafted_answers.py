@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -13,9 +13,11 @@ import numpy as np
 from ollama_engine import Choice, Completion, Engine, Request, SamplingParams
 from ollama_engine.runner.core import speculation
 from ollama_engine.runner.schedule import draft_lengths
-from ollama_engine.runner.speculative import lookup, model_drafter
+from ollama_engine.runner.speculative import guessing, lookup
+from ollama_engine.runner.speculative.guessing import DraftPart, Guess, GuessSource
+from tests.support.engine_thread import held
 
-__all__ = ["compared", "eager"]
+__all__ = ["check_absurd", "compared", "eager"]
 
 WAYS: Sequence[dict[str, Any]] = (
     {"temperature": 0}, {"temperature": 0, "repeat_penalty": 1.3}, {"temperature": 0, "dry_multiplier": 0.8},
@@ -47,8 +49,8 @@ def eager(ahead: int = 5, *, by_model: bool = False) -> Iterator[None]:
     with ExitStack() as undo:
         undo.enter_context(patch.object(draft_lengths, "WORTH", 0.0))
         undo.enter_context(patch.object(speculation, "MOST_ANSWERS", 64))
-        undo.enter_context(patch.object(model_drafter, "best_depth", lambda *prices: ahead))
-        undo.enter_context(patch.object(model_drafter, "LEAST_CHANCE", 0.0))
+        undo.enter_context(patch.object(guessing, "best_depth", lambda *prices: ahead))
+        undo.enter_context(patch.object(guessing, "LEAST_CHANCE", 0.0))
         undo.enter_context(patch.object(lookup, "LEAST_CHANCE", 2.0 if by_model else 0.0))
         yield
 
@@ -69,6 +71,41 @@ def compared(engine: Engine, rng: np.random.Generator, n: int, most_tokens: int 
             tokens=len(found.tokens), drafted=found.usage.drafted_tokens, accepted=found.usage.accepted_tokens
         )
     return counts
+
+
+def check_absurd(engine: Engine, kind: str, prompts: Mapping[str, Sequence[int]], *, own: bool = False) -> None:
+    """The guesses of a source are replaced: by tokens that never come ("wrong"), that come ("right"), or "random" ones.
+
+    Raises AssertionError where answers to `prompts`, texts and their tokens, differ from those without, or accepted
+    guesses are not as many as that. `own`: the source's sequences begin with the first token of the answer.
+    """
+    params = SamplingParams(temperature=0, max_tokens=60)
+    answers = {text: engine.generate(text, params, draft="off", cache=False).tokens for text in prompts}
+    contexts = [[*([] if own else prompts[text]), *tokens] for text, tokens in answers.items()]
+    rng = np.random.default_rng(1)
+
+    def absurd(self: GuessSource, parts: Sequence[DraftPart]) -> list[Guess]:
+        guesses = []
+        for part, guess in zip(parts, compute(self, parts), strict=True):
+            end = part.position + len(part.tokens)
+            known = [context for context in contexts if context[part.position : end] == [*part.tokens]]
+            after = [context[end] for context in known if end < len(context)]
+            right = after[0] if after else 5
+            token = {"right": right, "wrong": (right + 1) % 200, "random": int(rng.integers(0, 200))}[kind]
+            guesses.append(guess._replace(token=token, probability=1.0))
+        return guesses
+
+    compute = GuessSource._compute
+    with patch.object(GuessSource, "_compute", absurd):
+        with held(engine):
+            requests = [engine.submit(text, params) for text in prompts]
+        found = [request.result() for request in requests]
+    assert [answer.tokens for answer in found] == list(answers.values())
+    drafted, accepted = (
+        sum(getattr(answer.usage, name) for answer in found) for name in ("drafted_tokens", "accepted_tokens")
+    )
+    assert drafted > 50
+    assert {"wrong": accepted < 0.1 * drafted, "right": accepted > 0.9 * drafted, "random": accepted < drafted}[kind]
 
 
 def _request(rng: np.random.Generator, most_tokens: int) -> tuple[tuple[str, SamplingParams], dict[str, Any]]:

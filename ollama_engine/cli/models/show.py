@@ -19,7 +19,7 @@ from ollama_engine.cli.tables import count, pairs, printable, size, table
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.ml.gguf.gguf_file import GGUFFile, TensorInfo
 from ollama_engine.ml.gguf.metadata import MetadataValue
-from ollama_engine.ml.gguf.next_tokens import unused_tensors
+from ollama_engine.ml.gguf.next_tokens import next_token_tensors
 from ollama_engine.store.stored_model import StoredModel
 from ollama_engine.tokenizer.vocab import read_vocabulary
 
@@ -110,7 +110,7 @@ def facts(file: GGUFFile) -> dict[str, Any]:
         "license": _json_value(metadata.get("general.license")),
         "shape": {key: _json_value(metadata[full]) for key, full in _shape_keys(metadata, architecture)},
         "images": _images(metadata, architecture),
-        "unused": _unused(file),
+        "head": _head(file),
         "n_tensors": len(tensors),
         "n_parameters": sum(math.prod(t.shape) for t in tensors),
         "tensor_bytes": sum(t.nbytes for t in tensors),
@@ -148,9 +148,9 @@ def _images(metadata: Mapping[str, MetadataValue], architecture: object) -> dict
     return {**found, "projector_type": projector} if isinstance(projector, str) else found
 
 
-def _unused(file: GGUFFile) -> dict[str, int] | None:
-    """What a file keeps of a head that predicts tokens further ahead."""
-    names = unused_tensors(file.metadata, file.tensors)
+def _head(file: GGUFFile) -> dict[str, int] | None:
+    """The head of a file that predicts tokens further ahead."""
+    names = next_token_tensors(file.metadata, file.tensors)
     tensors = [file.tensors[name] for name in names]
     return {"tensors": len(tensors), "parameters": sum(math.prod(t.shape) for t in tensors)} if tensors else None
 
@@ -225,7 +225,7 @@ def _summary(known: dict[str, Any]) -> str:
         *((key.replace("_", " "), _short(value)) for key, value in known["shape"].items()),
         *_tokenizer_rows(known["tokenizer"]),
         ("reads images", _image_row(known["images"])),
-        ("kept, not used", _unused_row(known["unused"])),
+        ("drafts", _head_row(known["head"])),
         ("chat template", "yes" if known["chat_template"] else "no"),
     ]  # fmt: skip
     text = pairs(rows)
@@ -260,10 +260,10 @@ def _image_row(known: dict[str, Any] | None) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _unused_row(known: dict[str, int] | None) -> str | None:
+def _head_row(known: dict[str, int] | None) -> str | None:
     if known is None:
         return None
-    return f"{count(known['parameters'])} parameters in {known['tensors']} tensors, which predict tokens further ahead"
+    return f"{count(known['parameters'])} parameters in {known['tensors']} tensors predict tokens further ahead"
 
 
 def _optional(value: object) -> str | None:

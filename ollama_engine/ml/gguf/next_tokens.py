@@ -1,7 +1,7 @@
-"""Blocks at the end of a model that predict tokens further ahead: files keep them for drafts, and nothing uses them.
+"""Blocks at the end of a model that predict tokens further ahead (multi-token prediction), for drafts.
 
 llama.cpp's converter counts them in `block_count`, and says how many they are in `nextn_predict_layers`. Ollama's files
-of early 2026 have them under their published names, which begin with `mtp.`.
+of early 2026 have them under their published names, which begin with `mtp.`; those are left unused.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.ml.gguf.metadata import Metadata, MetadataValue
 
-__all__ = ["n_blocks", "unused_tensors"]
+__all__ = ["has_head", "n_blocks", "next_token_tensors"]
 
 _BLOCK = re.compile(r"blk\.(\d+)\.")
 
@@ -25,12 +25,17 @@ def n_blocks(metadata: Metadata) -> tuple[int, int]:
     return n_all - n_next, n_next
 
 
-def unused_tensors(values: Mapping[str, MetadataValue], names: Iterable[str]) -> frozenset[str]:
+def next_token_tensors(values: Mapping[str, MetadataValue], names: Iterable[str]) -> frozenset[str]:
     """Those of a file's tensors that belong to such blocks. Raises ModelFormatError."""
     names = tuple(names)
-    unused = {name for name in names if name.startswith("mtp.")}
+    of_heads = {name for name in names if name.startswith("mtp.")}
     architecture = values.get("general.architecture")
     if isinstance(architecture, str) and f"{architecture}.nextn_predict_layers" in values:
         n_used, _ = n_blocks(Metadata(values))
-        unused |= {name for name in names if (block := _BLOCK.match(name)) and int(block[1]) >= n_used}
-    return frozenset(unused)
+        of_heads |= {name for name in names if (block := _BLOCK.match(name)) and int(block[1]) >= n_used}
+    return frozenset(of_heads)
+
+
+def has_head(values: Mapping[str, MetadataValue], names: Iterable[str]) -> bool:
+    """Whether a file has one such block, with llama.cpp's names. Raises ModelFormatError."""
+    return sum(name.endswith(".nextn.eh_proj.weight") for name in next_token_tensors(values, names)) == 1

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.ml.device.placement_plan import Placement
 from ollama_engine.ml.gguf.gguf_file import IMAGE_PARTS, GGUFFile, TensorInfo
-from ollama_engine.ml.gguf.next_tokens import unused_tensors
+from ollama_engine.ml.gguf.next_tokens import next_token_tensors
 from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.storage import ALIGNMENT, can_repack
 from ollama_engine.ml.weights.kernel_choice import kernels_of
@@ -95,16 +95,16 @@ class WeightPlan:
 
 def plan_weights(
     backend: Backend, gguf: GGUFFile, placement: Placement | None, *, mmap: bool, repack: bool = True,
-    tied: bool = False, cpu: int | None = None,
+    tied: bool = False, cpu: int | None = None, head: bool = False,
 ) -> WeightPlan:  # fmt: skip
-    """The plan for a placement; without one, all is on the CPU. Tensors that nothing uses are not in it.
+    """The plan for a placement; without one, all is on the CPU. A head for drafts is in it with `head` only.
 
     `tied`: see `Weights`. `backend` says what can be repacked; `cpu` is the CPU's number where that is not `backend`'s.
     Raises ModelFormatError for a tensor whose name is not UTF-8.
     """
     _check_names(gguf)
     cpu = len(backend.devices) - 1 if cpu is None else cpu
-    unused = unused_tensors(gguf.metadata, gguf.tensors)
+    unused = frozenset() if head else next_token_tensors(gguf.metadata, gguf.tensors)
     infos = {name: info for name, info in gguf.tensors.items() if name not in unused}
     made = latent_maps(gguf.metadata, infos)
     sources = {latent_map.source.name for latent_map in made.values()}

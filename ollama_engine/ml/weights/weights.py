@@ -41,16 +41,18 @@ class Weights(Mapping[str, Tensor], Closing):
     Construction plans and allocates nothing; `load` takes the memory and fills it, `repack` adds the repacked copies.
     Both raise NoMemoryError when a device is too small. Without a `placement` all is on the CPU.
     `tied`: the model computes its output with the embeddings of tokens where the file has no output; "output.weight" is
-    a copy of them then, on the device of the output layer.
+    a copy of them then, on the device of the output layer. `head`: with the blocks that predict tokens further ahead.
     """
 
     def __init__(
         self, backend: Backend, gguf: GGUFFile, placement: Placement | None = None, *, repack: bool = True,
-        tied: bool = False, files: MappedFiles | None = None,
+        tied: bool = False, files: MappedFiles | None = None, head: bool = False,
     ) -> None:  # fmt: skip
         self.backend = backend
         self.gguf = gguf
-        self.plan = plan_weights(backend, gguf, placement, mmap=backend.params.mmap, repack=repack, tied=tied)
+        self.plan = plan_weights(
+            backend, gguf, placement, mmap=backend.params.mmap, repack=repack, tied=tied, head=head
+        )
         """Which tensor goes on which device."""
         self._repacked = list(self.plan.repacked)
         self._tensors: dict[str, Tensor] = {}

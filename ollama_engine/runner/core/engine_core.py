@@ -23,6 +23,7 @@ from ollama_engine.errors import ContextOverflowError, DeviceLostError
 from ollama_engine.kvcache import Cache
 from ollama_engine.runner.core.defragmenting import Defragmenter
 from ollama_engine.runner.core.gap_turns import GapTurns
+from ollama_engine.runner.core.hidden_states import give_hidden
 from ollama_engine.runner.core.request_queue import RequestQueue
 from ollama_engine.runner.core.speculation import Speculation
 from ollama_engine.runner.core.steered_rows import prepare_masks
@@ -171,17 +172,15 @@ class EngineCore:
             with self.executor.results() as logits:
                 now = record.mark("wait")
                 outputs = step_outputs(step, logits, now, self.executor.best_logits)
+                give_hidden(step, self.executor)
         except Exception as error:
             self._fail(step, error)
             return []
-        bad = []
         for output in outputs:
             record.count(len(output.tokens), output.drafted, output.accepted)
             if output.taken_back:
                 self.cache_manager.take_back(output.sequence)
-            if not output.sound:
-                bad.append(output.sequence)
-        if bad:
+        if bad := [output.sequence for output in outputs if not output.sound]:
             self.scrap()
             # What else came of it may wait in a history that was left early.
             self.cache_manager.forget()

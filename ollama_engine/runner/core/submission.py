@@ -37,9 +37,9 @@ from ollama_engine.runner.schedule.queued import Kind
 from ollama_engine.runner.schedule.sequence import Generation
 from ollama_engine.runner.schedule.steering import Constraint, Drafter
 from ollama_engine.runner.speculative.acceptance import Acceptance
-from ollama_engine.runner.speculative.draft_model import DraftModel
+from ollama_engine.runner.speculative.draft_model import DraftModel, ModelDrafter
 from ollama_engine.runner.speculative.lookup import LookupDrafter
-from ollama_engine.runner.speculative.model_drafter import ModelDrafter
+from ollama_engine.runner.speculative.next_tokens import HeadDrafter, NextTokenSource
 from ollama_engine.runner.speculative.recent_answers import AnswerMemory
 from ollama_engine.sample import SamplingParams
 
@@ -60,15 +60,13 @@ class Submission:
         self._answers = AnswerMemory()
         self._acceptance = Acceptance()
         self._drafts_exactly = loaded.drafts_exactly
-        draft = loaded.draft
+        draft, head = loaded.draft, loaded.head
         n_drawn = min(loaded.model.n_vocab, loaded.tokenizer.n_vocab)
+        sizes = loaded.config.parallel, loaded.num_ctx
         self._draft_model = (
-            None
-            if draft is None
-            else DraftModel(
-                draft.executor, draft.cache, loaded.config.parallel, loaded.num_ctx, min(draft.model.n_vocab, n_drawn)
-            )
+            DraftModel(draft.executor, draft.cache, *sizes, min(draft.model.n_vocab, n_drawn)) if draft else None
         )
+        self._head = NextTokenSource(head.executor, head.cache, *sizes, n_drawn) if head else None
 
     def inputs(
         self, prompt: Prompt, preparing: Preparing | None = None, *, add_special: bool = True, several: str = SEVERAL,
@@ -124,16 +122,23 @@ class Submission:
         return budgeted_reasoning(self.loaded, budget, answered.tokens, of_answer, uncounted=answered.uncounted)
 
     def _drafter(self, options: RequestOptions, inputs: Inputs) -> Drafter | None:
-        drafting, model = options.draft or self.loaded.config.draft, self._draft_model
+        drafting, model, head = options.draft or self.loaded.config.draft, self._draft_model, self._head
         if drafting == "model" and model is None:
             raise ConfigError(Option("draft"), " is model, and the engine has no ", Option("draft_model"))
+        if drafting == "mtp" and head is None:
+            raise ConfigError(
+                Option("draft"), " is mtp, and the engine has no head for that: the model's file has none of a known "
+                "kind, or it was loaded for other drafts",
+            )  # fmt: skip
         if drafting == "off" or (drafting == "auto" and not self._drafts_exactly):
             return None
         answers = partial(self._answers.of, options.cache_salt or "") if options.cache else None
         lookup = LookupDrafter(Acceptance(self._acceptance), answers)
-        if model is None or drafting == "lookup" or inputs.media:  # a draft model sees no images
+        if drafting == "lookup" or inputs.media:  # neither a draft model nor a head sees images
             return lookup
-        return ModelDrafter(model, lookup, options.cache_salt or "")
+        if model is not None and drafting != "mtp":
+            return ModelDrafter(model, lookup, options.cache_salt or "")
+        return lookup if head is None else HeadDrafter(head, lookup)
 
     @staticmethod
     def reads_long(prompt: Prompt | Prompts) -> bool:

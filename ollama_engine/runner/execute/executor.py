@@ -21,7 +21,7 @@ from ollama_engine.kvcache.config import PIECE_ROWS
 from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.tensor import Tensor
-from ollama_engine.models import Model, ModelInputs, TextEncoder
+from ollama_engine.models import MakesLogits, Model, ModelInputs, TextEncoder
 from ollama_engine.runner.execute.best_logits import LEVELS, BestLogits, best_rows, level_of
 from ollama_engine.runner.execute.graph import (
     Failed,
@@ -65,18 +65,20 @@ class Executor:
     `run` does a whole step. Its parts: `prepare` finds cells and builds the graph, also while the step before computes;
     `launch` writes the inputs, tokens last, and starts the computation; `results` waits for its logits. With `forward`,
     such as the model's `hidden`, rows are the result of that method instead of logits. Without `traits` no media come.
-    With `best_logits`, it fetches only the best logits of rows whose sampler needs no others.
+    With `best_logits`, it fetches only the best logits of rows whose sampler needs no others. With `splits`, the model
+    itself, `hidden` has the states that the logits are made of.
     """
 
     def __init__(
         self, backend: Backend, model: Model, cache: StepCache, batch_size: int, max_outputs: int, *,
         forward: Callable[[ModelInputs, LayerView], Tensor] | None = None, traits: MediaTraits | None = None,
-        best_logits: BestLogits | None = None,
+        best_logits: BestLogits | None = None, splits: MakesLogits | None = None,
     ) -> None:  # fmt: skip
         # -- collaborators --
         self._backend = backend
         self._model = model
         self._forward = forward or model.forward
+        self.splits = splits
         self._cache = cache
         self.best_logits = best_logits
         # -- configuration --
@@ -88,6 +90,8 @@ class Executor:
         # -- steps --
         self._prepared: Launch | None = None
         self._in_flight: Launch | None = None
+        self._read_graph: StepGraph | None = None
+        """That of the step whose results are read."""
         self._graphs = KeptGraphs()
         self._largest = 0
         """Host memory of the largest graph that was measured."""
@@ -249,8 +253,18 @@ class Executor:
             self._graphs.drop(graph)
             self._cache.roll_back(batch)
             raise
-        with self._read(graph, needed) as logits:
-            yield logits
+        self._read_graph = graph
+        try:
+            with self._read(graph, needed) as logits:
+                yield logits
+        finally:
+            self._read_graph = None
+
+    def hidden(self) -> FloatArray:
+        """What the logits within a block of `results` are made of, float32 [len(batch.outputs), n_embd]; a copy."""
+        assert self._read_graph is not None, "within a block of results"
+        assert self._read_graph.hidden is not None, "the executor keeps them, and the step has outputs"
+        return self._read_graph.hidden.numpy().reshape(-1, self._read_graph.hidden.dim(0))
 
     def scrap(self) -> None:
         """Drop the prepared batch and free its cells."""
@@ -281,9 +295,16 @@ class Executor:
         try:
             inputs = make_inputs(ctx, shape, self._sizes)
             of_cache = self._cache.build_inputs(ctx)
-            logits = self._forward(inputs, self._cache)
+            hidden: Tensor | None = None
+            if self.splits is None or not shape.n_outputs:
+                logits = self._forward(inputs, self._cache)
+            else:
+                hidden = self.splits.hidden(inputs, self._cache)
+                ctx.forward(hidden)
+                logits = self.splits.logits(hidden)
             best = best_rows(logits, shape.n_best) if shape.n_best else None
-            ctx.expand(inputs.positions)  # written also where a model reads none
+            # Written also where a model reads none.
+            ctx.expand(*(written for written in (inputs.positions, inputs.embedding_rows) if written is not None))
             if shape.n_outputs:
                 ctx.forward(logits)
                 if best is not None:
@@ -294,7 +315,7 @@ class Executor:
         except BaseException:
             ctx.close()
             raise
-        return StepGraph(shape, ctx, inputs, of_cache, logits if shape.n_outputs else None, best)
+        return StepGraph(shape, ctx, inputs, of_cache, logits if shape.n_outputs else None, hidden, best)
 
     def close(self) -> None:
         """Free the graphs, after the step in flight."""

@@ -70,6 +70,8 @@ class StepGraph:
     of_cache: GraphInputs
     logits: Tensor | None
     """None where no row's logits are wanted."""
+    hidden: Tensor | None = None
+    """The hidden states that the logits are made of, f32 [n_embd, outputs]; None where they are not kept."""
     best: Tensor | None = None
     """The result of `best_rows`; None where rows are fetched whole."""
     used: bool = False

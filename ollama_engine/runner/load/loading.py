@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
@@ -25,9 +26,9 @@ from ollama_engine.ml.weights.weights import Weights
 from ollama_engine.models import (
     EmbedsImages,
     FitsContext,
+    MakesLogits,
     Model,
     TextEncoder,
-    known_names,
     model_class,
     ties_output,
 )
@@ -37,6 +38,7 @@ from ollama_engine.runner.load.caches import make_encoder, make_model_cache, mak
 from ollama_engine.runner.load.draft_parts import DraftParts, load_draft, open_draft
 from ollama_engine.runner.load.errors import does_not_fit, naming
 from ollama_engine.runner.load.fit import DeviceChoice
+from ollama_engine.runner.load.head_parts import HeadParts, load_head, uses_head, without_head
 from ollama_engine.runner.load.kernels import choose_kernels, rows_are_alike
 from ollama_engine.runner.load.memory_plan import (
     batch_size_of,
@@ -96,6 +98,8 @@ class Loaded:
     """Most bytes that serving takes on top, by purpose."""
     draft: DraftParts | None = None
     """The draft model."""
+    head: HeadParts | None = None
+    """The model's own head for drafts."""
     defaults: ModelDefaults = NO_DEFAULTS
     """What its Modelfile says of calls, where it is a model of the store."""
 
@@ -120,8 +124,11 @@ class Loaded:
         """The memory taken, by device and layer."""
         cache = self.cache
         states = {} if cache.recurrent is None else cache.recurrent.nbytes
+        nbytes = Counter(cache.nbytes)
+        if self.head is not None:
+            nbytes.update(self.head.cache.nbytes)
         report = memory_report(
-            self.backend, self.weights, cache.nbytes, cache.mask_bytes, self.placement, self.serving, states
+            self.backend, self.weights, nbytes, cache.mask_bytes, self.placement, self.serving, states
         )
         return report if self.draft is None else self.draft.beside(report)
 
@@ -129,8 +136,9 @@ class Loaded:
         """Free cache, weights and backend, and unmap the file. No step may be in flight."""
         if self.text_executor is not None:
             self.text_executor.close()
-        if self.draft is not None:
-            self.draft.executor.close()
+        for parts in (self.draft, self.head):
+            if parts is not None:
+                parts.executor.close()
         self.executor.close()
         self.backend.close()
         # Not before the backend, which unmaps the files.
@@ -206,17 +214,19 @@ def _load_planned(
             raise does_not_fit(path, error, error.report) from error
         log.info("backend: %s", system_line(backend.devices, backend.threads),
                  extra={"devices": backend.devices, "threads": backend.threads})  # fmt: skip
-        weights = undo.enter_context(Weights(backend, gguf, choice.placement, tied=ties_output(factory)))
-        planned_cache: dict[str, int] = {}
-        planned_masks = 0
+        with_head = uses_head(gguf, config, cpu_alone=len(backend.devices) == 1)
+        weights = undo.enter_context(
+            Weights(backend, gguf, choice.placement, tied=ties_output(factory), head=with_head)
+        )
+        planned_cache, planned_masks = dict[str, int](), 0
         try:
             weights.load(progress)
-            model = factory(metadata, known_names(gguf.architecture, weights))
+            model = factory(metadata, without_head(weights))
             _check_model(model, gguf)
             config = config.for_model(model.context_length)
             _fit_context(model, config)
             image_vectors = make_image_vectors(backend, model, config.image_cache_bytes)
-            text_executor: Executor | None = None
+            text_executor, head = None, None
             if image_vectors is not None or isinstance(model, TextEncoder):
                 read_pooling(metadata)  # raises for an unknown number
                 cache, executor = make_encoder(backend, model, config)
@@ -226,10 +236,12 @@ def _load_planned(
                 planned_masks = plan_masks(model, config)
                 refuse_cache_if_too_large(backend, planned_cache, planned_masks)
                 cache = make_model_cache(backend, weights, model, config)
+                head = load_head(backend, weights, model, config)
                 rows = max(logit_rows, config.parallel)
                 executor = Executor(
                     backend, model, cache, batch_size_of(config), rows, traits=traits_of(model),
                     best_logits=_make_best_logits(backend, weights, model, tokenizer),
+                    splits=model if head is not None and isinstance(model, MakesLogits) else None,
                 )  # fmt: skip
                 text_executor = make_text_executor(backend, model, config)
             images = make_image_reader(backend, model, config.image_cache_bytes)
@@ -253,7 +265,7 @@ def _load_planned(
     return Loaded(
         path, config, gguf, tokenizer, backend, weights, model, cache, executor,
         BreakerFinder(min(model.n_vocab, tokenizer.n_vocab), tokenizer), isinstance(model, TextEncoder | EmbedsImages),
-        images, text_executor, image_vectors, choice.plan, serving, draft,
+        images, text_executor, image_vectors, choice.plan, serving, draft, head,
     )  # fmt: skip
 
 

@@ -16,12 +16,14 @@ from ollama_engine.ml.gguf.gguf_file import GGUFFile
 from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.weights.weight_plan import plan_weights
 from ollama_engine.models import model_class, ties_output
+from ollama_engine.models.next_tokens import head_layer
 from ollama_engine.runner.load.caches import make_text_executor
 from ollama_engine.runner.load.draft_parts import planned_draft
 from ollama_engine.runner.load.errors import naming
 from ollama_engine.runner.load.fit import fit
+from ollama_engine.runner.load.head_parts import uses_head
 from ollama_engine.runner.load.loading import backend_params, opened
-from ollama_engine.runner.load.memory_plan import plan_masks, plan_states
+from ollama_engine.runner.load.memory_plan import layer_cache, plan_masks, plan_states
 from ollama_engine.runner.load.projector import known_metadata
 from ollama_engine.runner.load.serving_memory import graph_bounds, image_bounds, text_bounds
 from ollama_engine.runner.load.sizes import declared, is_encoder, max_nodes, tower_memory
@@ -93,8 +95,9 @@ def _report(
     names = [*(plan.devices[gpu].name for gpu in plan.order), backend.devices[-1].name]
     planned = {device.name: device for device in plan.devices[:-1]} | {names[-1]: plan.devices[-1]}
     tied = ties_output(model_class(known_metadata(gguf).architecture))
-    weights = plan_weights(backend, gguf, plan.placement(), mmap=config.mmap, tied=tied, cpu=len(names) - 1)
-    masks, states, serving = 0, 0, dict[str, int]()
+    head = uses_head(gguf, config, cpu_alone=not plan.order)
+    weights = plan_weights(backend, gguf, plan.placement(), mmap=config.mmap, tied=tied, cpu=len(names) - 1, head=head)
+    masks, states, cache, serving = 0, 0, 0, dict[str, int]()
     with declared(gguf) as (model, here):
         if model is not None:
             config = config.for_model(model.context_length)
@@ -102,6 +105,7 @@ def _report(
         if model is not None and not is_encoder(model):
             masks = plan_masks(model, config)
             states = plan_states(model, config)
+            cache = layer_cache(head_layer(model), model, config) if head else 0
             texts = make_text_executor(here, model, config, reserve=False)
             if texts is not None:
                 texts.measure_batch(1)
@@ -111,7 +115,7 @@ def _report(
     devices = tuple(
         DeviceMemory(
             device=name,
-            cache=planned[name].cache + (states if name == names[-1] else 0),
+            cache=planned[name].cache + (states + cache if name == names[-1] else 0),
             states=states if name == names[-1] else 0,
             graph=planned[name].graph,
             work=masks if name == names[-1] else 0,

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
+from ollama_engine.input import FloatArray
 from ollama_engine.runner.request.results import ValueReader
 from ollama_engine.runner.schedule.step_costs import StepPrices
 
-__all__ = ["Constraint", "Draft", "DraftSource", "Drafter", "MaskSource", "TokenMask"]
+__all__ = ["Constraint", "Draft", "DraftSource", "Drafter", "HiddenReader", "MaskSource", "TokenMask"]
 
 TokenMask = npt.NDArray[np.uint32]
 """[ceil(n_vocab / 32)], a bitmap: token i may come where bit i % 32 of word i // 32 is set."""
@@ -86,3 +87,11 @@ class Drafter(Protocol):
 
     def end(self, answer: Sequence[int]) -> None:
         """The request has ended with these tokens of its answer, as far as a shift has left them. It raises nothing."""
+
+
+@runtime_checkable
+class HiddenReader(Protocol):
+    """A drafter that guesses from the model's hidden states. The engine thread calls it."""
+
+    def read_hidden(self, begin: int, rows: FloatArray, /) -> None:
+        """A step has computed hidden states, float32 [n, n_embd], of positions from `begin` on. It raises nothing."""

@@ -16,6 +16,7 @@ from ollama_engine.errors import UnsupportedModelError
 from ollama_engine.ml.gguf.gguf_file import GGUFFile
 from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.runner.load.draft_parts import can_draft
+from ollama_engine.runner.load.head_parts import can_use_head
 from ollama_engine.server.local_model import LocalModel
 from ollama_engine.server.model_manager.facts import facts_of, with_template
 from ollama_engine.server.model_manager.memory import need_of
@@ -152,12 +153,13 @@ def engine_options(stored: StoredModel, options: RunnerOptions, settings: Server
 
 
 def _draft_options(stored: StoredModel, settings: ServerSettings) -> dict[str, Any]:
-    """The draft model, for a model with its vocabulary."""
+    """The draft model, for a model with its vocabulary; "auto" where a model cannot draft as the settings say."""
     if settings.draft_model and settings.draft != "off":
         if can_draft(settings.draft_model, stored.model_path):
             return {"draft_model": settings.draft_model}
         log.info("%s has another vocabulary than %s, which guesses no tokens for it", stored.name, settings.draft_model)
-    return {"draft": "auto"} if settings.draft == "model" else {}
+    without = settings.draft == "model" or (settings.draft == "mtp" and not can_use_head(stored.model_path))
+    return {"draft": "auto"} if without else {}
 
 
 def log_changed(stored: StoredModel, options: RunnerOptions, chosen: Mapping[str, Any]) -> None:

@@ -11,9 +11,9 @@ from ollama_engine.input import Int32Array
 from ollama_engine.runner.schedule.step_costs import StepPrices
 from ollama_engine.runner.speculative.acceptance import Acceptance
 from ollama_engine.runner.speculative.draft_depth import MOST_AHEAD, best_depth
-from ollama_engine.runner.speculative.draft_model import SURE, USUAL, DraftModel
+from ollama_engine.runner.speculative.draft_model import DraftModel, ModelDrafter
+from ollama_engine.runner.speculative.guessing import LONGEST_PAUSE, SURE, USUAL, Guess
 from ollama_engine.runner.speculative.lookup import LookupDrafter
-from ollama_engine.runner.speculative.model_drafter import LONGEST_PAUSE, ModelDrafter
 
 PRICES = StepPrices(1, 10.0, lambda rows: 10.0 + rows)
 
@@ -49,7 +49,7 @@ class Source:
             assert part.tokens == (tokens[self.held :] if number == 0 else [guesses[number - 1]])
             self.held += len(part.tokens)
             self.computed += len(part.tokens)
-            drafter.take(part, guess, sure)
+            drafter.take(part, Guess(guess, sure))
 
 
 def drafter_of(source: Source) -> ModelDrafter:
@@ -136,5 +136,5 @@ def test_nothing_is_guessed_beyond_the_limits() -> None:
     assert drafter.goes_on(0.0)
     source.guess_more = drafter.next_part(512)
     source.held += 1
-    drafter.take(source.guess_more, 5, 0.9)
+    drafter.take(source.guess_more, Guess(5, 0.9))
     assert not drafter.goes_on(0.0), "two places are left"

@@ -1,0 +1,33 @@
+"""Hidden states of a step, for drafters that guess from them."""
+
+from __future__ import annotations
+
+from ollama_engine.input import FloatArray
+from ollama_engine.runner.execute.executor import Executor
+from ollama_engine.runner.schedule.batching import Step
+from ollama_engine.runner.schedule.sequence import Generation
+from ollama_engine.runner.schedule.steering import HiddenReader
+
+__all__ = ["give_hidden"]
+
+
+def give_hidden(step: Step, executor: Executor) -> None:
+    """Give each answer's drafter the hidden states of its rows, while the results of the step are read.
+
+    The step is sampled: rows of wrong guesses are no inputs of their sequence any more.
+    """
+    if executor.splits is None:
+        return
+    hidden: FloatArray | None = None
+    row = at = 0
+    for entry in step.entries:
+        row, at, n_drawn = row + entry.outputs, at + entry.n, entry.outputs - entry.read
+        if not n_drawn or not entry.alive or not isinstance(entry.sequence, Generation):
+            continue
+        reader: object = entry.sequence.drafter
+        if not isinstance(reader, HiddenReader):
+            continue
+        hidden = executor.hidden() if hidden is None else hidden
+        begin = int(step.batch.positions[at - n_drawn])
+        right = min(n_drawn, entry.sequence.submitted - begin)
+        reader.read_hidden(begin, hidden[row - n_drawn : row - n_drawn + right])

@@ -1,0 +1,125 @@
+"""The model's own head (multi-token prediction), which guesses from the hidden states that the model's steps leave.
+
+A row of the head has a token and the hidden state before it, and guesses the token behind. Steps give the hidden
+states of their rows with logits: the last one of a prompt, and those of the answer. So the head sees the answer, and of
+the prompt what the model made of it. Its rows count from 0 where it began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ollama_engine.input import Batch, BatchMedia, FloatArray, MediaItem
+from ollama_engine.kvcache import Cache
+from ollama_engine.runner.execute.executor import Executor
+from ollama_engine.runner.speculative.guessing import DraftPart, Guess, GuessingDrafter, GuessSource
+from ollama_engine.runner.speculative.lookup import LookupDrafter
+
+__all__ = ["HeadDrafter", "NextTokenSource"]
+
+MOST_WAITING = 256
+"""Hidden states that wait for the head, while its guesses do not pay: from more, half are dropped."""
+
+
+class NextTokenSource(GuessSource):
+    """The head, with a cache of its own for `n_sequences` answers."""
+
+    name = "the model's head"
+
+    def __init__(self, executor: Executor, cache: Cache, n_sequences: int, num_ctx: int, n_vocab: int) -> None:
+        super().__init__(executor, cache, num_ctx, n_vocab)
+        self._free = list(range(n_sequences))
+
+    def take(self) -> int | None:
+        """An empty sequence; None where all are in use."""
+        return self._free.pop() if self._free else None
+
+    def give_back(self, sequence: int) -> None:
+        """A sequence is free."""
+        self.cut(sequence, 0)
+        self._free.append(sequence)
+
+    def _batch(self, parts: Sequence[DraftPart]) -> Batch:
+        batch = super()._batch(parts)
+        hidden = np.concatenate([part.hidden for part in parts if part.hidden is not None])
+        batch.media = (BatchMedia(0, len(hidden), MediaItem(0, len(hidden), lambda: hidden)),)
+        if (axes := self._executor.traits.position_axes) > 1:
+            batch.axes = np.tile(batch.positions, (axes, 1))
+        return batch
+
+
+class HeadDrafter(GuessingDrafter):
+    """The drafter of one answer."""
+
+    source: NextTokenSource
+
+    def __init__(self, head: NextTokenSource, lookup: LookupDrafter) -> None:
+        super().__init__(head, lookup)
+        # -- what its sequence holds --
+        self._sequence: int | None = None
+        self._begin = 0
+        """The position whose hidden state its first row has."""
+        self._n = 0
+        """Rows with the model's hidden states."""
+        # -- what it does not hold yet --
+        self._waiting: FloatArray | None = None
+        """The model's hidden states from position `_begin + _n` on, float32 [rows, n_embd]."""
+        # -- its own guesses --
+        self._ahead = 0
+        """Rows behind those with the model's hidden states."""
+        self._own: FloatArray | None = None
+        """What it gave for the last row, float32 [1, n_embd]."""
+
+    def read_hidden(self, begin: int, rows: FloatArray) -> None:
+        """A step has computed hidden states, float32 [n, n_embd], of positions from `begin` on."""
+        if self._waiting is None or begin != self._end:
+            self._begin, self._n, self._waiting = begin, 0, rows
+            return
+        self._waiting = np.concatenate([self._waiting, rows])
+        if len(self._waiting) > MOST_WAITING:
+            dropped = len(self._waiting) // 2
+            self._begin, self._n, self._waiting = self._begin + self._n + dropped, 0, self._waiting[dropped:]
+
+    @property
+    def _end(self) -> int:
+        """The position behind those whose hidden states have come."""
+        return self._begin + self._n + (0 if self._waiting is None else len(self._waiting))
+
+    def _leave(self) -> None:
+        if self._sequence is not None:
+            self.source.give_back(self._sequence)
+            self._sequence = None
+
+    def _align(self) -> bool:
+        """Have the sequence hold the model's hidden states alone.
+
+        False where that of the token before the last one is missing: behind tokens that a constraint forced.
+        """
+        if self._waiting is None or not len(self._waiting) or self._end != len(self._tokens) - 1:
+            return False
+        if self._sequence is None:
+            self._sequence = self.source.take()
+        if self._sequence is None:  # requests that were preempted hold theirs
+            return False
+        self._ahead = 0
+        return self.source.cut(self._sequence, self._n) == self._n
+
+    def next_part(self, most: int) -> DraftPart:
+        assert self._sequence is not None
+        assert self._waiting is not None
+        if len(self._waiting):
+            hidden, at = self._waiting[:most], self._begin + self._n + 1
+            return DraftPart(self._sequence, self._n, self._tokens[at : at + len(hidden)], hidden)
+        return DraftPart(self._sequence, self._n + self._ahead, self._guesses[-1:], self._own)
+
+    def _computed(self, part: DraftPart, guess: Guess) -> bool:
+        assert self._waiting is not None
+        self._own = guess.hidden
+        if not len(self._waiting):
+            self._ahead += 1
+            return True
+        self._n += len(part.tokens)
+        self._waiting = self._waiting[len(part.tokens) :]
+        return not len(self._waiting)

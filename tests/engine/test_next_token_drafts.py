@@ -1,0 +1,123 @@
+"""Drafts of a model's own head: its numbers, answers with it beside those without, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+from ollama_engine import Engine, SamplingParams
+from ollama_engine.errors import ConfigError
+from ollama_engine.runner.speculative.next_tokens import NextTokenSource
+from tests.models import families
+from tests.models.heads import agreeing, converted, with_head
+from tests.support import drafted_answers
+from tests.support.drafted_answers import check_absurd, compared
+from tests.support.suite import scaled, slow_except
+
+PARAMS = SamplingParams(temperature=0, max_tokens=60, logit_bias=families.BANNED)
+CASES = ("glm4moe", "deepseek-v3-plain", "glm-4.7-flash", "qwen35", "qwen35moe", "qwen3next")
+ATTEND = CASES[:3]
+TEXTS = ("One day, a little cat", "Tom and Ann went to", "The big dog was sad because")
+
+
+def opened(path: Path, **options: Any) -> Engine:
+    return Engine(path, num_ctx=256, threads=1, gpu_layers=0, kv_cache_type="f32", verify=True, **options)
+
+
+@pytest.fixture(scope="module", params=slow_except(CASES, "glm4moe", "qwen35"))
+def agreed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    case = families.case(request.param)
+    return converted(case, tmp_path_factory.mktemp(request.param), agreeing(case))
+
+
+@pytest.fixture
+def engine(agreed: Path) -> Iterator[Engine]:
+    with opened(agreed, draft="mtp", parallel=4) as engine:
+        yield engine
+
+
+def test_a_head_that_agrees_is_mostly_right(engine: Engine) -> None:
+    prompt = list(range(20, 60))
+    plain = engine.generate(prompt, PARAMS, draft="off", cache=False)
+    with drafted_answers.eager(by_model=True):
+        found = engine.generate(prompt, PARAMS)
+    assert found.tokens == plain.tokens
+    assert found.usage.drafted_tokens > 40
+    assert found.usage.accepted_tokens > 0.6 * found.usage.drafted_tokens
+
+
+@pytest.mark.parametrize("seed", range(scaled(20, quick=2)))
+def test_answers_in_any_company_are_those_without_drafts(engine: Engine, seed: int) -> None:
+    with drafted_answers.eager(by_model=True):
+        counts = compared(engine, np.random.default_rng(seed), 12)
+    assert counts["accepted"] > 20
+
+
+@pytest.mark.parametrize("kind", ["wrong", "right", "random"])
+def test_absurd_guesses_change_nothing(engine: Engine, kind: str) -> None:
+    with drafted_answers.eager(by_model=True):
+        check_absurd(engine, kind, {text: engine.tokenize(text) for text in TEXTS}, own=True)
+
+
+def test_a_shifted_context_begins_anew(engine: Engine) -> None:
+    params = SamplingParams(temperature=0, max_tokens=400, logit_bias=families.BANNED)
+    plain = engine.generate(TEXTS[0], params, on_overflow="shift", draft="off")
+    with drafted_answers.eager(by_model=True):
+        shifted = engine.generate(TEXTS[0], params, on_overflow="shift")
+    assert shifted.tokens == plain.tokens
+    assert shifted.usage.shifted_tokens > 0
+    assert shifted.usage.accepted_tokens > 100
+
+
+def test_hidden_states_that_nobody_reads_are_not_kept_without_end(engine: Engine) -> None:
+    """Here its guesses never pay: it is asked now and then."""
+    with patch("ollama_engine.runner.speculative.next_tokens.MOST_WAITING", 8):
+        plain = engine.generate(TEXTS[1], PARAMS, draft="off")
+        with patch("ollama_engine.runner.speculative.guessing.best_depth", lambda *prices: 0):
+            assert engine.generate(TEXTS[1], PARAMS).tokens == plain.tokens
+
+
+def test_a_head_that_fails_is_left_out(agreed: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with opened(agreed, draft="mtp") as engine, drafted_answers.eager(by_model=True):
+        expected = engine.generate(TEXTS[2], PARAMS, draft="off").tokens
+        with patch.object(NextTokenSource, "_compute", side_effect=RuntimeError("told to")) as asked:
+            assert engine.generate(TEXTS[2], PARAMS, cache=False).tokens == expected
+        assert asked.call_count == 1
+        assert "the model's head failed, and guesses no more: told to" in caplog.text
+
+
+def test_its_memory_is_in_the_report_and_planned(agreed: Path) -> None:
+    options: dict[str, Any] = {"num_ctx": 256, "threads": 1, "gpu_layers": 0}
+    with Engine(agreed, draft="off", **options) as engine:
+        (without,) = engine.memory.devices
+    with Engine(agreed, draft="mtp", **options) as engine:
+        (taken,) = engine.memory.devices
+    (planned,) = Engine.plan_memory(agreed, draft="mtp", **options).devices
+    assert taken.cache > without.cache
+    assert taken.mapped > without.mapped
+    assert (planned.cache, planned.mapped) == (taken.cache, taken.mapped)
+
+
+def test_what_has_no_head_is_refused(agreed: Path, tmp_path: Path) -> None:
+    plain = families.converted(families.case("glm4moe"), tmp_path)
+    with pytest.raises(ConfigError, match="draft is mtp, and the file has no head that predicts further tokens"):
+        Engine(plain, draft="mtp", threads=1)
+    with opened(plain) as engine, pytest.raises(ConfigError, match="draft is mtp, and the engine has no head"):
+        engine.generate("One", draft="mtp")
+    with opened(agreed, draft="lookup") as engine, pytest.raises(ConfigError, match="loaded for other drafts"):
+        engine.generate("One", draft="mtp")
+
+
+def test_a_head_of_a_kind_that_is_not_known_is_left_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    case = families.case("nemotron_h_moe")
+    path = converted(case, tmp_path, with_head(case))
+    with pytest.raises(ConfigError, match="the file's head is of no use: architecture nemotron_h_moe has none"):
+        opened(path, draft="mtp")
+    with opened(path) as engine:
+        assert engine.generate("One", PARAMS).usage.completion_tokens == 60
+    assert "which predicts further tokens, is left aside" in caplog.text
