@@ -13,12 +13,12 @@ from typing import Any
 
 from ollama_engine.convert.architecture import Key, Sizes, TensorMap, layered
 from ollama_engine.convert.qwen import QWEN2
-from ollama_engine.convert.rope import rope_parameters
+from ollama_engine.convert.rope import mrope_sections
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.transforms import row_part, take
 from ollama_engine.convert.vision import affine, expect, image_part, matrix, numbers, rope_base
 
-__all__ = ["ARCHITECTURES", "FRAMES", "TOKENS", "VISION_KEYS", "pixel_limits"]
+__all__ = ["ARCHITECTURES", "FRAMES", "PATCHES", "TOKENS", "VISION_KEYS", "pixel_limits"]
 
 VISION_DEFAULTS = {
     "depth": 32,
@@ -47,12 +47,8 @@ TOKENS = tuple(
 
 
 def _text_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
-    pairs = sizes["head_dim"] // 2
-    section = rope_parameters(config).get("mrope_section")
-    listed = section if isinstance(section, list) else []
-    if len(listed) != 3 or not all(type(n) is int and n >= 0 for n in listed) or sum(listed) != pairs:
-        raise config.wrong(("mrope_section",), f"three numbers of pairs that add up to {pairs}", section)
-    return {**QWEN2.more_keys(config, sizes), "rope.mrope_section": listed}
+    sections = mrope_sections(config, sizes["head_dim"] // 2)
+    return {**QWEN2.more_keys(config, sizes), "rope.mrope_section": sections}
 
 
 def _vision_sizes(vision: Config, config: Config) -> Sizes:

@@ -14,7 +14,7 @@ from ollama_engine.convert.architecture import Architecture, Sizes, TensorMap, l
 from ollama_engine.convert.decoder import LAYER
 from ollama_engine.convert.qwen import QWEN3, QWEN3MOE
 from ollama_engine.convert.qwen25vl import FRAMES, TOKENS, VISION_KEYS, pixel_limits
-from ollama_engine.convert.rope import rope_parameters
+from ollama_engine.convert.rope import mrope_sections
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.transforms import Transform, half, row_part, transpose
 from ollama_engine.convert.vision import affine, expect, image_part, matrix, numbers, rope_base
@@ -111,11 +111,7 @@ def _sectioned(keys: Callable[[Config, Sizes], Mapping[str, Any]]) -> Callable[[
     """
 
     def more(config: Config, sizes: Sizes) -> Mapping[str, Any]:
-        pairs = sizes["head_dim"] // 2
-        sections = rope_parameters(config).get("mrope_section", [24, 20, 20])
-        listed = sections if isinstance(sections, list) else []
-        if len(listed) != 3 or not all(type(n) is int and n >= 0 for n in listed) or sum(listed) != pairs:
-            raise config.wrong(("mrope_section",), f"three numbers of pairs that add up to {pairs}", sections)
+        listed = mrope_sections(config, sizes["head_dim"] // 2, (24, 20, 20))
         features = config.mapping("vision_config").get("deepstack_visual_indexes") or ()
         return {
             **keys(config, sizes),

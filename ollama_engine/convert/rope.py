@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,15 @@ from ollama_engine.convert.late_warnings import warn
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.errors import ModelFormatError, UnsupportedModelError
 
-__all__ = ["MAGNITUDE", "ROPE_FACTORS", "has_factors", "llama3_factors", "rope_keys", "rope_parameters"]
+__all__ = [
+    "MAGNITUDE",
+    "ROPE_FACTORS",
+    "has_factors",
+    "llama3_factors",
+    "mrope_sections",
+    "rope_keys",
+    "rope_parameters",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +102,15 @@ def _yarn_keys(rope: Mapping[str, Any], config: Config) -> dict[str, Any]:
         if value is not None:
             keys[key] = float(value)
     return keys
+
+
+def mrope_sections(config: Config, pairs: int, default: Sequence[int] | None = None) -> list[int]:
+    """How many of a head's `pairs` turn by time, height and width. Raises ModelFormatError for other numbers."""
+    found = rope_parameters(config).get("mrope_section", default)
+    sections = list(found) if isinstance(found, (list, tuple)) else []
+    if len(sections) != 3 or not all(type(n) is int and n >= 0 for n in sections) or sum(sections) != pairs:
+        raise config.wrong(("mrope_section",), f"three numbers of pairs that add up to {pairs}", found)
+    return sections
 
 
 def has_factors(config: Config) -> bool:

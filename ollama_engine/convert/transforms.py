@@ -26,6 +26,7 @@ __all__ = [
     "squeeze",
     "take",
     "transpose",
+    "unpair_heads",
 ]
 
 Shape = tuple[int, ...]
@@ -54,6 +55,17 @@ def pair_heads(n_head: str) -> Transform:
         heads = sizes[n_head]
         split = rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:])
         return split.swapaxes(1, 2).reshape(rows.shape)
+
+    return Transform(apply, entrywise=False)
+
+
+def unpair_heads(n_head: str, n_rot: str) -> Transform:
+    """The other way round, for the first `n_rot` rows of each head; the rest stays."""
+
+    def apply(rows: NDArray[Any], sizes: Sizes) -> NDArray[Any]:
+        heads = rows.reshape(sizes[n_head], -1, *rows.shape[1:])
+        turned, kept = np.split(heads, [sizes[n_rot]], axis=1)
+        return np.concatenate([turned[:, 0::2], turned[:, 1::2], kept], axis=1).reshape(rows.shape)
 
     return Transform(apply, entrywise=False)
 

@@ -64,8 +64,8 @@ def _gemma3(values: Values) -> Values:
 
 
 LATENT = {"moe_latent_size": r"blk\.\d+\.ffn_latent_(in|down)\.weight"}
-LATENT_OUTPUT = (r"(blk\.\d+)\.attn_out\.weight", r"\1.attn_output.weight")
-"""A name that Ollama's readers of latent attention know, too."""
+OUTPUT = (r"(blk\.\d+)\.attn_out\.weight", r"\1.attn_output.weight")
+"""Ollama's name in GLM-OCR; its readers of latent attention know it, too."""
 
 QWEN3VL = ("qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe")
 QWEN3VL_KEYS = {
@@ -106,7 +106,7 @@ DIALECTS: Mapping[str, Dialect] = {
             (r"(blk\.\d+)\.layer_scalar(\.weight)?", r"\1.layer_output_scale.weight"),
         ),
     ),
-    "deepseek2": Dialect(architecture="deepseek2", tensors=(LATENT_OUTPUT,)),
+    "deepseek2": Dialect(architecture="deepseek2", tensors=(OUTPUT,)),
     # Ollama's name for GLM-4.7-Flash, whose keys with and without `_mla` have each other's meaning.
     "glm4moelite": Dialect(
         architecture="deepseek2",
@@ -116,8 +116,21 @@ DIALECTS: Mapping[str, Dialect] = {
             "attention.value_length": "attention.value_length_mla",
             "attention.value_length_mla": "attention.value_length",
         },
-        tensors=(LATENT_OUTPUT,),
+        tensors=(OUTPUT,),
         missing=lambda values: {"expert_gating_func": SIGMOID, "expert_weights_norm": True},
+    ),
+    # Ollama's name for GLM-OCR.
+    "glmocr": Dialect(
+        architecture="glm4",
+        keys={
+            "rope.mrope_section": "rope.dimension_sections",
+            "vision.attention.layer_norm_rms_epsilon": "vision.attention.layer_norm_epsilon",
+        },
+        tensors=(
+            OUTPUT,
+            (r"(blk\.\d+)\.post_attn_norm\.weight", r"\1.post_attention_norm.weight"),
+            (r"(blk\.\d+)\.post_ffn_norm\.weight", r"\1.post_ffw_norm.weight"),
+        ),
     ),
     # Ollama's reader, for the size of a head.
     "llama4": Dialect(architecture="llama4", keys={"attention.head_dim": "attention.key_length"}),

@@ -20,6 +20,7 @@ __all__ = ["CLIP_TOWER", "TOWER_BLOCK", "Projector", "find_projector", "tower_ke
 PAIRS: tuple[tuple[str, str], ...] = (
     ("gemma3", "gemma3"),
     ("gemma4", "gemma4"),
+    ("glm4", "glm_ocr"),
     ("lfm2", "lfm2_vl"),
     ("lfm2moe", "lfm2_vl"),
     ("llama", "idefics3"),

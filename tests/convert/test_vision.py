@@ -27,10 +27,10 @@ CASES = {
     "gemma3": "gemma3-vision-bf16", "gemma4": "gemma4-vision-bf16", "llava": "llava-bf16",
     "qwen3vl": "qwen3vl", "qwen3vlmoe": "qwen3vlmoe-bf16", "qwen35": "qwen35-vision-bf16",
     "qwen35moe": "qwen35moe-vision-bf16", "idefics3": "idefics3", "internvl-qwen2": "internvl-qwen2-bf16",
-    "internvl-qwen3": "internvl-qwen3", "lfm2": "lfm2-vision",
+    "internvl-qwen3": "internvl-qwen3", "lfm2": "lfm2-vision", "glm4": "glm-ocr",
 }  # fmt: skip
 """Architecture -> case of `families`."""
-ONLY_IMAGES = ("lfm2", "qwen35", "qwen35moe")
+ONLY_IMAGES = ("glm4", "lfm2", "qwen35", "qwen35moe")
 """Whose text part, some of it in another order, is compared by its logits (`tests/models/test_families.py`)."""
 
 
@@ -118,6 +118,14 @@ KEYS: Mapping[str, Mapping[str, Any]] = {
                    "norm_top_k_prob": True},
     "qwen35": {**_QWEN3, "rope.dimension_sections": [2, 1, 1, 0], "rope.dimension_count": 8},
     "qwen35moe": {**_QWEN3, "rope.dimension_sections": [2, 1, 1, 0], "expert_shared_feed_forward_length": 48},
+    "glm4": {
+        "image_token_id": 14, "image_start_token_id": 12, "image_end_token_id": 13,
+        "rope.dimension_sections": [4, 6, 6, 0], "rope.dimension_count": 32, "vision.block_count": 2,
+        "vision.embedding_length": 32, "vision.feed_forward_length": 40, "vision.attention.head_count": 2,
+        "vision.num_channels": 3, "vision.patch_size": 14, "vision.temporal_patch_size": 2,
+        "vision.spatial_merge_size": 2, "vision.attention.layer_norm_epsilon": 1e-5, "vision.rope.freq_base": 1e4,
+        "vision.image_size": 336,
+    },
     "mllama": {
         "block_count": 3, "vocab_size": 320, "attention.cross_attention_layers": [1], "image_token_id": 320,
         "vision.block_count": 2, "vision.global.block_count": 2, "vision.intermediate_layers_indices": [0, 1],

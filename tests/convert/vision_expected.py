@@ -79,6 +79,14 @@ RULES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("v.class_embedding", "v.class_embedding.weight"), ("multi_modal_projector", "mm"),
         ("image_newline", "mm.image_newline.weight"), *CLIP,
     ),
+    "glm4": (
+        ("model.visual.", "v."), ("v.merger.post_projection_norm", "mm.post_norm"), ("v.merger.proj", "mm.model.fc"),
+        ("v.merger.gate_proj", "mm.gate"), ("v.merger.up_proj", "mm.up"), ("v.merger.down_proj", "mm.down"),
+        ("v.downsample", "mm.patch_merger"), ("v.blocks", "v.blk"), ("norm1", "ln1"), ("norm2", "ln2"),
+        ("post_layernorm", "post_ln"), ("attn.proj", "attn_out"), ("attn.qkv", "attn_qkv"),
+        ("attn.q_norm", "attn_q_norm"), ("attn.k_norm", "attn_k_norm"),
+        ("patch_embed.proj.bias", "patch_embd.bias"), *TEXT,
+    ),
     "idefics3": (
         ("model.vision_model.", "v."), ("model.connector.modality_projection.proj", "mm.model.fc"),
         ("model.text_model.", "model."), *CLIP,
@@ -213,6 +221,7 @@ NUMBERS: Mapping[str, Callable[[str, Array, Mapping[str, Any]], Named]] = {
     **dict.fromkeys(("qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe"), _qwen3vl),
     "gemma3": _gemma3,
     "gemma4": _gemma4,
+    "glm4": _qwen25vl,
 }
 
 

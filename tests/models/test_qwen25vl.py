@@ -176,7 +176,7 @@ def test_full_layers_are_those_of_the_file() -> None:
     ("keys", "message"),
     [
         ({"window_size": 27}, "expected at least a block of 2 patches"),
-        ({"spatial_merge_size": 0}, "expected at least a block of 0 patches"),
+        ({"spatial_merge_size": 0}, "spatial_merge_size is 0, expected at least 1"),
         ({"attention.head_count": 16}, "heads of the vision tower have 2 dimensions"),
         ({"rope.freq_base": 0.5}, r"vision\.rope\.freq_base is 0\.5"),
     ],

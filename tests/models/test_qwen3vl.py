@@ -160,7 +160,7 @@ def test_a_table_of_positions_that_is_no_square(folder: Path, tmp_path: Path) ->
     path = harness.converted(CASES["qwen3vl"], folder)
     table = np.zeros((35, 48), np.float32)
     broken = changed(path, tmp_path / "broken.gguf", {}, {"v.pos_embed.weight": table})
-    with pytest.raises(ModelFormatError, match=r"has 35 rows; expected .* a square number"):
+    with pytest.raises(ModelFormatError, match=r"has 35 rows, expected a square number"):
         harness.engine(broken)
 
 

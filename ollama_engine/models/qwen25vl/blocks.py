@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from ollama_engine.errors import ImageError, ModelFormatError
 from ollama_engine.input import FloatArray, Int32Array, PreparedImage
 from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.multimodal.image import on_white
-from ollama_engine.multimodal.pixels import normalized, unfold
+from ollama_engine.multimodal.pixels import normalized, patches_of_blocks, unfold
 from ollama_engine.multimodal.resampling import BICUBIC
 from ollama_engine.nn.vision import read_normalization
 
@@ -48,7 +48,10 @@ class BlockOptions(Protocol):
 
 
 class BlockPreprocessor:
-    """Resize (bicubic), normalize, cut into patches; a subclass puts them in the order of its tower."""
+    """Resize (bicubic), normalize, cut into patches, block by block; a subclass may have another order of blocks."""
+
+    frames: ClassVar[int] = 1
+    """How often a pixel counts where sizes are compared with limits of pixels."""
 
     def __init__(
         self, metadata: Metadata, options: BlockOptions, *, limits: tuple[int, int],
@@ -57,13 +60,14 @@ class BlockPreprocessor:
         """`limits`: least and most pixels, for files that say none, as `mean` and `std` are."""
         self._blocks = options
         self.side = options.patch_size * options.merge
+        self._row = self.frames * self.side**2
         self.mean, self.std = read_normalization(metadata, mean, std)
         self.min_pixels = metadata.u32("vision.min_pixels", limits[0])
         self.max_pixels = metadata.u32("vision.max_pixels", limits[1])
-        if not 1 <= self.min_pixels <= self.max_pixels or self.max_pixels < self.side**2:
+        if not 1 <= self.min_pixels <= self.max_pixels or self.max_pixels < self._row:
             raise ModelFormatError(
                 f"{metadata.key('vision.min_pixels')} is {self.min_pixels} and vision.max_pixels {self.max_pixels}; "
-                f"expected 1 up to the latter, which is at least a block of {self.side**2} pixels"
+                f"expected 1 up to the latter, which is at least a block of {self._row} pixels"
             )
         self._published = self.max_pixels
 
@@ -84,20 +88,23 @@ class BlockPreprocessor:
 
     def limit_rows(self, most: int) -> None:
         """Shrink pictures that would have more than `most` rows of embeddings, at least 1."""
-        self.max_pixels = min(self.max_pixels, max(1, most) * self.side**2)
+        self.max_pixels = min(self.max_pixels, max(1, most) * self._row)
         self.min_pixels = min(self.min_pixels, self.max_pixels)
 
     def largest(self) -> PreparedImage:
         """All zeros, nearly a square, with about as many rows of embeddings as `max_pixels` allows."""
         o = self._blocks
-        rows, columns = self.largest_grid(self.max_pixels // self.side**2)
+        rows, columns = self.largest_grid(self.max_pixels // self._row)
         return self._prepared(
             np.zeros((rows * columns * o.merge**2, o.n_channels * o.patch_size**2), np.float32), rows, columns
         )
 
     def largest_grid(self, n: int) -> tuple[int, int]:
-        """Rows and columns of up to `n` blocks whose graph takes the most memory."""
-        raise NotImplementedError
+        """Rows and columns of up to `n` blocks whose graph takes the most memory: a single row.
+
+        Where every patch attends to all others, the form does not matter.
+        """
+        return 1, n
 
     def size(self, height: int, width: int, max_pixels: int | None = None) -> tuple[int, int]:
         """(height, width) to resize to: multiples of a block near the picture's own, within the limits of pixels.
@@ -112,20 +119,31 @@ class BlockPreprocessor:
                 f"the picture has {width}x{height} pixels; this model takes pictures up to {LONGEST} times as long as "
                 "wide: cut or resize it"
             )
-        side, area = self.side, height * width
+        side, area = self.side, self.frames * height * width
         most = self.max_pixels if max_pixels is None else max_pixels
         to = [round(n / side) * side for n in (height, width)]
-        if to[0] * to[1] > most:
+        if self.frames * to[0] * to[1] > most:
             shrink = math.sqrt(area / most)
             to = [max(side, math.floor(n / shrink / side) * side) for n in (height, width)]
-        elif to[0] * to[1] < self.min_pixels:
+        elif self.frames * to[0] * to[1] < self.min_pixels:
             grow = math.sqrt(self.min_pixels / area)
             to = [math.ceil(n * grow / side) * side for n in (height, width)]
         return to[0], to[1]
 
     def _prepared(self, patches: FloatArray, rows: int, columns: int) -> PreparedImage:
         """`patches` row by row -> what the tower reads; `rows` and `columns` count blocks."""
-        raise NotImplementedError
+        arrays = self._in_blocks(patches, np.arange(rows * columns, dtype=np.int32), columns)
+        return self._in_prompt(arrays, rows, columns)
+
+    def _in_blocks(self, patches: FloatArray, order: Int32Array, columns: int) -> dict[str, FloatArray | Int32Array]:
+        """Arrays `patches`, block by block in this `order`, and `positions`: row, column, and two axes of zeros."""
+        merge = self._blocks.merge
+        row, column = patches_of_blocks(order, columns, merge)
+        nothing = np.zeros_like(row)
+        return {
+            "patches": patches[row * (columns * merge) + column],
+            "positions": np.stack([row, column, nothing, nothing]),
+        }
 
     @staticmethod
     def _in_prompt(arrays: Mapping[str, FloatArray | Int32Array], rows: int, columns: int) -> PreparedImage:

@@ -1,10 +1,12 @@
 """How the families since Qwen2-VL read images: tokens around them, positions on several axes, sizes by the context.
 
-An image is "<|vision_start|>", its rows of embeddings, "<|vision_end|>". Its embeddings stand at positions of their
-own: time, row and column, counted from where the image begins. The next positions continue behind the longer side.
+An image is a token that begins it, its rows of embeddings, and one that ends it. Its embeddings stand at positions of
+their own: time, row and column, counted from where the image begins. The next ones continue behind the longer side.
 """
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 from ollama_engine import nn
 from ollama_engine.input import Input, MediaItem, MediaTraits
@@ -15,7 +17,6 @@ from ollama_engine.models.qwen25vl.blocks import BlockPreprocessor
 
 __all__ = ["AXES", "QwenImageReader", "QwenImages"]
 
-BEGIN, PAD, END = "<|vision_start|>", "<|image_pad|>", "<|vision_end|>"
 AXES = 4
 """Time, row, column, and one that ggml wants besides."""
 
@@ -23,16 +24,19 @@ AXES = 4
 class QwenImages(ImageTokens):
     """Implements `models.Multimodal` but for its graph."""
 
-    placeholder = BEGIN + PAD + END
+    begin: ClassVar[tuple[str, str]] = "vision_start_token_id", "<|vision_start|>"
+    """(key of a token's id, its text, by which it is found in files without the key)."""
+    pad: ClassVar[tuple[str, str]] = "image_token_id", "<|image_pad|>"
+    """The token that stands where the embeddings are."""
+    end: ClassVar[tuple[str, str]] = "vision_end_token_id", "<|vision_end|>"
 
     def __init__(self, metadata: Metadata, scope: nn.Scope, preprocessor: BlockPreprocessor) -> None:
         """`scope`: all weights of the file, with the options of the text model."""
         super().__init__(preprocessor)
         self._preprocessor = preprocessor
-        n_ids = input_ids(scope)
-        self._begin = token_id(metadata, "vision_start_token_id", BEGIN, n_ids)
-        self._pad = token_id(metadata, "image_token_id", PAD, n_ids)
-        self._end = token_id(metadata, "vision_end_token_id", END, n_ids)
+        tokens = self.begin, self.pad, self.end
+        self.placeholder = "".join(text for _, text in tokens)
+        self._begin, self._pad, self._end = (token_id(metadata, *token, input_ids(scope)) for token in tokens)
 
     def fit_context(self, num_ctx: int) -> None:
         """Have no picture take more than half of a context: larger ones are shrunk."""

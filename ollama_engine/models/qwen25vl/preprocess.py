@@ -11,7 +11,7 @@ from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.models.qwen25vl.blocks import BlockPreprocessor
 from ollama_engine.models.qwen25vl.vision import VisionOptions
 from ollama_engine.models.qwen25vl.windows import Windows
-from ollama_engine.multimodal.pixels import CLIP_MEAN, CLIP_STD, patches_of_blocks
+from ollama_engine.multimodal.pixels import CLIP_MEAN, CLIP_STD
 
 LIMITS = 56 * 56, 12_845_056
 """Least and most pixels of the published processors."""
@@ -31,13 +31,6 @@ class Preprocessor(BlockPreprocessor):
 
     def _prepared(self, patches: FloatArray, rows: int, columns: int) -> PreparedImage:
         """Arrays `patches`, `positions` and `places`, as `vision.Tower.forward` takes them."""
-        merge = self.options.merge
-        windows = Windows.of(rows, columns, self.options.window)
-        row, column = patches_of_blocks(windows.order, columns, merge)
-        nothing = np.zeros_like(row)
-        arrays = {
-            "patches": patches[row * (columns * merge) + column],
-            "positions": np.stack([row, column, nothing, nothing]),
-            "places": np.argsort(windows.order).astype(np.int32),
-        }
-        return self._in_prompt(arrays, rows, columns)
+        order = Windows.of(rows, columns, self.options.window).order
+        arrays = self._in_blocks(patches, order, columns)
+        return self._in_prompt({**arrays, "places": np.argsort(order).astype(np.int32)}, rows, columns)

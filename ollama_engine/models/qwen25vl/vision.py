@@ -21,16 +21,12 @@ FULL_LAYERS = "vision.fullatt_block_indexes"
 
 
 @dataclass(frozen=True, kw_only=True)
-class VisionOptions(vision.TowerOptions):
+class BlockTowerOptions(vision.TowerOptions):
+    """Sizes of a tower whose patches turn by row and column, and become embeddings block by block."""
+
     merge: int
     """Side of the square of patches that becomes one embedding: a block."""
-    window: int
-    """Side of a window in blocks."""
-    full_layers: frozenset[int]
-    """Layers whose patches attend to the whole image."""
     rope_base: float
-    gated: bool
-    """Whether feed-forward blocks have a gate, as in Qwen2.5-VL; Qwen2-VL has plain ones, LayerNorm and no windows."""
     n_text: int
     """Length of an embedding of the text model."""
 
@@ -39,29 +35,51 @@ class VisionOptions(vision.TowerOptions):
         """Length of the joined patches of a block."""
         return self.n_embd * self.merge**2
 
+    @property
+    def n_embd_thrice(self) -> int:
+        """Rows of a matrix of queries, keys and values."""
+        return 3 * self.n_embd
 
-def read_options(metadata: Metadata, n_text: int, n_ff: int, *, gated: bool = True) -> VisionOptions:
-    """Options of the vision part; `n_ff` is the width of its tensors, which few files say. Raises ModelFormatError."""
-    sizes = vision.read_tower(metadata, eps=1e-6, n_ff=n_ff)
-    merge, pixels = metadata.u32("vision.spatial_merge_size", 2), metadata.u32("vision.window_size", 112)
-    if merge < 1 or pixels < merge * sizes["patch_size"]:
-        raise ModelFormatError(
-            f"{metadata.key('vision.window_size')} is {pixels} pixels, expected at least a block of {merge} "
-            f"patches (vision.spatial_merge_size) of {sizes['patch_size']} pixels (vision.patch_size)"
-        )
+
+def read_block_tower(metadata: Metadata, n_text: int, n_ff: int, eps: float) -> dict[str, Any]:
+    """The fields of BlockTowerOptions; `n_ff` and `eps` as `vision.read_tower` takes them. Raises ModelFormatError."""
+    sizes = vision.read_tower(metadata, eps=eps, n_ff=n_ff)
+    merge = metadata.u32("vision.spatial_merge_size", 2)
+    if merge < 1:
+        raise ModelFormatError(f"{metadata.key('vision.spatial_merge_size')} is {merge}, expected at least 1")
     if sizes["n_embd"] // sizes["n_head"] % 4:
         raise ModelFormatError(
             f"heads of the vision tower have {sizes['n_embd'] // sizes['n_head']} dimensions (vision.embedding_length "
             "/ vision.attention.head_count); a rotation with two axes needs a multiple of 4"
         )
+    base = nn.check_base("vision.rope.freq_base", metadata.f32("vision.rope.freq_base", 10000.0))
+    return {**sizes, "merge": merge, "rope_base": base, "n_text": n_text}
+
+
+@dataclass(frozen=True, kw_only=True)
+class VisionOptions(BlockTowerOptions):
+    window: int
+    """Side of a window in blocks."""
+    full_layers: frozenset[int]
+    """Layers whose patches attend to the whole image."""
+    gated: bool
+    """Whether feed-forward blocks have a gate, as in Qwen2.5-VL; Qwen2-VL has plain ones, LayerNorm and no windows."""
+
+
+def read_options(metadata: Metadata, n_text: int, n_ff: int, *, gated: bool = True) -> VisionOptions:
+    """Options of the vision part; `n_ff` is the width of its tensors, which few files say. Raises ModelFormatError."""
+    sizes = read_block_tower(metadata, n_text, n_ff, 1e-6)
+    pixels, block = metadata.u32("vision.window_size", 112), sizes["merge"] * sizes["patch_size"]
+    if pixels < block:
+        raise ModelFormatError(
+            f"{metadata.key('vision.window_size')} is {pixels} pixels, expected at least a block of {sizes['merge']} "
+            f"patches (vision.spatial_merge_size) of {sizes['patch_size']} pixels (vision.patch_size)"
+        )
     return VisionOptions(
         **sizes,
-        merge=merge,
-        window=pixels // merge // sizes["patch_size"],
+        window=pixels // block,
         full_layers=_read_full_layers(metadata, sizes["n_layer"]) if gated else frozenset(range(sizes["n_layer"])),
         gated=gated,
-        rope_base=nn.check_base("vision.rope.freq_base", metadata.f32("vision.rope.freq_base", 10000.0)),
-        n_text=n_text,
     )
 
 

@@ -12,7 +12,6 @@ from ollama_engine.input import FloatArray, Int32Array, PreparedImage
 from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.models.qwen3vl.vision import VisionOptions
 from ollama_engine.models.qwen25vl.blocks import BlockPreprocessor
-from ollama_engine.multimodal.pixels import patches_of_blocks
 
 LIMITS = 65_536, 16_777_216
 """Least and most pixels of the published processors."""
@@ -24,20 +23,14 @@ class Preprocessor(BlockPreprocessor):
         self.options = options
         super().__init__(metadata, options, limits=LIMITS, mean=HALF, std=HALF)
 
-    def largest_grid(self, n: int) -> tuple[int, int]:
-        """A single row of blocks: every patch attends to all others, whatever the form."""
-        return 1, n
-
     def _prepared(self, patches: FloatArray, rows: int, columns: int) -> PreparedImage:
         """Arrays `patches`, `positions`, `corners` and `weights`, as `vision.Tower.forward` takes them."""
         merge, side = self.options.merge, self.options.grid
-        row, column = patches_of_blocks(np.arange(rows * columns, dtype=np.int32), columns, merge)
-        nothing = np.zeros_like(row)
+        arrays = self._in_blocks(patches, np.arange(rows * columns, dtype=np.int32), columns)
+        row, column = arrays["positions"][:2]
         (top, down), (left, right) = around(row, rows * merge, side), around(column, columns * merge, side)
         pairs = [(y, x) for y in (top, down) for x in (left, right)]
-        arrays = {
-            "patches": patches[row * (columns * merge) + column],
-            "positions": np.stack([row, column, nothing, nothing]),
+        arrays |= {
             "corners": np.stack([y[0] * side + x[0] for y, x in pairs]).astype(np.int32),
             "weights": np.stack([y[1] * x[1] for y, x in pairs]),
         }

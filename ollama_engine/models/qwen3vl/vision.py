@@ -22,7 +22,7 @@ from ollama_engine.ml import ops
 from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.fused import columns
-from ollama_engine.models.qwen25vl.vision import rotate
+from ollama_engine.models.qwen25vl.vision import BlockTowerOptions, read_block_tower, rotate
 from ollama_engine.nn import vision
 
 POSITIONS = "pos_embed"
@@ -33,31 +33,16 @@ Corners = Sequence[tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class VisionOptions(vision.TowerOptions):
-    merge: int
-    """Side of the square of patches that becomes one embedding: a block."""
+class VisionOptions(BlockTowerOptions):
     grid: int
     """Side of the table of position embeddings."""
-    rope_base: float
-    n_text: int
-    """Length of an embedding of the text model."""
     deepstack: Mapping[int, str]
     """Blocks whose hidden states become features, in ascending order -> names of what merges them."""
-
-    @property
-    def n_merged(self) -> int:
-        """Length of the joined patches of a block."""
-        return self.n_embd * self.merge**2
 
     @property
     def n_positions(self) -> int:
         """Rows of the table of position embeddings."""
         return self.grid**2
-
-    @property
-    def n_embd_thrice(self) -> int:
-        """Rows of a matrix of queries, keys and values."""
-        return 3 * self.n_embd
 
     @property
     def frames(self) -> int:
@@ -73,24 +58,13 @@ class VisionOptions(vision.TowerOptions):
 def read_options(metadata: Metadata, n_text: int, weights: Mapping[str, Tensor]) -> VisionOptions:
     """Options of the vision part; sizes that few files say are those of its `weights`. Raises ModelFormatError."""
     up, table = weights.get("v.blk.0.mlp.linear_fc1.weight"), weights.get(f"v.{POSITIONS}.weight")
-    sizes = vision.read_tower(metadata, eps=1e-6, n_ff=0 if up is None else up.dim(1))
-    merge, n_positions = metadata.u32("vision.spatial_merge_size", 2), 0 if table is None else table.dim(1)
-    if merge < 1 or n_positions < 1 or math.isqrt(n_positions) ** 2 != n_positions:
-        raise ModelFormatError(
-            f"{metadata.key('vision.spatial_merge_size')} is {merge}, and v.{POSITIONS}.weight has {n_positions} rows; "
-            "expected at least 1, and a square number"
-        )
-    if sizes["n_embd"] // sizes["n_head"] % 4:
-        raise ModelFormatError(
-            f"heads of the vision tower have {sizes['n_embd'] // sizes['n_head']} dimensions (vision.embedding_length "
-            "/ vision.attention.head_count); a rotation with two axes needs a multiple of 4"
-        )
+    sizes = read_block_tower(metadata, n_text, 0 if up is None else up.dim(1), 1e-6)
+    n_positions = 0 if table is None else table.dim(1)
+    if n_positions < 1 or math.isqrt(n_positions) ** 2 != n_positions:
+        raise ModelFormatError(f"v.{POSITIONS}.weight has {n_positions} rows, expected a square number")
     return VisionOptions(
         **sizes,
-        merge=merge,
         grid=math.isqrt(n_positions),
-        rope_base=nn.check_base("vision.rope.freq_base", metadata.f32("vision.rope.freq_base", 10000.0)),
-        n_text=n_text,
         deepstack=_read_deepstack(metadata, sizes["n_layer"], weights),
     )
 
@@ -182,10 +156,14 @@ class RotatedAttention(nn.Module):
     projection = nn.Part[Any](make_projection)
     output = nn.Linear("attn_out", "n_embd", "n_embd")
 
-    def forward(self, x: Tensor, positions: Tensor, o: VisionOptions) -> Tensor:
+    def normed(self, q: Tensor, k: Tensor, o: BlockTowerOptions) -> tuple[Tensor, Tensor]:
+        """Queries and keys [head_dim, heads, n] as they are; a subclass normalizes them."""
+        return q, k
+
+    def forward(self, x: Tensor, positions: Tensor, o: BlockTowerOptions) -> Tensor:
         """x [n_embd, n], positions i32 [n, 4] -> [n_embd, n]."""
         q, k, v = (ops.reshape(t, o.head_dim, o.n_head, x.dim(1)) for t in self.projection.forward(x))
-        q, k = rotate(q, positions, o.rope_base), rotate(k, positions, o.rope_base)
+        q, k = (rotate(heads, positions, o.rope_base) for heads in self.normed(q, k, o))
         out = vision.full_attention(q, k, v, o.attention_scale, parts=vision.parts_for(self.output.tensor))
         return vision.wide_product(self.output.tensor, out, self.output.bias)
 
@@ -198,15 +176,16 @@ class TanhMLP(vision.TowerMLP):
 class Block(nn.Module):
     """One block: attention, then feed-forward, each after a norm and with a residual."""
 
-    attn_norm = nn.LayerNorm("norm1", "n_embd")
+    attn_norm: nn.Norm = nn.LayerNorm("norm1", "n_embd")
     attention = nn.Part(RotatedAttention)
-    mlp_norm = nn.LayerNorm("norm2", "n_embd")
-    mlp = nn.Part(TanhMLP)
+    mlp_norm: nn.Norm = nn.LayerNorm("norm2", "n_embd")
+    mlp: nn.Part[Any] = nn.Part(TanhMLP)
 
-    def forward(self, x: Tensor, positions: Tensor, o: VisionOptions) -> Tensor:
+    def forward(self, x: Tensor, positions: Tensor, o: BlockTowerOptions) -> Tensor:
         """x [n_embd, n] -> [n_embd, n]."""
         x = self.attention.forward(self.attn_norm(x, o.norm_eps), positions, o) + x
-        return self.mlp.forward(self.mlp_norm(x, o.norm_eps)) + x
+        out: Tensor = self.mlp.forward(self.mlp_norm(x, o.norm_eps)) + x
+        return out
 
 
 class BlockMerger(nn.Module):

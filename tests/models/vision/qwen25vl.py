@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -34,13 +35,14 @@ class QwenCase(Case):
     """Side of a window in blocks. Without windows of its own, the tower has patches in the order of default ones."""
     processor_class: str | None = None
     """In transformers, where it is not named like the model."""
+    image_processor_class: str = "qwen2_vl.image_processing_pil_qwen2_vl.Qwen2VLImageProcessorPil"
 
     def processor(self, tokenizer: Any) -> Any:
         import transformers as hf  # noqa: PLC0415
-        from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil  # noqa: PLC0415
 
         vision = self.config["vision_config"]
-        images = Qwen2VLImageProcessorPil(
+        module, _, images_class = self.image_processor_class.rpartition(".")
+        images = getattr(import_module(f"transformers.models.{module}"), images_class)(
             **self.files["preprocessor_config.json"], patch_size=vision["patch_size"],
             merge_size=vision["spatial_merge_size"],
         )  # fmt: skip
