@@ -87,10 +87,10 @@ bench-smoke: $(VENV)/.built $(VENV)/.bench
 bench-check: $(VENV)/.built $(VENV)/.bench
 	$(PY) -m bench.gate $(BENCH_CHECK)
 
-# The pages of docs/ as a site in build/site, strict: a broken link or an undocumented public name fails. Look at it with
-# `python3 -m http.server -d build/site`. docs-check opens it in Chromium: light and dark, on a desk and on a phone.
+# The pages of docs/ as a site in build/site, strict: a broken link or an undocumented public name fails (not with --quiet,
+# which counts no warning). Look at it with `python3 -m http.server -d build/site`. docs-check opens it in Chromium.
 docs: $(VENV)/.docs
-	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build
 docs-check: docs $(VENV)/.test $(VENV)/.clients
 	$(PY) -m pytest --exhaustive tests/website
 
