@@ -11,7 +11,7 @@
     a text that stays    session      load_session   only what is new is computed
     probabilities        score        ascore         of continuations of a prompt
                          logits                      of every token
-    vectors              embed        aembed         of texts
+    vectors              embed        aembed         of texts, and images
                          embeddings   aembeddings    of texts, with their numbers of tokens
                          embed_image  aembed_image   of images
     scores               rank         arank          of documents, as answers to a query
@@ -47,7 +47,6 @@ from ollama_engine.runner.core.input_processor import segment_ids
 from ollama_engine.runner.core.methods import GenerateMethods
 from ollama_engine.runner.core.submission import Submission
 from ollama_engine.runner.core.tasks import EngineTask
-from ollama_engine.runner.embed.image_methods import ImageMethods
 from ollama_engine.runner.embed.methods import EmbedMethods
 from ollama_engine.runner.load.loading import Loaded, load
 from ollama_engine.runner.load.methods import FactMethods
@@ -65,7 +64,7 @@ if TYPE_CHECKING:
 
 @refuses_unknown(options_elsewhere)
 class Engine(
-    GenerateMethods, BatchMethods, EmbedMethods, ImageMethods, ChatMethods, ScoreMethods, FactMethods, NotCopied,
+    GenerateMethods, BatchMethods, EmbedMethods, ChatMethods, ScoreMethods, FactMethods, NotCopied,
     Closing,
 ):  # fmt: skip
     """A loaded model, shared by any number of threads and asyncio tasks: their requests are computed together.

@@ -1,15 +1,19 @@
 """The vision tower of CLIP, as `nn.clip` reads it: its tensors, and how pictures are prepared for it.
 
-CLIP and SigLIP themselves -> `general.architecture` = clip-vision, siglip-vision: the half that reads images. The other
-half, which reads texts, is left out. llama.cpp has no such files; "clip" is the name of its projectors.
+CLIP and SigLIP themselves -> `general.architecture` = clip-dual, siglip-dual; a folder without a tokenizer ->
+clip-vision, siglip-vision, without the half that reads texts. llama.cpp has no such files; "clip" is the name of its
+projectors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from ollama_engine.convert.architecture import Architecture, Key, Sizes, TensorMap, Vision, layered
+from ollama_engine.convert.bidirectional import BIDIRECTIONAL_KEYS, NAMES
+from ollama_engine.convert.sentence_modules import POOLING
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.transforms import Transform, row_part
 from ollama_engine.convert.vision import (
@@ -22,6 +26,7 @@ from ollama_engine.convert.vision import (
     image_part,
     matrix,
 )
+from ollama_engine.convert.vocab.export import SENTENCEPIECE
 from ollama_engine.errors import UnsupportedModelError
 
 __all__ = [
@@ -33,6 +38,7 @@ __all__ = [
     "SIGLIP_DEFAULTS",
     "activation_key",
     "preprocessor_keys",
+    "siglip_text_keys",
     "tower",
     "tower_block",
 ]
@@ -123,6 +129,9 @@ def _fit(processor: Config) -> str:
 
 # -- vectors of images -------------------------------------------------------------------------------------------------
 
+VOCABULARIES = ("tokenizer.json", *SENTENCEPIECE)
+TEXT_SIZES = ("n_layer", "n_embd", "n_ff", "n_ctx", "n_vocab")
+BLOCK = "blk.{i}."
 SIGLIP_DEFAULTS = {
     **CLIP_DEFAULTS,
     "patch_size": 16,
@@ -155,19 +164,77 @@ def _head() -> tuple[TensorMap, ...]:
     )
 
 
+LEFT_OUT = (r"^logit_(?:scale|bias)$", r"\.embeddings\.position_ids$")
+TEXT = (r"^text_model\.", r"^text_projection\.")
+
+
 def _image_encoder(name: str, class_name: str, part: Vision) -> Architecture:
+    """The half that reads images, where nothing tells texts into tokens."""
     made = Architecture(
         name=name,
         classes=(class_name,),
+        fits=lambda config: not any((Path(config.home).parent / file).exists() for file in VOCABULARIES),
         sizes=lambda config: {"n_layer": 0, "n_vocab": 0},
         keys=(),
         tensors=(),
-        ignored=(r"^text_model\.", r"^text_projection\.", r"^logit_(?:scale|bias)$", r"\.embeddings\.position_ids$"),
+        ignored=(*TEXT, *LEFT_OUT),
         renames=(),
         vision=part,
         reads_text=False,
     )
     return made.part(vision=True)
+
+
+def _dual(
+    name: str, class_name: str, part: Vision, defaults: Mapping[str, Any], projection: tuple[TensorMap, ...],
+    more_keys: Callable[[Config, Sizes], Mapping[str, Any]],
+) -> Architecture:  # fmt: skip
+    """Both halves. SigLIP's text is padded, and attends to what follows, too."""
+    layer = "text_model.encoder.layers.{i}."
+    made = Architecture(
+        name=name,
+        classes=(class_name,),
+        sizes=lambda config: {key: config.whole(*NAMES[key]) for key in TEXT_SIZES},
+        keys=BIDIRECTIONAL_KEYS,
+        tensors=(
+            matrix("token_embd", "text_model.embeddings.token_embedding", "n_vocab", "n_embd"),
+            matrix("position_embd", "text_model.embeddings.position_embedding", "n_ctx", "n_embd"),
+            *affine(BLOCK + "attn_norm", layer + "layer_norm1", "n_embd"),
+            *(
+                tensor
+                for target, source in {"q": "q_proj", "k": "k_proj", "v": "v_proj", "output": "out_proj"}.items()
+                for tensor in affine(f"{BLOCK}attn_{target}", f"{layer}self_attn.{source}", "n_embd", "n_embd")
+            ),
+            *affine(BLOCK + "ffn_norm", layer + "layer_norm2", "n_embd"),
+            *affine(BLOCK + "ffn_up", layer + "mlp.fc1", "n_ff", "n_embd"),
+            *affine(BLOCK + "ffn_down", layer + "mlp.fc2", "n_embd", "n_ff"),
+            *affine("output_norm", "text_model.final_layer_norm", "n_embd"),
+            *projection,
+        ),
+        defaults=defaults,
+        more_keys=lambda config, sizes: {
+            "activation": _known_activation(config), "pooling_type": POOLING["lasttoken"], **more_keys(config, sizes)
+        },
+        ignored=LEFT_OUT,
+        renames=(),
+        vision=part,
+    )  # fmt: skip
+    return made.part(vision=True)
+
+
+def _known_activation(config: Config) -> str:
+    expect(config, "hidden_act", *ACTIVATIONS, default="quick_gelu")
+    return ACTIVATIONS[config.get("hidden_act")]
+
+
+def siglip_text_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
+    """SigLIP 1 takes punctuation out of texts, by SentencePiece; SigLIP 2 has the vocabulary of Gemma."""
+    return {
+        "attention.causal": False,
+        "tokenizer.ggml.padded_length": sizes["n_ctx"],
+        "tokenizer.ggml.normalizer.lowercase": True,
+        "tokenizer.ggml.normalizer.canonical": (Path(config.home).parent / "spiece.model").exists(),
+    }
 
 
 def _clip_keys(vision: Config, config: Config, sizes: Sizes) -> Mapping[str, Any]:
@@ -204,7 +271,24 @@ SIGLIP = image_part(
     image_keys=_siglip_processor_keys,
     tensors=(*tower(TOWER, class_token=False), *_head()),
 )
+TEXT_DEFAULTS = {
+    "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 12, "num_attention_heads": 8,
+    "vocab_size": 49408, "max_position_embeddings": 77, "layer_norm_eps": 1e-5, "hidden_act": "quick_gelu",
+}  # fmt: skip
+SIGLIP_TEXT_DEFAULTS = {
+    "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
+    "vocab_size": 32000, "max_position_embeddings": 64, "layer_norm_eps": 1e-6, "hidden_act": "gelu_pytorch_tanh",
+}  # fmt: skip
 ARCHITECTURES = (
     _image_encoder("clip-vision", "CLIPModel", CLIP),
     _image_encoder("siglip-vision", "SiglipModel", SIGLIP),
-)
+    _dual(
+        "clip-dual", "CLIPModel", CLIP, TEXT_DEFAULTS,
+        (matrix("text_projection", "text_projection", "v_vector", "n_embd"),),
+        lambda config, sizes: {"attention.causal": True},
+    ),
+    _dual(
+        "siglip-dual", "SiglipModel", SIGLIP, SIGLIP_TEXT_DEFAULTS,
+        affine("text_projection", "text_model.head", "v_embd", "n_embd"), siglip_text_keys,
+    ),
+)  # fmt: skip

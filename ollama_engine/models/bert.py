@@ -13,13 +13,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ollama_engine import nn
-from ollama_engine.errors import ConfigError, Option
 from ollama_engine.ml import ops
 from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.attention import LayerStep, SelfAttention
 from ollama_engine.models.base import ModelInputs
-from ollama_engine.models.bidirectional import BidirectionalOptions, BidirectionalTransformer, read_bidirectional
+from ollama_engine.models.bidirectional import (
+    BidirectionalOptions,
+    BidirectionalTransformer,
+    LearntPositions,
+    read_bidirectional,
+)
 from ollama_engine.models.fused import FusedAttention
 from ollama_engine.models.options import read_experts
 
@@ -150,12 +154,11 @@ class NomicBertMoe(NomicBert):
         return NomicMoeOptions(**vars(replace(o, **experts)), moe_period=period)
 
 
-class Bert(NomicBert):
+class Bert(LearntPositions, NomicBert):
     """BERT and its descendants: MiniLM, BGE, E5, GTE, Arctic Embed 1, MS MARCO cross-encoders."""
 
     architecture = "bert"
 
-    position_embd = nn.Embedding("position_embd", "n_embd", "context_length")
     layers = nn.Blocks(PostNormLayer, "n_layer")
 
     @staticmethod
@@ -163,14 +166,6 @@ class Bert(NomicBert):
         """No layer rotates: positions are learnt vectors."""
         o = read_bidirectional(metadata, n_vocab)
         return replace(o, ropes=(None,) * o.n_layer)
-
-    def fit_context(self, num_ctx: int) -> None:
-        """Raise ConfigError where `num_ctx` exceeds the model's learnt positions."""
-        if num_ctx > self.context_length:
-            raise ConfigError(
-                Option("num_ctx"),
-                f" is {num_ctx}, but the model has {self.context_length} positions; lower it or leave it out",
-            )
 
     def embed(self, inputs: ModelInputs) -> Tensor:
         return super().embed(inputs) + self.position_embd(inputs.positions)

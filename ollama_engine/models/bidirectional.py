@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from ollama_engine import nn
-from ollama_engine.errors import ModelFormatError
+from ollama_engine.errors import ConfigError, ModelFormatError, Option
 from ollama_engine.kvcache import LayerView
 from ollama_engine.ml import ops
 from ollama_engine.ml.gguf.metadata import Metadata
@@ -55,6 +55,20 @@ class Head(nn.Module):
         if self.norm:
             x = self.norm(x, eps)
         return self.output(x)
+
+
+class LearntPositions(Transformer):
+    """A model with a learnt vector for each position."""
+
+    position_embd = nn.Embedding("position_embd", "n_embd", "context_length")
+
+    def fit_context(self, num_ctx: int) -> None:
+        """Raise ConfigError where `num_ctx` exceeds the positions."""
+        if num_ctx > self.context_length:
+            raise ConfigError(
+                Option("num_ctx"),
+                f" is {num_ctx}, but the model has {self.context_length} positions; lower it or leave it out",
+            )
 
 
 class BidirectionalTransformer(Transformer):

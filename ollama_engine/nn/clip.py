@@ -28,7 +28,7 @@ from ollama_engine.nn.vision import (
     wide_product,
 )
 
-__all__ = ["ClipOptions", "ClipTower", "activate", "as_f32", "read_clip"]
+__all__ = ["ClipMLP", "ClipOptions", "ClipTower", "activate", "as_f32", "check_activation", "read_clip"]
 
 CLASS_TOKEN = "class_embedding.weight"
 ACTIVATIONS = ("quick_gelu", "gelu", "gelu_tanh")
@@ -59,13 +59,16 @@ def read_clip(metadata: Metadata, scope: Scope, activation: str = "quick_gelu") 
             f"vision.image_size is {image_size}; expected at least one patch of {sizes['patch_size']} pixels"
         )
     activation = metadata.str("vision.activation", "gelu_tanh" if metadata.bool("use_gelu", False) else activation)
-    if activation not in ACTIVATIONS or metadata.bool("use_silu", False):
-        raise UnsupportedModelError(
-            f"the vision tower's activation is {'silu' if activation in ACTIVATIONS else activation!r}; "
-            f"supported: {', '.join(ACTIVATIONS)}"
-        )
+    check_activation("silu" if metadata.bool("use_silu", False) else activation)
     class_token = scope.prefix + CLASS_TOKEN in scope.weights
     return ClipOptions(**sizes, image_size=image_size, activation=activation, class_token=class_token)
+
+
+def check_activation(name: str) -> str:
+    """The name of an activation that is known here. Raises UnsupportedModelError."""
+    if name not in ACTIVATIONS:
+        raise UnsupportedModelError(f"the tower's activation is {name!r}; supported: {', '.join(ACTIVATIONS)}")
+    return name
 
 
 def activate(name: str, weight: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:

@@ -28,7 +28,7 @@ from ollama_engine.tokenizer.no_text import NO_TEXT, NoText
 from ollama_engine.tokenizer.spm import SpmModel
 from ollama_engine.tokenizer.vocab import read_vocabulary
 
-__all__ = ["Checkpoint", "Detokenizer", "Tokenizer", "from_gguf", "from_metadata"]
+__all__ = ["Checkpoint", "Detokenizer", "Fields", "Tokenizer", "from_gguf", "from_metadata"]
 
 
 def from_metadata(metadata: Mapping[str, Any]) -> Tokenizer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,13 @@ from ollama_engine.tokenizer.vocab import Vocabulary
 if TYPE_CHECKING:
     from ollama_engine.tokenizer.pretokenizer import PreTokenizer
 
-__all__ = ["BpeModel", "gpt2_alphabet"]
+__all__ = ["BpeModel", "gpt2_alphabet", "lower"]
+
+END_OF_WORD = "</w>"
+END_BYTE = "\udcff"
+"""The byte 0xFF, which UTF-8 does not have, as `surrogateescape` spells it."""
+END = "\xff"
+"""The same in GPT-2's alphabet."""
 
 
 class BpeModel:
@@ -32,7 +39,8 @@ class BpeModel:
         self._lowercase = vocab.lowercase
         plain = vocab.ordinary.astype(np.uint8)
         unknown = -1 if vocab.unknown_id is None or vocab.spec.byte_level else vocab.unknown_id
-        self._merger = BpeMerger(vocab.texts, merges or [], plain, vocab.spec.byte_level, unknown)
+        texts, merges = (_ends_marked if vocab.spec.end_of_word else lambda *both: both)(vocab.texts, merges or [])
+        self._merger = BpeMerger(texts, merges, plain, vocab.spec.byte_level, unknown)
         bytes_there = set(gpt2_alphabet()) <= {ord(text) for text in vocab.texts if len(text) == 1}
         drops = any(stage.rule is Rule.KEEP for stage in vocab.spec.stages)
         self.keeps_all = vocab.spec.byte_level and bytes_there and not drops
@@ -51,10 +59,14 @@ class BpeModel:
         spec = self._spec
         if spec.escape_spaces:
             text = text.replace(" ", "▁")
+        if spec.end_of_word:
+            text = unicodedata.normalize("NFC", text)
         if self._lowercase:
-            text = _lower(text)
+            text = lower(text)
         ids: list[int] = []
         for pieces in self._pretokenizer.batches(text):
+            if spec.end_of_word:
+                pieces = [piece + END_BYTE for piece in pieces]  # noqa: PLW2901
             ids += self._merger.encode(pieces, spec.ignore_merges, spec.whole_newlines, checkpoint)
             if checkpoint is not None and len(text) > AT_ONCE:
                 checkpoint()
@@ -66,6 +78,8 @@ class BpeModel:
 
     def normal_bytes(self, text: str) -> bytes:
         """The bytes of output for a normal token with this vocabulary text."""
+        if self._spec.end_of_word and text.endswith(END_OF_WORD):
+            return self.normal_bytes(text.removesuffix(END_OF_WORD)) + b" "
         if not self._spec.byte_level:
             return self.special_text(text).encode("utf-8", "surrogateescape")
         try:
@@ -74,7 +88,21 @@ class BpeModel:
             return text.encode("utf-8", "surrogateescape")
 
 
-def _lower(text: str) -> str:
+def _ends_marked(texts: list[str], merges: list[str]) -> tuple[list[str], list[str]]:
+    """A vocabulary with "</w>" in it as one of bytes: a byte that UTF-8 does not have stands for it.
+
+    Merges of that byte with the one before come first: in the original both are one symbol from the beginning.
+    """
+    ends = [f"{chr(code)} {END}" for code in gpt2_alphabet() if chr(code) != END]
+    marked = [_marked(text) if END not in text else f"[{text}]" for text in texts]
+    return marked, [*ends, *(" ".join(map(_marked, merge.split(" "))) for merge in merges if END not in merge)]
+
+
+def _marked(text: str) -> str:
+    return text.removesuffix(END_OF_WORD) + END if text.endswith(END_OF_WORD) else text
+
+
+def lower(text: str) -> str:
     """Character by character: str.lower() of a whole word turns a final sigma into another letter."""
     parts = (text[at : at + AT_ONCE] for at in range(0, len(text), AT_ONCE))
     return "".join(["".join(map(str.lower, part)) for part in parts])

@@ -55,6 +55,15 @@ class Fields:
             raise self.wrong(name, "a bool")
         return bool(value)
 
+    def number(self, name: str) -> int:
+        """A whole number; 0 when absent."""
+        value = self.get(name)
+        if value is None:
+            return 0
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 0:
+            raise self.wrong(name, "a whole number")
+        return int(value)
+
     def texts(self, name: str) -> list[str]:
         """A string array; [] when absent."""
         value = self.get(name)

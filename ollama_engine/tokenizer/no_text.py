@@ -34,6 +34,6 @@ class NoText:
 NO_TEXT = Vocabulary(
     model="no_vocab", texts=[], types=np.empty(0, np.uint8), scores=None, spec=None, bos_id=None, eos_id=None,
     unknown_id=None, eog_ids=frozenset(), add_bos=False, add_eos=False, add_space_prefix=False, lowercase=False,
-    strip_accents=False, guarded_ids=frozenset(), lstrip_ids=frozenset(), rstrip_ids=frozenset(),
+    canonical=False, strip_accents=False, guarded_ids=frozenset(), lstrip_ids=frozenset(), rstrip_ids=frozenset(),
 )  # fmt: skip
 """A vocabulary without tokens."""

@@ -69,6 +69,8 @@ class PreTokenizerSpec:
     """Tokens spell a space as U+2581."""
     whole_newlines: bool = False
     """A run of newlines that is a token becomes that token without merging."""
+    end_of_word: bool = False
+    """A token that ends a piece has "</w>" behind its text, and text is normalized to NFC first (CLIP)."""
 
 
 # -- building blocks ---------------------------------------------------------------------------------------------------
@@ -79,7 +81,8 @@ UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
 LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 HAN_KANA = "[一-龥぀-ゟ゠-ヿ]+"
 ASCII_PUNCTUATION = r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~]"
-GPT2_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+LOWER_CONTRACTION = r"'s|'t|'re|'ve|'m|'ll|'d"
+GPT2_WORDS = LOWER_CONTRACTION + r"| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
 
 def _words(digits: str, *, contraction: str = CONTRACTION + "|", spaces: str = SPACES) -> str:
@@ -248,6 +251,15 @@ def _table() -> dict[str, PreTokenizerSpec]:
             whole_newlines=True,
         ),
         *_rows("sarvam-moe", NEWLINE_RUNS, byte_level=False, escape_spaces=True),
+        *_rows(
+            "clip",
+            Stage(
+                rf"<\|startoftext\|>|<\|endoftext\|>|{LOWER_CONTRACTION}|\p{{L}}+|\p{{N}}|[^\s\p{{L}}\p{{N}}]+",
+                Rule.KEEP,
+            ),
+            GPT2,
+            end_of_word=True,
+        ),
         *_rows("whitespace", Stage(r"\S+", Rule.KEEP), byte_level=False),
     ]
     return {row.name: row for row in rows}

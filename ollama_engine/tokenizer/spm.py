@@ -6,6 +6,7 @@ import numpy as np
 
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.tokenizer._merge import SpmMerger
+from ollama_engine.tokenizer.bpe import lower
 from ollama_engine.tokenizer.checkpoint import Checkpoint
 from ollama_engine.tokenizer.vocab import TokenType, Vocabulary
 
@@ -49,9 +50,12 @@ class SpmModel(MarkedSpaces):
         self.keeps_all = True
         self._merger = SpmMerger(vocab.texts, ranks, kinds, spelled, unknown)
         self._add_space_prefix = vocab.add_space_prefix
+        self._lowercase = vocab.lowercase
 
     def encode(self, text: str, *, prefix: bool, checkpoint: Checkpoint = None) -> list[int]:
         """`prefix`: the text starts the input or follows a special token."""
+        if self._lowercase:
+            text = lower(text)
         if prefix and self._add_space_prefix:
             text = " " + text
         return self._merger.encode(self.marked(text), checkpoint)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import string
+
 import numpy as np
 
 from ollama_engine.errors import ModelFormatError
@@ -12,6 +15,8 @@ from ollama_engine.tokenizer.spm import MarkedSpaces, byte_ids
 from ollama_engine.tokenizer.vocab import TokenType, Vocabulary
 
 __all__ = ["UnigramModel"]
+
+PUNCTUATION = dict.fromkeys(map(ord, string.punctuation))
 
 UNKNOWN_PENALTY = 10.0
 """Score of an unknown character below that of the worst piece (SentencePiece's constant)."""
@@ -41,16 +46,28 @@ class UnigramModel(MarkedSpaces):
         self._search = UnigramSearch(vocab.texts, scores, made, spelled, unknown, worst - UNKNOWN_PENALTY)
         self._charsmap = Charsmap(charsmap) if charsmap else None
         self._squeeze = squeeze
+        self._canonical = vocab.canonical
         self._add_space_prefix = vocab.add_space_prefix
 
     def encode(self, text: str, *, prefix: bool, checkpoint: Checkpoint = None) -> list[int]:
         """`prefix`: the text starts the input or follows a special token."""
+        if self._canonical:
+            text = canonical(text)
         if self._charsmap is not None:
             text = self._charsmap.apply(text)
         if self._squeeze:
             while "  " in text:
                 text = text.replace("  ", " ")
-            text = text.strip(" ")
-        if text and prefix and self._add_space_prefix:
+            text = text.rstrip(" ") if self._canonical else text.strip(" ")
+        if text and prefix and self._add_space_prefix and not self._canonical:
             text = " " + text
         return self._search.encode(self.marked(text), checkpoint)
+
+
+def canonical(text: str) -> str:
+    """A text as SigLIP was trained with: small letters, no punctuation of ASCII, single spaces, and one before it.
+
+    Source: `canonicalize_text` of transformers' SiglipTokenizer, which puts U+2581 before the text first.
+    """
+    text = ("\u2581" + text.replace("\u2581", " ")).lower().translate(PUNCTUATION)
+    return re.sub(r"\s+", " ", text).strip()

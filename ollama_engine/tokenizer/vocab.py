@@ -60,6 +60,8 @@ class Vocabulary:
     add_eos: bool
     add_space_prefix: bool
     lowercase: bool
+    canonical: bool
+    """Whether text loses its punctuation and runs of white space, as SigLIP reads it."""
     strip_accents: bool
     guarded_ids: frozenset[int]
     """User-defined tokens that steer the model, as control tokens do: text becomes them only where those are parsed."""
@@ -103,7 +105,8 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
         bos_id, eos_id = (_special_id(fields, kind, types, model) for kind in ("bos", "eos"))
     eog_ids = apply_text_rules(fields, ids, types, eos_id)
     lstrip_ids, rstrip_ids = strip_rules(metadata, pre, architecture, ids, types)
-    lowercase = model in ("bert", "whitespace") and fields.flag("normalizer.lowercase", model == "bert")
+    folds = model in ("bert", "whitespace", *SENTENCEPIECE) or (spec is not None and spec.end_of_word)
+    lowercase = folds and fields.flag("normalizer.lowercase", model == "bert")
     return Vocabulary(
         model=model,
         texts=texts,
@@ -119,6 +122,7 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
         add_eos=eos_id is not None if model == "bert" else _add(fields, "eos", model == "t5", eos_id),
         add_space_prefix=model == "bert" or (model in SENTENCEPIECE and fields.flag("add_space_prefix", True)),
         lowercase=lowercase,
+        canonical=model == "t5" and fields.flag("normalizer.canonical", False),
         strip_accents=model == "bert" and fields.flag("normalizer.strip_accents", lowercase),
         guarded_ids=guarded_tokens(metadata, texts, types, file_types),
         lstrip_ids=lstrip_ids,

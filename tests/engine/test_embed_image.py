@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ollama_engine import Engine, Media, demo
+from ollama_engine import Engine, Media, Text, demo
 from ollama_engine.errors import (
     ClosedError,
     ConfigError,
     DeadlineError,
     ImageError,
     TokenizerError,
+    UnsupportedInputError,
     UnsupportedModelError,
 )
 from tests.models.image_encoders import cases, converted
@@ -31,7 +32,7 @@ PICTURES = [Picture(20 + i, 40 - i, i) for i in range(20)]
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    case = cases()[0]
+    case = next(case for case in cases() if case.name == "clip-vision")
     with case.engine(converted(case, Path(tmp_path_factory.mktemp("clip")))) as opened:
         yield opened
 
@@ -103,6 +104,21 @@ def test_a_model_of_images_answers_nothing_else(engine: Engine) -> None:
     with pytest.raises(ConfigError, match="reads images and writes nothing"):
         engine.generate([Media(PICTURES[0].file)])
     assert engine.info.n_vocab == 0
+
+
+def test_images_are_texts_of_their_own(engine: Engine) -> None:
+    """`embed` takes them in segments, and so does `embeddings`."""
+    files = [picture.file for picture in PICTURES[:3]]
+    expected = engine.embed_image(files)
+    np.testing.assert_array_equal(engine.embed([[Media(file)] for file in files]), expected)
+    np.testing.assert_array_equal(engine.embed([Media(files[0])]), expected[0])
+    whole = engine.embeddings([[Media(file)] for file in files])
+    assert [(each.prompt_tokens, each.dropped_tokens) for each in whole] == [(0, 0)] * 3
+    np.testing.assert_array_equal(np.stack([each.vector for each in whole]), expected)
+    with pytest.raises(UnsupportedInputError, match="one vector of an image; give it alone"):
+        engine.embed([Text("a fox: "), Media(files[0])])
+    with pytest.raises(UnsupportedInputError, match=r"texts\[1\]: this model makes one vector"):
+        engine.embed([[Media(files[0])], [Media(files[0]), Media(files[1])]])
 
 
 def test_a_model_of_texts_gives_no_vectors_of_images() -> None:

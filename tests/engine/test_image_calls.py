@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -17,8 +18,6 @@ from ollama_engine.errors import ClosedError, DeadlineError, ImageError
 from ollama_engine.input import PreparedImage
 from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.tensor import Tensor
-from ollama_engine.runner.embed.images import ImageBatcher, ImageCall
-from ollama_engine.runner.request.options import RequestOptions
 from tests.engine.test_image_cache import image
 from tests.engine.test_media import AFTER, CAT, DOG, PATIENCE, greedy, open_engine, prompt
 from tests.support.media_model import BROKEN, REFUSED, FakeVision, MediaLlama, held_encoding, picture
@@ -36,34 +35,27 @@ def engine(path: str) -> Iterator[Engine]:
         yield open_engine(stack, path, "flash")
 
 
-def call(
-    engine: Engine, *images: bytes, batcher: ImageBatcher | None = None, timeout: float | None = None
-) -> ImageCall:
-    reader, thread = engine._loaded.images, engine._engine_thread
-    assert reader is not None
-    files = [picture(each) for each in images]
-    return ImageCall(
-        files, reader, RequestOptions(timeout=timeout), thread, batcher or ImageBatcher(thread.monitor), "images"
-    )
+def call(engine: Engine, *images: bytes, timeout: float | None = None) -> Any:
+    return engine.embed_image([picture(each) for each in images], timeout=timeout, normalize=False)
 
 
 def test_rows_come_in_the_order_of_images(engine: Engine) -> None:
-    table = engine._loaded.weights["token_embd.weight"].numpy()
     images = [image(n) for n in range(20)]
-    found = call(engine, *images, CAT, images[3]).wait()
-    for rows, pixels in zip(found, [*images, CAT, images[3]], strict=True):
-        np.testing.assert_array_equal(rows, table[list(pixels)].astype(np.float32))
+    found = call(engine, *images, CAT, images[3])
     assert MediaLlama.encoded == [*images, CAT]
     assert (engine.metrics.encoded_images, engine.metrics.image_hits) == (21, 1)
     assert engine.metrics.requests_by_kind["embedding"]["stop"] == 1
-    assert call(engine).wait() == []
+    for rows, pixels in zip(found, [*images, CAT, images[3]], strict=True):
+        np.testing.assert_array_equal(rows, call(engine, pixels)[0])
+    assert call(engine).shape == (0, engine.info.n_embd)
     engine.generate(prompt(CAT, AFTER), greedy(2))
     assert MediaLlama.encoded.count(CAT) == 1
 
 
 def test_asyncio(engine: Engine) -> None:
     async def both() -> None:
-        found, others = await asyncio.gather(call(engine, CAT, DOG).coming(), call(engine, DOG).coming())
+        both = engine.aembed_image([picture(CAT), picture(DOG)])
+        found, others = await asyncio.gather(both, engine.aembed_image([picture(DOG)]))
         np.testing.assert_array_equal(found[1], others[0])
 
     asyncio.run(both())
@@ -72,11 +64,10 @@ def test_asyncio(engine: Engine) -> None:
 
 def test_beside_prompts_and_texts(engine: Engine) -> None:
     requests = [engine.submit(prompt([n], image(n), AFTER), greedy(6)) for n in range(8)]
-    batcher = ImageBatcher(engine._engine_thread.monitor)
     results: list[int] = []
     threads = [
         threading.Thread(target=lambda n=n: results.append(  # type: ignore[misc]
-            len(call(engine, *[image(50 * n + i) for i in range(9)], batcher=batcher).wait())))
+            len(call(engine, *[image(50 * n + i) for i in range(9)]))))
         for n in range(3)
     ]  # fmt: skip
     for thread in threads:
@@ -90,9 +81,9 @@ def test_beside_prompts_and_texts(engine: Engine) -> None:
 
 def test_what_goes_wrong(engine: Engine) -> None:
     with pytest.raises(ImageError, match=r"images\[1\].*cannot take this image"):
-        call(engine, CAT, REFUSED, DOG).wait()
+        call(engine, CAT, REFUSED, DOG)
     with pytest.raises(ImageError, match="the image is broken"):
-        call(engine, CAT, BROKEN, *[image(n) for n in range(10)]).wait()
+        call(engine, CAT, BROKEN, *[image(n) for n in range(10)])
     original = FakeVision.encode_multimodal
 
     def encode(self: FakeVision, ctx: Context, prepared: PreparedImage) -> Tensor:
@@ -100,8 +91,8 @@ def test_what_goes_wrong(engine: Engine) -> None:
         return original(self, ctx, prepared)
 
     with patch.object(FakeVision, "encode_multimodal", encode), pytest.raises(DeadlineError):
-        call(engine, *[image(n) for n in range(50)], timeout=1e-6).wait()
-    assert len(call(engine, CAT).wait()) == 1
+        call(engine, *[image(n) for n in range(50)], timeout=1e-6)
+    assert len(call(engine, CAT)) == 1
     assert engine.metrics.running == engine.metrics.queued == 0
 
 
@@ -112,7 +103,7 @@ def test_closed_meanwhile(path: str) -> None:
 
         def work() -> None:
             try:
-                call(engine, *[image(n) for n in range(30)]).wait()
+                call(engine, *[image(n) for n in range(30)])
             except ClosedError as error:
                 errors.append(error)
 

@@ -1,4 +1,4 @@
-"""Tiny models that make a vector of an image: a configuration of transformers, random weights, our converter.
+"""Tiny models that make a vector of an image, or of a text, too: transformers' config, random weights, our converter.
 
 The cases themselves are in `architectures`. `python -m tests.models.make_image_encoder_goldens` writes their goldens,
 with torch and transformers installed; `test_image_encoders` compares with these, and with transformers itself.
@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from ollama_engine import Engine
 from ollama_engine.convert import convert_model
-from tests.convert.folders import write_json, write_safetensors
+from tests.convert.folders import bpe_tokenizer, write_json, write_safetensors
 from tests.models import architectures, families
 from tests.models.published import Published, read_texts
 from tests.models.vision.pictures import Picture
-from tests.support.tiny import Weights
+from tests.support.tiny import SPECIALS, Weights
 
 FOLDER = Path(__file__).parent / "image_encoder_goldens"
 TOLERANCE = 1e-5
@@ -30,6 +30,14 @@ TEXT = {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 99,
     "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
 }  # fmt: skip
+N_VOCAB, N_CTX = 320, 24
+DUAL = {
+    **TEXT, "vocab_size": N_VOCAB, "max_position_embeddings": N_CTX, "num_hidden_layers": 3, "intermediate_size": 56,
+    "bos_token_id": N_VOCAB - 3, "eos_token_id": N_VOCAB - 1, "pad_token_id": N_VOCAB - 2,
+}  # fmt: skip
+"""Sizes of a half that reads texts."""
+TEXTS = ([5, 80, 13, 7, N_VOCAB - 1], [N_VOCAB - 1], [*range(60, 60 + N_CTX - 1), N_VOCAB - 1])
+"""Token ids of texts, the end token last: some, none and as many as there are positions."""
 SIDE = 30
 """With patches of 7 pixels, two are left at the edges."""
 VISION = {
@@ -48,6 +56,8 @@ class Case:
     vision: Mapping[str, Any] = field(default_factory=dict)
     outer: Mapping[str, Any] = field(default_factory=dict)
     dtype: str = "F32"
+    text: Mapping[str, Any] | None = None
+    """Sizes of the half that reads texts, beside DUAL; None for a folder without a tokenizer."""
 
     def __str__(self) -> str:
         return self.name
@@ -55,7 +65,8 @@ class Case:
     @property
     def arguments(self) -> dict[str, Any]:
         """Arguments of the config class in transformers."""
-        return {**self.outer, "text_config": TEXT, "vision_config": {**VISION, **self.vision}}
+        text = TEXT if self.text is None else {**DUAL, **self.text}
+        return {**self.outer, "text_config": text, "vision_config": {**VISION, **self.vision}}
 
     def weights(self, shapes: Mapping[str, list[int]]) -> Weights:
         """Scalars, by which similarities of both halves are scaled, are 1."""
@@ -69,6 +80,9 @@ class Case:
         write_safetensors(path / "model.safetensors", weights, self.dtype)
         write_json(path / "config.json", config)
         write_json(path / "preprocessor_config.json", self.processor)
+        if self.text is not None:
+            write_json(path / "tokenizer.json", bpe_tokenizer(N_VOCAB))
+            write_json(path / "tokenizer_config.json", {"pad_token": SPECIALS[-2], "eos_token": SPECIALS[-1]})
         return path
 
     def engine(self, path: str | Path, **options: Any) -> Engine:
@@ -82,18 +96,21 @@ def cases() -> tuple[Case, ...]:
 
 @dataclass(frozen=True)
 class Golden(Published):
-    """Transformers' vectors of PICTURES, float32 [n, dim]."""
+    """Transformers' vectors of PICTURES, and of TEXTS where the case reads texts, float32 [n, dim]."""
 
     vectors: NDArray[np.float32]
+    texts: NDArray[np.float32]
 
 
 def save(case: Case, golden: Golden) -> Path:
-    return golden.write(FOLDER / f"{case.name}.npz", vectors=golden.vectors)
+    texts = {"text_vectors": golden.texts} if len(golden.texts) else {}
+    return golden.write(FOLDER / f"{case.name}.npz", vectors=golden.vectors, **texts)
 
 
 def load(case: Case) -> Golden:
     with np.load(FOLDER / f"{case.name}.npz") as data:
-        return Golden(**read_texts(data), vectors=data["vectors"])
+        texts = data["text_vectors"] if "text_vectors" in data else np.empty((0, 0), np.float32)
+        return Golden(**read_texts(data), vectors=data["vectors"], texts=texts)
 
 
 def converted(case: Case, folder: Path) -> Path:

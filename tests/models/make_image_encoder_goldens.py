@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.models.family_reference import saved_shapes
-from tests.models.image_encoders import PICTURES, Case, Golden, cases, save
+from tests.models.image_encoders import N_CTX, PICTURES, TEXTS, Case, Golden, cases, save
 from tests.models.published import checksum
 from tests.models.reference import quiet
 from tests.models.vision.pictures import Picture
@@ -27,6 +27,7 @@ class ImageEncoderReference:
         from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil  # noqa: PLC0415
         from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil  # noqa: PLC0415
 
+        self.case = case
         model_class = getattr(hf, case.model)
         with quiet():
             model_class(model_class.config_class(**case.arguments)).save_pretrained(folder)
@@ -48,12 +49,26 @@ class ImageEncoderReference:
             rows = found if isinstance(found, torch.Tensor) else found.pooler_output
         return np.asarray(rows.float().numpy(), np.float32)
 
+    def texts(self) -> NDArray[np.float32]:
+        """The vectors of TEXTS, [n, dim], not normalized; SigLIP's padded, as it was trained."""
+        import torch  # noqa: PLC0415
+
+        sizes, padded = self.model.config.text_config, "Siglip" in self.case.model
+        if self.case.text is None:
+            return np.empty((0, 0), np.float32)
+        rows = []
+        for ids in TEXTS:
+            more = [sizes.pad_token_id] * (N_CTX - len(ids)) if padded else []
+            with torch.inference_mode(), quiet():
+                rows.append(self.model.get_text_features(torch.tensor([[*ids, *more]])).pooler_output[0])
+        return np.stack([row.float().numpy() for row in rows])
+
 
 def make(case: Case) -> Golden:
     with tempfile.TemporaryDirectory() as folder:
         reference = ImageEncoderReference(case, Path(folder))
         vectors = reference.vectors(PICTURES)
-        return Golden(reference.config, reference.shapes, checksum(reference.weights), vectors)
+        return Golden(reference.config, reference.shapes, checksum(reference.weights), vectors, reference.texts())
 
 
 def main(names: list[str]) -> None:

@@ -141,9 +141,12 @@ def _measure(case: Any, folder: Path, live: bool) -> Iterator[Measured]:
 
 def _differences(case: Any, folder: Path) -> Iterator[float]:
     if isinstance(case, image_encoders.Case):
+        golden = image_encoders.load(case)
         with case.engine(image_encoders.converted(case, folder)) as engine:
             found = engine.embed_image([picture.file for picture in image_encoders.PICTURES], normalize=False)
-        yield difference(found, image_encoders.load(case).vectors)
+            yield difference(found, golden.vectors)
+            if case.text is not None:
+                yield difference(engine.embed(list(image_encoders.TEXTS), normalize=False), golden.texts)
     elif case.ranks:
         with case.engine(encoders.converted(case, folder)) as engine:
             yield abs(float(engine.rank(encoders.QUERY, [encoders.DOCUMENT])[0]) - float(encoders.load(case).score[0]))

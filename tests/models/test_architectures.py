@@ -93,6 +93,8 @@ def test_its_cases_are_converted_to_it(row: Registration, tmp_path: Path) -> Non
     for case in cases_of(row.name):
         golden: Any = module_of(case).load(case)
         (tmp_path / "config.json").write_text(json.dumps(golden.config), encoding="utf-8")
+        if isinstance(case, image_encoders.Case) and case.text is not None:
+            (tmp_path / "tokenizer.json").touch()  # by which a folder has more than images
         found = converters.find_architecture(read_config(ModelFolder(tmp_path)))
         assert found.name == row.name, f"{shown(file_of(row.name))}: {case} is converted to {found.name}"
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from ollama_engine import Media
 from ollama_engine.convert import convert_model
 from tests.models.cases import difference
-from tests.models.image_encoders import PICTURES, TOLERANCE, Case, cases, converted, load
+from tests.models.image_encoders import PICTURES, TEXTS, TOLERANCE, Case, cases, converted, load
 from tests.models.make_image_encoder_goldens import ImageEncoderReference
 from tests.models.vision.pictures import Picture
 
 pytest.importorskip("PIL", reason="Pillow is not installed")
 
 each_case = pytest.mark.parametrize("case", cases(), ids=str)
+each_dual = pytest.mark.parametrize("case", [case for case in cases() if case.text is not None], ids=str)
 
 
 @each_case
@@ -28,6 +31,20 @@ def test_vectors_are_those_of_transformers(case: Case, tmp_path: Path) -> None:
     cosines = (unit * expected).sum(axis=1) / np.linalg.norm(expected, axis=1)
     np.testing.assert_allclose(cosines, 1, atol=1e-5)
     np.testing.assert_allclose(np.linalg.norm(unit, axis=1), 1, atol=1e-6)
+
+
+@each_dual
+def test_texts_and_images_meet(case: Case, tmp_path: Path) -> None:
+    """Texts have transformers' vectors, and one call may have both."""
+    golden = load(case)
+    with case.engine(converted(case, tmp_path)) as engine:
+        found = engine.embed(list(TEXTS), normalize=False)
+        assert difference(found, golden.texts) <= TOLERANCE
+        mixed: Any = [TEXTS[0], [Media(PICTURES[1].file)], TEXTS[2], [Media(PICTURES[0].draw())]]
+        both = engine.embed(mixed, normalize=False)
+        assert difference(both[::2], golden.texts[[0, 2]]) <= TOLERANCE
+        assert difference(both[1::2], golden.vectors[[1, 0]]) <= TOLERANCE
+        assert engine.info.n_embd == found.shape[1]
 
 
 @pytest.mark.slow

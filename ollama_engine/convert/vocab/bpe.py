@@ -22,6 +22,8 @@ def bpe_table(model: Mapping[str, Any], added: Iterable[AddedToken], pre: str, n
         table.put(id_, text, TokenType.NORMAL)
     table.put_added(added)
     table.merges = [_merge(entry, home) for entry in _list(model, "merges", home)]
+    if model.get("end_of_word_suffix"):
+        table.flags["normalizer.lowercase"] = True  # CLIP's, which is known by its suffix
     return table
 
 

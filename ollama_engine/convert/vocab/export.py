@@ -18,7 +18,10 @@ from ollama_engine.convert.vocab.unigram import unigram_table
 from ollama_engine.convert.vocab.wordpiece import read_vocab_txt, wordpiece_table
 from ollama_engine.errors import ModelFormatError, UnsupportedModelError
 
-__all__ = ["add_tokenizer"]
+__all__ = ["SENTENCEPIECE", "add_tokenizer"]
+
+SENTENCEPIECE = ("tokenizer.model", "spiece.model")
+"""Files of SentencePiece's models; the second is T5's name and SigLIP's."""
 
 
 def add_tokenizer(
@@ -55,12 +58,12 @@ def _table(
 
     Unigram has not lost them, and its ids need not be those of the tokenizer.model that it was made of (XLM-R).
     """
-    data = folder.bytes("tokenizer.model")
+    data = next((data for file in SENTENCEPIECE if (data := folder.bytes(file)) is not None), None)
     if tokenizer is not None and (tokenizer.get("model") or {}).get("type") == "Unigram":
         data = None
     added = added_tokens(folder, tokenizer).values()
     if data is not None:
-        table = sentencepiece_table(read_sentencepiece(data, str(folder.path / "tokenizer.model")), added, n_vocab)
+        table = sentencepiece_table(read_sentencepiece(data, str(folder.path)), added, n_vocab)
         # It wins, as in transformers, and in llama.cpp's converter for Llama, ERNIE 4.5 and InternLM 3.
         if (folder.json("tokenizer_config.json") or {}).get("add_prefix_space") is False:
             table.flags["add_space_prefix"] = False
@@ -76,7 +79,7 @@ def _table(
         lowercase = (folder.json("tokenizer_config.json") or {}).get("do_lower_case", True)
         return wordpiece_table(read_vocab_txt(text), "##", added, {"type": "BertNormalizer", "lowercase": lowercase},
                                n_vocab)  # fmt: skip
-    names = "tokenizer.json, tokenizer.model, tiktoken.model, hy.tiktoken or vocab.txt"
+    names = "tokenizer.json, tokenizer.model, spiece.model, tiktoken.model, hy.tiktoken or vocab.txt"
     raise ModelFormatError(f"{folder.path}: no {names}; the tokenizer is missing")
 
 

@@ -35,10 +35,11 @@ def find_pre(tokenizer: Mapping[str, Any], preferred: Sequence[str], home: str) 
     Of several names those in `preferred` come first. Raises UnsupportedModelError when none does.
     """
     split = make_split(tokenizer.get("pre_tokenizer"), home)
-    whole = bool((tokenizer.get("model") or {}).get("ignore_merges"))
+    model = tokenizer.get("model") or {}
+    whole, marks_ends = bool(model.get("ignore_merges")), bool(model.get("end_of_word_suffix"))
     expected = [split(text) for text in PROBES]
     names = dict.fromkeys([*preferred, *COMMON, *pretokenizer_names()])
-    specs = [find_spec(name) for name in names]
+    specs = [spec for spec in map(find_spec, names) if spec.end_of_word == marks_ends]
     alike = [spec for spec in specs if _cuts_alike(spec, expected)]
     if not alike and not _joins_numbers(tokenizer):
         # DeepSeek-V2 takes digits apart, which `deepseek-llm` leaves to its vocabulary.

@@ -1,7 +1,7 @@
-"""The halves of CLIP (Radford et al. 2021) and SigLIP (Zhai et al. 2023) that make a vector of an image."""
+"""CLIP (Radford et al. 2021) and SigLIP (Zhai et al. 2023): vectors of texts and images, or of images alone."""
 
 from __future__ import annotations
 
-from ollama_engine.models.clip.model import ClipVision, SiglipVision
+from ollama_engine.models.clip.model import ClipDual, ClipVision, SiglipDual, SiglipVision
 
-__all__ = ["ClipVision", "SiglipVision"]
+__all__ = ["ClipDual", "ClipVision", "SiglipDual", "SiglipVision"]

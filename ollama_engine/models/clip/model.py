@@ -1,4 +1,8 @@
-"""Models that give a vector of an image and read no text: `general.architecture` = clip-vision and siglip-vision."""
+"""CLIP and SigLIP: `general.architecture` = clip-dual and siglip-dual; of images alone, clip-vision and siglip-vision.
+
+Two encoders, one of texts and one of images, make vectors of one space; SigLIP's texts are padded to 64 tokens, which
+attend to each other. llama.cpp has no such files: "clip" is the name of its projectors.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,7 @@ from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.base import ModelInputs
 from ollama_engine.models.clip.preprocess import Preprocessor
+from ollama_engine.models.clip.text import TextHalf
 from ollama_engine.models.clip.vision import ClassVector, Head, HeadOptions, PooledVector, read_head_options
 
 if TYPE_CHECKING:
@@ -47,7 +52,7 @@ class ImageVectorTower:
 
 
 class ClipVision:
-    """CLIP: the class token, projected to the space that it shares with texts. Implements `models.EmbedsImages`."""
+    """CLIP's images: the class token, projected. Implements `models.EmbedsImages`."""
 
     architecture: ClassVar[str] = "clip-vision"
     part: ClassVar[type[Head]] = ClassVector
@@ -73,7 +78,32 @@ class ClipVision:
 
 
 class SiglipVision(ClipVision):
-    """SigLIP: all patches, pooled by attention."""
+    """SigLIP's images: all patches, pooled by attention."""
 
     architecture = "siglip-vision"
+    part = PooledVector
+
+
+class ClipDual(TextHalf):
+    """CLIP with both halves. Implements `models.EmbedsImages`."""
+
+    architecture = "clip-dual"
+    part: ClassVar[type[Head]] = ClassVector
+
+    def __init__(self, metadata: Metadata, weights: Mapping[str, Tensor]) -> None:
+        super().__init__(metadata, weights)
+        scope = nn.Scope(weights, None)
+        self.image_tower = ImageVectorTower(metadata, scope, read_head_options(metadata, scope), self.part)
+        self.unused_weights = tuple(name for name in self.unused_weights if name not in scope.used)
+
+    @property
+    def n_image_embd(self) -> int:
+        """Length of an image's vector."""
+        return self.n_vector
+
+
+class SiglipDual(ClipDual):
+    """SigLIP with both halves."""
+
+    architecture = "siglip-dual"
     part = PooledVector

@@ -141,8 +141,9 @@ def _media_item(loaded: Loaded, images: PromptImageReader, media: Media, number:
 def refuse_encoder(loaded: Loaded) -> None:
     """Raise ConfigError for a text encoder."""
     if loaded.image_vectors is not None:
+        both = "texts and images" if loaded.text_executor is not None else "images"
         raise ConfigError(
-            f"{loaded.model.architecture} reads images and writes nothing: it has vectors of them (Engine.embed_image)"
+            f"{loaded.model.architecture} reads {both} and writes nothing: it has vectors of them (Engine.embed)"
         )
     if loaded.is_encoder:
         raise ConfigError(

@@ -8,11 +8,13 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby, islice
 
 from ollama_engine.errors import ComputeError, EngineError, NoMemoryError, Option
+from ollama_engine.input import MediaItem
 from ollama_engine.runner.embed.embedder import Embedder
 from ollama_engine.runner.embed.pooling import FloatArray
 from ollama_engine.runner.embed.request import EmbeddingRequest
 from ollama_engine.runner.embed.tokenized_text import TokenizedText
 from ollama_engine.runner.observe.monitor import Monitor, report
+from ollama_engine.runner.request.prompts import numbered
 from ollama_engine.runner.request.results import Result
 from ollama_engine.runner.schedule.queued import BatchedRequest
 
@@ -39,6 +41,9 @@ class TextBatcher:
         """See Batcher. Calls of one priority give a text in turn, so that a short call does not wait for a long one."""
         self._batches += 1
         begin = self._monitor.clock()
+        image = turns[0].image_to_encode()
+        if image is not None:
+            return self._encode(turns[0], image, begin)
         taken = self._take(turns, begin)
         texts = [text for parts in taken.values() for _, text in parts]
         try:
@@ -46,7 +51,7 @@ class TextBatcher:
         except Exception as error:
             told = _told(error)
             return [(request, told) for request in taken]
-        self._monitor.embedded(self._batches, [text.tokens for text in texts], begin)
+        self._monitor.embedded(self._batches, [text.tokens for text in texts if len(text.tokens)], begin)
         ended: list[tuple[BatchedRequest, Result | BaseException]] = []
         for request, parts in taken.items():
             event = _give(request, parts, list(islice(vectors, len(parts))))
@@ -54,17 +59,34 @@ class TextBatcher:
                 ended.append((request, event))
         return ended
 
+    def _encode(
+        self, request: EmbeddingRequest, image: MediaItem, begin: float
+    ) -> list[tuple[BatchedRequest, Result | BaseException]]:
+        """One image alone, so that running answers wait no longer."""
+        self._begin(request, begin)
+        try:
+            request.encoded[image.hash] = image.embeddings()
+        except Exception as error:
+            if request.name is not None and isinstance(error, EngineError):
+                error = numbered(error, request.name, request.pending[0][0])
+            return [(request, error)]
+        self._monitor.encoded(self._batches, begin)
+        return []
+
     def _take(self, turns: Sequence[EmbeddingRequest], now: float) -> dict[EmbeddingRequest, list[Part]]:
         """The texts of the next batch, by request."""
         taken: dict[EmbeddingRequest, list[Part]] = {}
         room = self._batch_size
         for count, request in enumerate(_in_turn(turns)):
             n = len(request.pending[0][1].tokens)
-            if count == MAX_TEXTS or (count and n > room):
+            if count == MAX_TEXTS or (count and (n > room or request.image_to_encode() is not None)):
                 break
             room -= n
             if request not in taken:
                 self._begin(request, now)
+            for image in request.pending[0][1].images:
+                if image.hash not in request.encoded:
+                    self._monitor.image_hit()
             taken.setdefault(request, []).append(request.pending.popleft())
         return taken
 

@@ -1,10 +1,12 @@
-"""EmbeddingCall: the vectors, or the ranks, of texts."""
+"""EmbeddingCall: the vectors, or the ranks, of texts and images."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from queue import Empty
 from typing import TypeVar
 
 from ollama_engine.errors import ClosedError
@@ -27,6 +29,12 @@ Tokenize = Callable[[Checkpoint], Iterator[TokenizedText]]
 
 PIECES = (1, 16)
 """Sizes in batches: a call's first piece, which starts soon; and the largest later one, so that few are handed in."""
+
+AHEAD = 4
+"""Texts with images of a call that are prepared and not computed yet, at most."""
+
+PATIENCE = 0.1
+"""Interval in seconds at which a caller looks whether its call has ended."""
 
 
 @dataclass(eq=False)
@@ -69,16 +77,19 @@ class EmbeddingCall(EngineCall[Value]):
             return
         request, (room, largest) = self._request, (batches * self.batch_size for batches in PIECES)
         piece: list[TokenizedText] = []
-        waiting = 0
+        waiting = n_images = 0
         try:
             for text in self.texts(partial(self._check, request)):
                 piece.append(text)
                 waiting += len(text.tokens)
                 if request.channel.unwanted or request.channel.ended:
                     return
-                if waiting >= room:
+                n_images += bool(text.images)
+                if waiting >= room or text.images:
                     self._add(request, piece)
                     piece, waiting, room = [], 0, min(2 * room, largest)
+                if text.images and n_images >= AHEAD and not _moves_on(request):
+                    return
             self._add(request, piece)
         except Exception as error:
             self._end(request, error)
@@ -96,3 +107,12 @@ class EmbeddingCall(EngineCall[Value]):
 
     def _end(self, request: EmbeddingRequest, error: Exception) -> None:
         self.thread.post(Update(lambda core: core.queue.end(request, error)))
+
+
+def _moves_on(request: EmbeddingRequest) -> bool:
+    """Wait until one more text with images is computed; False when the request has ended."""
+    while not request.channel.unwanted and not request.channel.ended:
+        with suppress(Empty):
+            request.moved_on.get(timeout=PATIENCE)
+            return True
+    return False

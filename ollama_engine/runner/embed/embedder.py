@@ -20,7 +20,7 @@ from ollama_engine.models import ProjectsVectors, Ranks
 from ollama_engine.runner.embed.layout import batch_of, places
 from ollama_engine.runner.embed.pooling import FloatArray, pool_all
 from ollama_engine.runner.embed.tokenized_text import TokenizedText
-from ollama_engine.runner.execute.executor import Executor
+from ollama_engine.runner.execute.executor import Executor, raise_error
 from ollama_engine.runner.load.loading import Loaded
 
 __all__ = ["Embedder"]
@@ -29,7 +29,8 @@ __all__ = ["Embedder"]
 class Embedder:
     """Computes batches. `head_pooling` is what a classification head is given."""
 
-    def __init__(self, loaded: Loaded, executor: Executor, head_pooling: Pooling) -> None:
+    def __init__(self, loaded: Loaded, executor: Executor | None, head_pooling: Pooling) -> None:
+        """`executor`: None for a model of images alone."""
         self._loaded = loaded
         self._executor = executor
         self._head_pooling = head_pooling
@@ -46,9 +47,14 @@ class Embedder:
     def compute(self, texts: Sequence[TokenizedText]) -> list[FloatArray | ComputeError]:
         """A vector float32 [n_vector] for each text; [n_tokens, n_embd] for "none", [n_scores] for "rank".
 
-        All are one batch. A text for which the model computes NaN gets an error; others are raised.
+        All are one batch. A text for which the model computes NaN gets an error; others are raised. Images are encoded.
         """
-        executor = self._executor
+        written = [text for text in texts if len(text.tokens)]
+        found = iter(self._written(self._executor, written) if self._executor is not None and written else ())
+        vectors = [next(found) if len(text.tokens) else text.images[0].embeddings()[0] for text in texts]
+        return [vector if np.isfinite(vector).all() else _unsound() for vector in vectors]
+
+    def _written(self, executor: Executor, texts: Sequence[TokenizedText]) -> list[FloatArray]:
         behind: dict[Callable[[Tensor], Tensor], list[int]] = {}
         for i, text in enumerate(texts):
             if text.pooling in self._behind:
@@ -62,15 +68,16 @@ class Embedder:
         finally:
             # Where something failed a batch may be prepared, of which the next one knows nothing.
             executor.scrap()
-        return [vector if np.isfinite(vector).all() else _unsound() for vector in vectors]
+        return vectors
 
     def _vectors(self, executor: Executor, texts: Sequence[TokenizedText]) -> list[FloatArray]:
         """The pooled vectors of the texts, before a classification head."""
         poolings = [self._head_pooling if text.pooling == "rank" else text.pooling for text in texts]
         where = places([len(text.tokens) for text in texts], executor.batch_size, parts=self._in_parts)
-        batch = batch_of(texts, poolings, where)
+        batch = batch_of(texts, poolings, where, executor.traits.position_axes)
+        media = executor.media_rows(batch, raise_error)
         executor.prepare(batch)
-        executor.launch(batch.tokens)
+        executor.launch(batch.tokens, media)
         lengths = [len(texts[number].tokens) for number in where.order]
         with executor.results() as rows:
             pooled = pool_all(rows, lengths, [poolings[number] for number in where.order])

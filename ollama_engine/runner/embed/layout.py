@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ollama_engine.config import Pooling
-from ollama_engine.input import Batch, Int32Array
+from ollama_engine.input import Batch, BatchMedia, Int32Array
 from ollama_engine.kvcache.null import PARTS
 from ollama_engine.runner.embed.pooling import rows_of
 from ollama_engine.runner.embed.tokenized_text import TokenizedText
@@ -64,25 +64,34 @@ def _in_parts(lengths: Sequence[int], size: int) -> TextLayout:
     return TextLayout(order, [begins[number] for number in order], size * len(used), size)
 
 
-def batch_of(texts: Sequence[TokenizedText], poolings: Sequence[Pooling], where: TextLayout) -> Batch:
-    """The batch. Its outputs are the rows that the poolings read, in the order of rows.
+def batch_of(texts: Sequence[TokenizedText], poolings: Sequence[Pooling], where: TextLayout, n_axes: int = 1) -> Batch:
+    """The batch. Its outputs are the rows that the poolings read, in the order of rows. `n_axes`: of positions.
 
     Padding rows belong to one dummy sequence per part, so that parts do not see each other.
     """
     n = where.n_rows
     tokens, positions, types = (np.zeros(n, dtype=np.int32) for _ in range(3))
     sequences = (len(texts) + np.arange(n) // where.part).astype(np.int32)
+    axes = np.zeros((n_axes, n), dtype=np.int32)
     outputs: list[Int32Array] = []
+    media: list[BatchMedia] = []
     for number, begin in zip(where.order, where.begins, strict=True):
         text = texts[number]
         end = begin + len(text.tokens)
         tokens[begin:end] = text.tokens
         positions[begin:end] = np.arange(end - begin)
         sequences[begin:end] = number
+        axes[:, begin:end] = positions[begin:end]
+        if text.inputs is not None:
+            axes[:, begin:end] = text.inputs.axis_positions(0, end - begin, n_axes)
+            media += [BatchMedia(begin + s.begin, s.end - s.begin, s.item, s.offset) for s in text.inputs.media]
         types[begin:end] = text.adapter
         if text.second is not None:
             types[begin + text.second : end] = 1
         first, last = rows_of(end - begin, poolings[number])
         outputs.append(np.arange(begin + first, begin + last, dtype=np.int32))
     typed = any(text.second is not None or text.adapter for text in texts)
-    return Batch(tokens, positions, sequences, np.concatenate(outputs), types=types if typed else None)
+    return Batch(
+        tokens, positions, sequences, np.concatenate(outputs), types=types if typed else None, media=tuple(media),
+        axes=axes if n_axes > 1 else None,
+    )  # fmt: skip

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ollama_engine.runner.embed.submission import EmbedSubmission
     from ollama_engine.runner.embed.texts import TooLong
     from ollama_engine.runner.load.loading import Loaded
+    from ollama_engine.segments import ImageSource
 
 __all__ = ["EmbedMethods"]
 
@@ -54,8 +55,8 @@ class EmbedMethods:
     ) -> FloatArray:  # fmt: skip
         """Embeddings of texts: float32 [n, dim] for a list or tuple of them, [dim] for one.
 
-        A text is a str, token ids (a list, tuple or array of whole numbers, used unchanged), or a list of segments
-        without media.
+        A text is a str, token ids (a list, tuple or array of whole numbers, used unchanged), or a list of segments.
+        With models that read images, segments may be `Media`; with CLIP and SigLIP an image stands alone, [Media(...)].
 
         Args:
             texts: texts to embed. Some models want them to begin with their purpose ("query: "): see `prompt_name`.
@@ -83,7 +84,7 @@ class EmbedMethods:
         pending = submission.embed(
             many, pooling, on_overflow, dimensions, RequestOptions(priority=priority, timeout=timeout),
             normalize=normalize, purpose=submission.prompts.purpose(prompt_name, task),
-            listed=listed,
+            name="texts" if listed else None,
         )  # fmt: skip
         return pending.wait()
 
@@ -114,7 +115,7 @@ class EmbedMethods:
         pending = submission.embed(
             many, pooling, on_overflow, dimensions, RequestOptions(priority=priority, timeout=timeout),
             normalize=normalize, purpose=submission.prompts.purpose(prompt_name, task),
-            listed=listed,
+            name="texts" if listed else None,
         )  # fmt: skip
         return await pending.coming()
 
@@ -130,6 +131,34 @@ class EmbedMethods:
             normalize=normalize, purpose=submission.prompts.purpose(prompt_name, task),
         )  # fmt: skip
         return await pending.coming()
+
+    def embed_image(
+        self, images: ImageSource | Sequence[ImageSource], *, normalize: bool = True, priority: int = 0,
+        timeout: float | None = None,
+    ) -> FloatArray:  # fmt: skip
+        """Vectors of images: float32 [n, dim] for a list or tuple of them, [dim] for one.
+
+        The same as `embed` of texts that are an image each, `[Media(image)]`.
+
+        Args:
+            images: a path, the bytes of a file, a PIL.Image or an array [height, width, 3]; or several of them.
+            normalize: whether vectors get length 1, so that their products are cosines.
+            priority: higher is served first; no call starves.
+            timeout: seconds after which the call ends with DeadlineError. None: never.
+
+        Raises ImageError for what is no image, UnsupportedModelError for a model that reads none, and what `embed`
+        raises.
+        """
+        options = RequestOptions(priority=priority, timeout=timeout)
+        return self._embedding().images(images, options, normalize=normalize).wait()
+
+    async def aembed_image(
+        self, images: ImageSource | Sequence[ImageSource], *, normalize: bool = True, priority: int = 0,
+        timeout: float | None = None,
+    ) -> FloatArray:  # fmt: skip
+        """`embed_image` for asyncio: the same arguments, result and errors. Cancelling the task cancels the request."""
+        options = RequestOptions(priority=priority, timeout=timeout)
+        return await self._embedding().images(images, options, normalize=normalize).coming()
 
     def rank(
         self, query: str, documents: Sequence[str], *, on_overflow: TooLong = "error", priority: int = 0,

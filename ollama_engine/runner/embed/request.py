@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from queue import SimpleQueue
 from typing import ClassVar
 
 from ollama_engine.errors import EngineError
+from ollama_engine.input import MediaItem
 from ollama_engine.runner.embed.pooling import FloatArray
 from ollama_engine.runner.embed.results import Results
 from ollama_engine.runner.embed.tokenized_text import TokenizedText
@@ -20,7 +22,10 @@ __all__ = ["EmbeddingRequest"]
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class EmbeddingRequest(BatchedRequest):
-    """The texts of one call. They arrive in pieces: the first are computed while others are still being tokenized."""
+    """The texts of one call. They arrive in pieces: the first are computed while others are still being tokenized.
+
+    Images are encoded one at a time, each between two steps of other requests; then their text is computed.
+    """
 
     kind: ClassVar[Kind] = "embedding"
 
@@ -31,6 +36,10 @@ class EmbeddingRequest(BatchedRequest):
     """Name of the list of texts, for errors; None for a single text."""
     pending: deque[tuple[int, TokenizedText]] = field(default_factory=deque)
     """Texts waiting for a batch, with their numbers."""
+    encoded: dict[int, FloatArray] = field(default_factory=dict)
+    """Embeddings of images, by hash, which the text that comes next has: so long nobody drops them."""
+    moved_on: SimpleQueue[None] = field(default_factory=SimpleQueue)
+    """Gets an entry for each text with images that is computed."""
     n_added: int = 0
     added_tokens: int = 0
     computed_tokens: int = 0
@@ -49,6 +58,10 @@ class EmbeddingRequest(BatchedRequest):
             self.n_added += 1
             self.added_tokens += len(text.tokens)
 
+    def image_to_encode(self) -> MediaItem | None:
+        """The next image of the text that comes next, if there is one."""
+        return next((item for item in self.pending[0][1].images if not item.ready()), None)
+
     def give(
         self, parts: Sequence[tuple[int, TokenizedText]], vectors: Sequence[FloatArray | EngineError]
     ) -> Result | None:
@@ -59,6 +72,9 @@ class EmbeddingRequest(BatchedRequest):
                 raise vector if self.name is None else numbered(vector, self.name, number)
             good.append(vector)
             self.computed_tokens += len(text.tokens)
+            if text.images:
+                self.moved_on.put(None)
+        self.encoded.clear()
         self.results.put([number for number, _ in parts], [text for _, text in parts], good)
         self.missing -= len(parts)
         return None if self.missing else Result(None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import get_args
+from typing import cast, get_args
 
 from ollama_engine.config import Pooling
 from ollama_engine.errors import ConfigError, Option, UnsupportedModelError
@@ -21,7 +21,8 @@ from ollama_engine.runner.embed.texts import EmbedTexts, TooLong
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.load.pooling_type import model_pooling, read_pooling
 from ollama_engine.runner.request.options import RequestOptions, whole
-from ollama_engine.runner.request.prompts import Prompt, is_long
+from ollama_engine.runner.request.prompts import Prompt, has_media, is_long
+from ollama_engine.segments import ImageSource, Media
 
 __all__ = ["EmbedSubmission", "TooLong"]
 
@@ -34,7 +35,8 @@ class EmbedSubmission:
     def __init__(self, loaded: Loaded, thread: EngineThread) -> None:
         """Raises UnsupportedModelError for a model without access to its hidden states."""
         model: object = loaded.model
-        if loaded.text_executor is None or not isinstance(model, Embeds):
+        vectors = loaded.image_vectors
+        if not isinstance(model, Embeds) and vectors is None:
             architecture = loaded.model.architecture
             raise UnsupportedModelError(f"architecture {architecture} gives no hidden states to embed texts by")
         metadata = known_values(loaded.gguf.metadata)
@@ -46,8 +48,8 @@ class EmbedSubmission:
         embedder = Embedder(loaded, loaded.text_executor, _head_pooling(loaded, metadata))
         self._batcher = TextBatcher(embedder, loaded.config.batch_size, thread.monitor)
         # -- configuration --
-        self._n_embd = model.n_embd
-        self._n_vector = model.n_vector if isinstance(model, ProjectsVectors) else model.n_embd
+        self._n_embd = model.n_embd if isinstance(model, Embeds) else vectors.n_embd if vectors is not None else 0
+        self._n_vector = model.n_vector if isinstance(model, ProjectsVectors) else self._n_embd
         # isinstance with a Protocol, once and here: an interrupt in that check would be lost.
         self._n_scores = model.n_scores if isinstance(model, Ranks) else 0
         self._knows_pairs = isinstance(model, TextEncoder) and model.n_token_types > 1
@@ -58,16 +60,28 @@ class EmbedSubmission:
 
     def embed(
         self, texts: Sequence[Prompt], pooling: Pooling | None, too_long: TooLong, dimensions: int | None, options:
-        RequestOptions, *, normalize: bool, purpose: Purpose, listed: bool = True,
+        RequestOptions, *, normalize: bool, purpose: Purpose, name: str | None = "texts",
     ) -> EmbeddingCall[FloatArray]:  # fmt: skip
-        """A call for one vector of each text. `listed`: errors name the number of a text."""
+        """A call for one vector of each text. `name`: the caller's, for errors; None for a single text."""
         how, dim = self._checked(pooling, too_long, dimensions, normalize=normalize)
         if how == "none":
             raise ConfigError("with pooling none each token has a vector; those come from Engine.embeddings")
-        name = "texts" if listed else None
-        results = Vectors(len(texts), dim, normalize=normalize, index=() if listed else (0,))
+        results = Vectors(len(texts), dim, normalize=normalize, index=() if name else (0,))
         tokenize = partial(self._texts.alone, texts, how, too_long, name, purpose)
         return self._call(tokenize, texts, results, options, name)
+
+    def images(
+        self, images: ImageSource | Sequence[ImageSource], options: RequestOptions, *, normalize: bool
+    ) -> EmbeddingCall[FloatArray]:
+        """A call for one vector of each image. Raises UnsupportedModelError for a model that reads none."""
+        if self._loaded.image_reader is None:
+            raise UnsupportedModelError(
+                f"architecture {self._loaded.model.architecture} gives no vectors of images; CLIP and SigLIP models do"
+            )
+        listed: Sequence[ImageSource] = images if isinstance(images, (list, tuple)) else [cast("ImageSource", images)]
+        texts = [[Media(image)] for image in listed]
+        name = "images" if listed is images else None
+        return self.embed(texts, None, "error", None, options, normalize=normalize, purpose=Purpose(), name=name)
 
     def embeddings(
         self, texts: Sequence[Prompt], pooling: Pooling | None, too_long: TooLong, dimensions: int | None, options:
@@ -99,8 +113,10 @@ class EmbedSubmission:
         self, texts: Tokenize, given: Sequence[Prompt], results: Results[Value_co],
         options: RequestOptions, name: str | None, *, long: bool | None = None,
     ) -> EmbeddingCall[Value_co]:  # fmt: skip
+        if long is None:
+            long = is_long(given) or any(map(has_media, given))
         return EmbeddingCall(
-            texts, len(given), results, options, name, is_long(given) if long is None else long,
+            texts, len(given), results, options, name, long,
             self._engine_thread, self._batcher, self._loaded.config.batch_size,
         )  # fmt: skip
 

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 
 from ollama_engine.config import Pooling
-from ollama_engine.errors import ConfigError, ContextOverflowError, Option, TokenizerError, UnsupportedInputError
+from ollama_engine.errors import (
+    ConfigError,
+    ContextOverflowError,
+    Option,
+    TokenizerError,
+    UnsupportedInputError,
+    UnsupportedModelError,
+)
+from ollama_engine.input import Input
+from ollama_engine.multimodal.source import image_bytes
 from ollama_engine.runner.core.input_processor import prompt_inputs
 from ollama_engine.runner.core.text_room import TextRoom
 from ollama_engine.runner.embed.rank_template import RankTemplate, find_rank_template
 from ollama_engine.runner.embed.task_prompts import Purpose, prefixed
 from ollama_engine.runner.embed.tokenized_text import TokenizedText
 from ollama_engine.runner.load.loading import Loaded
+from ollama_engine.runner.load.vision import traits_beside_text
+from ollama_engine.runner.media.image_reader import ImageReader
+from ollama_engine.runner.request.inputs import Inputs
 from ollama_engine.runner.request.prompts import Prompt, about_one, has_media
-from ollama_engine.tokenizer import Checkpoint
+from ollama_engine.segments import Media
+from ollama_engine.tokenizer import Checkpoint, Fields
 
 __all__ = ["EmbedTexts", "TooLong"]
 
@@ -37,6 +50,11 @@ class EmbedTexts:
         """Raises ModelFormatError for a file whose template for ranking has no place for a document."""
         self._loaded = loaded
         self._template = find_rank_template(loaded.gguf.metadata)
+        fields = Fields(loaded.gguf.metadata)
+        self._padding = fields.token_id("padding_token_id", loaded.model.n_vocab)
+        self._padded = fields.number("padded_length")
+        """Tokens of every text, for models that were trained with padding."""
+        self._takes_images = traits_beside_text(loaded.model) is not None
 
     def alone(
         self, texts: Iterable[Prompt], pooling: Pooling, too_long: TooLong, name: str | None, purpose: Purpose,
@@ -65,15 +83,39 @@ class EmbedTexts:
             yield pair
 
     def _text(self, text: Prompt, pooling: Pooling, too_long: TooLong, checkpoint: Checkpoint) -> TokenizedText:
-        if has_media(text):
-            raise UnsupportedInputError("embeddings are of texts; leave the images out")
+        loaded = self._loaded
+        if has_media(text) and loaded.image_vectors is not None:
+            return self._image(text, loaded.image_vectors.reader, pooling)
+        if loaded.text_executor is None:
+            raise UnsupportedModelError(
+                f"architecture {loaded.model.architecture} gives no hidden states to embed texts by"
+            )
+        if has_media(text) and loaded.images is not None and not self._takes_images:
+            raise UnsupportedInputError(f"{loaded.model.architecture} embeds texts only; leave the images out")
         inputs = prompt_inputs(
-            self._loaded, text, several="several texts go into a list", checkpoint=checkpoint, room=self._room(too_long)
+            loaded, text, several="several texts go into a list", checkpoint=checkpoint, room=self._room(too_long)
         )
         ids = inputs.tokens.tolist()
+        if inputs.media:  # which nothing cuts
+            self._fitted(ids, loaded.num_ctx, "error")
+            return TokenizedText(inputs.tokens, pooling, len(ids), inputs=inputs)
         self._check(ids)
-        fitted = self._fitted(ids, self._loaded.num_ctx, too_long)
+        fitted = self._fitted(ids, loaded.num_ctx, too_long)
+        if self._padding is not None and len(fitted) < self._padded:
+            ids = fitted = self._fitted(
+                [*fitted, *[self._padding] * (self._padded - len(fitted))], loaded.num_ctx, "error"
+            )
         return TokenizedText(np.array(fitted, dtype=np.int32), pooling, len(ids))
+
+    def _image(self, text: Prompt, reader: ImageReader, pooling: Pooling) -> TokenizedText:
+        """An image for a model that makes one vector of each."""
+        if len(text) != 1 or pooling == "none":
+            raise UnsupportedInputError(
+                "this model makes one vector of an image; give it alone, as [Media(...)], and no pooling"
+            )
+        (media,) = cast("Sequence[Media]", text)
+        item = reader.item(image_bytes(media.data))
+        return TokenizedText(np.empty(0, np.int32), pooling, 0, inputs=Inputs.of([Input(-1, item)]))
 
     def _check_query(self, query: str) -> None:
         if not isinstance(query, str):

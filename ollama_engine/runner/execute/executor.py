@@ -37,7 +37,7 @@ from ollama_engine.runner.execute.graph import (
 )
 from ollama_engine.runner.execute.kept_graphs import MOST, MOST_BYTES, KeptGraphs, bytes_of
 
-__all__ = ["NO_MEDIA", "Executor", "GraphCounts"]
+__all__ = ["NO_MEDIA", "Executor", "GraphCounts", "raise_error"]
 
 
 NO_MEDIA = MediaRows()
@@ -154,7 +154,7 @@ class Executor:
         changed.
         """
         self._check(batch)
-        media = self.media_rows(batch, _raise)
+        media = self.media_rows(batch, raise_error)
         self.prepare(batch)
         self.launch(batch.tokens, media)
         with self.results() as logits:
@@ -326,5 +326,6 @@ class Executor:
         self._graphs.close()
 
 
-def _raise(part: BatchMedia, error: Exception) -> None:
+def raise_error(part: BatchMedia, error: Exception) -> None:
+    """A `Failed` for those who compute one thing only."""
     raise error

@@ -24,7 +24,7 @@ from ollama_engine.runner.load.memory_plan import (
     cells_of,
     num_ctx_of,
 )
-from ollama_engine.runner.load.vision import images_of_batch
+from ollama_engine.runner.load.vision import images_of_batch, traits_beside_text
 
 if TYPE_CHECKING:
     pass
@@ -53,11 +53,14 @@ def make_model_cache(backend: Backend, weights: Weights, model: Model, config: E
     )  # fmt: skip
 
 
-def make_encoder(backend: Backend, model: Model, config: EngineConfig) -> tuple[Cache, Executor]:
-    """Cache and executor of a text encoder. It caches nothing, and its batches hold `num_ctx` tokens: a whole text."""
+def make_encoder(backend: Backend, model: Model, config: EngineConfig, *, causal: bool) -> tuple[Cache, Executor]:
+    """Cache and executor of a text encoder. It caches nothing, and its batches hold `num_ctx` tokens: a whole text.
+
+    `causal`: whether its tokens attend to those before them only.
+    """
     layers = model.cache_layers
     flash_attention = _decide_flash_attention(backend, config, layers, "f32")
-    cache = make_null_cache(layers, flash_attention=flash_attention, causal=False, paged=lists_rows(backend))
+    cache = make_null_cache(layers, flash_attention=flash_attention, causal=causal, paged=lists_rows(backend))
     size = max(config.batch_size, num_ctx_of(config))
     return CompositeCache((), ()), Executor(backend, model, cache, size, size)
 
@@ -77,7 +80,7 @@ def make_text_executor(
     flash_attention = config.flash_attention != "off" and not _without_flash_attention(backend, layers, "f32")
     cache = make_null_cache(layers, flash_attention=flash_attention, causal=True, paged=lists_rows(backend))
     size = max(config.batch_size, num_ctx_of(config))
-    made = Executor(backend, model, cache, size, size, forward=model.hidden)
+    made = Executor(backend, model, cache, size, size, forward=model.hidden, traits=traits_beside_text(model))
     if reserve:
         made.reserve_batch(config.batch_size)
     return made

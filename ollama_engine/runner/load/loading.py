@@ -229,8 +229,8 @@ def _load_planned(
             text_executor, head = None, None
             if image_vectors is not None or isinstance(model, TextEncoder):
                 read_pooling(metadata)  # raises for an unknown number
-                cache, executor = make_encoder(backend, model, config)
-                text_executor = None if image_vectors is not None else executor
+                cache, executor = make_encoder(backend, model, config, causal=metadata.bool("attention.causal", False))
+                text_executor = executor if isinstance(model, TextEncoder) else None
             else:
                 planned_cache = plan_cache(backend, weights, model, config)
                 planned_masks = plan_masks(model, config)
@@ -245,7 +245,7 @@ def _load_planned(
                 )  # fmt: skip
                 text_executor = make_text_executor(backend, model, config)
             images = make_image_reader(backend, model, config.image_cache_bytes)
-            if image_vectors is None:
+            if image_vectors is None or text_executor is not None:
                 executor.reserve(config.parallel)
             for contract in (cache.shiftable, cache.saveable, cache.defragmentable):
                 if contract is not None:

@@ -11,7 +11,15 @@ from ollama_engine.runner.media.encoder import ImageEncoder
 from ollama_engine.runner.media.encoder_cache import EncoderCache
 from ollama_engine.runner.media.image_reader import ImageReader, PromptImageReader
 
-__all__ = ["ImageVectors", "images_of_batch", "make_image_reader", "make_image_vectors", "reads_media", "traits_of"]
+__all__ = [
+    "ImageVectors",
+    "images_of_batch",
+    "make_image_reader",
+    "make_image_vectors",
+    "reads_media",
+    "traits_beside_text",
+    "traits_of",
+]
 
 
 def reads_media(model: Model) -> Multimodal | None:
@@ -23,6 +31,16 @@ def traits_of(model: Model) -> MediaTraits | None:
     """How the model wants images batched; None for one that reads none."""
     multimodal = reads_media(model)
     return None if multimodal is None else multimodal.traits
+
+
+def traits_beside_text(model: Model) -> MediaTraits | None:
+    """The same for texts to embed, where a batch holds whole texts; None where images cannot be among them.
+
+    Images for cross-attention lie in a cache, and those whose rows attend to each other need its masks.
+    """
+    traits = traits_of(model)
+    stored = traits is not None and (traits.bidirectional or traits.groups_per_batch is not None)
+    return None if stored else traits
 
 
 def images_of_batch(model: Model) -> int:
