@@ -164,7 +164,7 @@ def test_an_unknown_rope(tmp_path: Path) -> None:
 
 
 def test_a_missing_tokenizer(tmp_path: Path) -> None:
-    message = "no tokenizer.json, tokenizer.model, tiktoken.model, hy.tiktoken or vocab.txt"
+    message = "no tokenizer.json, tokenizer.model, spiece.model, tiktoken.model, hy.tiktoken or vocab.txt"
     refused(HfFolder(files={"tokenizer.json": None}), tmp_path, ModelFormatError, message)
 
 
