@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from ollama_engine.convert.source.folder import Config, ModelFolder
 from ollama_engine.convert.transforms import Transform
 from ollama_engine.errors import ModelFormatError, UnsupportedModelError
 
-__all__ = ["ARCHITECTURES", "QWEN2", "QWEN3", "QWEN3MOE"]
+__all__ = ["ARCHITECTURES", "QWEN2", "QWEN3", "QWEN3MOE", "named", "reranker"]
 
 
 def _more_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
@@ -74,7 +74,6 @@ def _qwen_moe(name: str, class_name: str, *block: TensorMap) -> Architecture:
 
 # -- Qwen3-Reranker ----------------------------------------------------------------------------------------------------
 
-RERANKER = "qwen3-reranker"
 ANSWERS = ("yes", "no")
 TEMPLATE = (
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
@@ -85,13 +84,19 @@ TEMPLATE = (
 """The prompt of its model card."""
 
 
-def _is_reranker(config: Config) -> bool:
-    """By name, as in llama.cpp: nothing in config.json tells it from a model that writes."""
-    folder = Path(config.home).parent
-    readme = folder / "README.md"
-    text = readme.read_text(encoding="utf-8", errors="replace") if readme.is_file() else ""
-    names = (folder.resolve().name, str(config.get("_name_or_path", default="")))
-    return f"# {RERANKER}" in text.lower() or any(RERANKER in name.lower() for name in names)
+def named(title: str) -> Callable[[Config], bool]:
+    """Whether a folder is of a model, by its name or the title of its README.md, as in llama.cpp: nothing in
+    config.json tells such models from those that write.
+    """
+
+    def fits(config: Config) -> bool:
+        folder = Path(config.home).parent
+        readme = folder / "README.md"
+        text = readme.read_text(encoding="utf-8", errors="replace") if readme.is_file() else ""
+        names = (folder.resolve().name, str(config.get("_name_or_path", default="")))
+        return f"# {title}" in text.lower() or any(title in name.lower() for name in names)
+
+    return fits
 
 
 def _answer_ids(folder: ModelFolder) -> Mapping[str, Any]:
@@ -102,14 +107,6 @@ def _answer_ids(folder: ModelFolder) -> Mapping[str, Any]:
     if missing:
         raise ModelFormatError(f"{folder.path}: the vocabulary of a reranker has no token {missing[0]!r}")
     return {f"{answer}_token_id": vocab[answer] for answer in ANSWERS}
-
-
-def _reranker_sizes(config: Config) -> dict[str, int]:
-    return sizes(config) | {f"{answer}_row": config.whole(f"{answer}_token_id") for answer in ANSWERS}
-
-
-def _reranker_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
-    return {**_more_keys(config, sizes), "pooling_type": RANK, "classifier.output_labels": list(ANSWERS)}
 
 
 def _scorer_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
@@ -124,22 +121,33 @@ ANSWER_ROWS = Transform(
 """The rows of both answers, of all tokens' rows."""
 
 QWEN3 = _qwen("qwen3", "Qwen3ForCausalLM", *QWEN3_ATTENTION, *MLP)
-RERANKERS = (
-    replace(
-        QWEN3,
-        fits=_is_reranker,
+
+
+def reranker(text: Architecture, title: str, template: str) -> Architecture:
+    """A model that writes, asked for "yes" or "no" in a template: it keeps the output's rows of both."""
+    return replace(
+        text,
+        fits=named(title),
         told_by_folder=_answer_ids,
-        sizes=_reranker_sizes,
-        more_keys=_reranker_keys,
+        sizes=lambda config: {
+            **text.sizes(config), **{f"{answer}_row": config.whole(f"{answer}_token_id") for answer in ANSWERS}
+        },
+        more_keys=lambda config, sizes: {
+            **text.more_keys(config, sizes), "pooling_type": RANK, "classifier.output_labels": list(ANSWERS)
+        },
         tensors=(
-            *QWEN3.tensors,
+            *text.tensors,
             *(
                 TensorMap("cls.output.weight", source, ("n_vocab", "n_embd"), ANSWER_ROWS)
                 for source in ("lm_head.weight", "model.embed_tokens.weight")
             ),
         ),
-        chat_templates={"rerank": TEMPLATE},
-    ),
+        chat_templates={"rerank": template},
+    )  # fmt: skip
+
+
+RERANKERS = (
+    reranker(QWEN3, "qwen3-reranker", TEMPLATE),
     replace(
         QWEN3,
         classes=("Qwen3ForSequenceClassification",),

@@ -12,9 +12,10 @@ from typing import Any
 
 from ollama_engine.convert.architecture import Architecture, Sizes, TensorMap, layered
 from ollama_engine.convert.decoder import LAYER
-from ollama_engine.convert.qwen import QWEN3, QWEN3MOE
+from ollama_engine.convert.qwen import QWEN3, QWEN3MOE, named, reranker
 from ollama_engine.convert.qwen25vl import FRAMES, TOKENS, VISION_KEYS, pixel_limits
 from ollama_engine.convert.rope import mrope_sections
+from ollama_engine.convert.sentence_modules import POOLING
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.transforms import Transform, half, row_part, transpose
 from ollama_engine.convert.vision import affine, expect, image_part, matrix, numbers, rope_base
@@ -151,7 +152,40 @@ SPARSE = replace(
     defaults={"norm_topk_prob": True},  # these models always normalize, and their config does not say
 )
 
+# -- Qwen3-VL-Embedding and -Reranker ----------------------------------------------------------------------------------
+
+PIXELS = {"vision.shortest_edge": 4 * 32**2, "vision.longest_edge": 1800 * 32**2}
+"""Least and most pixels of a picture, by the code of the models' cards; the folder's processor allows more."""
+USER = "<|im_end|>\n<|im_start|>user\n"
+END = "<|im_end|>\n<|im_start|>assistant\n"
+EMBED = "<|im_start|>system\n{instruction}" + USER + "{input}" + END
+INSTRUCTION = "Represent the user's input."
+RERANK = (
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
+    'provided. Note that the answer can only be "yes" or "no".' + USER + "<Instruct>: Given a search query, retrieve "
+    "relevant candidates that answer the query.<Query>:{query}\n<Document>:{document}" + END
+)
+
+
+def _embedder(text: Architecture) -> Architecture:
+    """The hidden state of the last token is the vector; a folder's own prompts take the instruction's place."""
+    return replace(
+        text, fits=named("qwen3-vl-embedding"), chat_templates={"embed": EMBED},
+        more_keys=lambda config, sizes: {
+            **text.more_keys(config, sizes), "prompt.instruction": INSTRUCTION, "pooling_type": POOLING["lasttoken"]
+        },
+    )  # fmt: skip
+
+
+def _fewer_pixels(text: Architecture) -> Architecture:
+    vision = replace(VISION, image_keys=lambda processor: {**VISION.image_keys(processor), **PIXELS})
+    return replace(text, vision=vision)
+
+
+QWEN3VL = _with_images(QWEN3, "qwen3vl", "Qwen3VLForConditionalGeneration")
 ARCHITECTURES = (
-    _with_images(QWEN3, "qwen3vl", "Qwen3VLForConditionalGeneration"),
+    QWEN3VL,
+    _fewer_pixels(_embedder(QWEN3VL)),
+    _fewer_pixels(reranker(QWEN3VL, "qwen3-vl-reranker", RERANK)),
     _with_images(SPARSE, "qwen3vlmoe", "Qwen3VLMoeForConditionalGeneration"),
 )

@@ -20,8 +20,9 @@ POOLING = {"mean": 1, "cls": 2, "lasttoken": 3}
 """Ways of sentence-transformers -> `pooling_type`."""
 FLAGS = {"mean_tokens": "mean", "cls_token": "cls", "lasttoken": "lasttoken"}
 """The older flags of sentence-transformers, `pooling_mode_...`."""
-KNOWN = ("Transformer", "Pooling", "Dense", "Normalize")
-"""Modules that can follow each other here: Normalize is what `Engine.embed` does unless told otherwise."""
+KNOWN = ("Transformer", "Pooling", "Dense", "Normalize", "LogitScore")
+"""Modules that can follow each other here: Normalize is what `Engine.embed` does unless told otherwise, and LogitScore
+what rerankers do whose converter keeps the answers' rows."""
 FIRST_DENSE = 2
 """llama.cpp's number of the first dense layer, that of its folder in EmbeddingGemma: 2_Dense."""
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ollama_engine.runner.embed.pooling import FloatArray
     from ollama_engine.runner.embed.results import Embedding
     from ollama_engine.runner.embed.submission import EmbedSubmission
-    from ollama_engine.runner.embed.texts import TooLong
+    from ollama_engine.runner.embed.texts import TooLong, Written
     from ollama_engine.runner.load.loading import Loaded
     from ollama_engine.segments import ImageSource
 
@@ -161,20 +161,20 @@ class EmbedMethods:
         return await self._embedding().images(images, options, normalize=normalize).coming()
 
     def rank(
-        self, query: str, documents: Sequence[str], *, on_overflow: TooLong = "error", priority: int = 0,
+        self, query: Written, documents: Sequence[Written], *, on_overflow: TooLong = "error", priority: int = 0,
         timeout: float | None = None,
     ) -> FloatArray:  # fmt: skip
         """How well each document answers a query: the model's own scores, float32 [n], higher is better.
 
-        For rerankers (cross-encoders), which read a query and a document as one text. "truncate" drops the end of long
-        documents, never of the query. Raises as `embed` does, and ConfigError for a model without a classification head
-        of one score.
+        For rerankers (cross-encoders), which read a query and a document as one text. With Qwen3-VL-Reranker both may
+        be lists of segments with `Media` in them. "truncate" drops the end of long documents, never of the query.
+        Raises as `embed` does, and ConfigError for a model without a classification head of one score.
         """
         options = RequestOptions(priority=priority, timeout=timeout)
         return self._embedding().rank(query, documents, on_overflow, options).wait()
 
     async def arank(
-        self, query: str, documents: Sequence[str], *, on_overflow: TooLong = "error", priority: int = 0,
+        self, query: Written, documents: Sequence[Written], *, on_overflow: TooLong = "error", priority: int = 0,
         timeout: float | None = None,
     ) -> FloatArray:  # fmt: skip
         """`rank` for asyncio: the same arguments, result and errors. Cancelling the task cancels the request."""

@@ -17,7 +17,7 @@ from ollama_engine.runner.embed.embedder import Embedder
 from ollama_engine.runner.embed.pooling import FloatArray, check_pooling
 from ollama_engine.runner.embed.results import Embedding, Embeddings, Results, Value_co, Vectors
 from ollama_engine.runner.embed.task_prompts import Purpose, TaskPrompts
-from ollama_engine.runner.embed.texts import EmbedTexts, TooLong
+from ollama_engine.runner.embed.texts import EmbedTexts, TooLong, Written
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.load.pooling_type import model_pooling, read_pooling
 from ollama_engine.runner.request.options import RequestOptions, whole
@@ -81,7 +81,16 @@ class EmbedSubmission:
         listed: Sequence[ImageSource] = images if isinstance(images, (list, tuple)) else [cast("ImageSource", images)]
         texts = [[Media(image)] for image in listed]
         name = "images" if listed is images else None
-        return self.embed(texts, None, "error", None, options, normalize=normalize, purpose=Purpose(), name=name)
+        return self.embed(
+            texts,
+            None,
+            "error",
+            None,
+            options,
+            normalize=normalize,
+            purpose=self.prompts.purpose(None, None),
+            name=name,
+        )
 
     def embeddings(
         self, texts: Sequence[Prompt], pooling: Pooling | None, too_long: TooLong, dimensions: int | None, options:
@@ -94,7 +103,7 @@ class EmbedSubmission:
         return self._call(tokenize, texts, results, options, "texts")
 
     def rank(
-        self, query: str, documents: Sequence[str], too_long: TooLong, options: RequestOptions
+        self, query: Written, documents: Sequence[Written], too_long: TooLong, options: RequestOptions
     ) -> EmbeddingCall[FloatArray]:
         """A call for the score of a query with each of the documents."""
         self._engine_thread.check_open()
@@ -107,16 +116,15 @@ class EmbedSubmission:
         documents = list(documents)
         pairs = partial(self._texts.pairs, query, documents, too_long, self._knows_pairs)
         results = Vectors(len(documents), 1, normalize=False, index=(slice(None), 0))
-        return self._call(pairs, documents, results, options, "documents", long=is_long([query, *documents]))
+        return self._call(pairs, [query, *documents], results, options, "documents", n=len(documents))
 
     def _call(
         self, texts: Tokenize, given: Sequence[Prompt], results: Results[Value_co],
-        options: RequestOptions, name: str | None, *, long: bool | None = None,
+        options: RequestOptions, name: str | None, *, n: int | None = None,
     ) -> EmbeddingCall[Value_co]:  # fmt: skip
-        if long is None:
-            long = is_long(given) or any(map(has_media, given))
+        long = is_long(given) or any(map(has_media, given))
         return EmbeddingCall(
-            texts, len(given), results, options, name, long,
+            texts, len(given) if n is None else n, results, options, name, long,
             self._engine_thread, self._batcher, self._loaded.config.batch_size,
         )  # fmt: skip
 

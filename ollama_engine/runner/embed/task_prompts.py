@@ -18,7 +18,8 @@ __all__ = ["Purpose", "TaskPrompts", "prefixed"]
 class Purpose(NamedTuple):
     """The text that comes before each of a call, and the number of its adapter, 0 for none."""
 
-    prompt: str = ""
+    prompt: str | None = ""
+    """None where the caller wants none, whatever the file has."""
     adapter: int = 0
 
 
@@ -41,7 +42,8 @@ class TaskPrompts:
             raise ConfigError(Option("task"), f" is {task!r}, but {has}")
         if prompt_name is None and task in self._texts:
             prompt_name = task
-        return Purpose(self._text(prompt_name), 0 if task is None else 1 + self._tasks.index(task))
+        prompt = None if prompt_name == "" else self._text(prompt_name)
+        return Purpose(prompt, 0 if task is None else 1 + self._tasks.index(task))
 
     def _text(self, name: str | None) -> str:
         chosen = self._default if name is None else name
@@ -51,7 +53,7 @@ class TaskPrompts:
         raise ConfigError(Option("prompt_name"), f" is {chosen!r}, but {has}")
 
 
-def prefixed(prompt: str, text: Prompt) -> Prompt:
+def prefixed(prompt: str | None, text: Prompt) -> Prompt:
     """A text to embed with a prompt before it. Token ids are taken as they are."""
     if not prompt:
         return text

@@ -17,23 +17,25 @@ from ollama_engine.errors import (
     UnsupportedModelError,
 )
 from ollama_engine.input import Input
+from ollama_engine.models import known_values
 from ollama_engine.multimodal.source import image_bytes
 from ollama_engine.runner.core.input_processor import prompt_inputs
 from ollama_engine.runner.core.text_room import TextRoom
-from ollama_engine.runner.embed.rank_template import RankTemplate, find_rank_template
+from ollama_engine.runner.embed.prompt_template import PromptTemplate, find_template
 from ollama_engine.runner.embed.task_prompts import Purpose, prefixed
 from ollama_engine.runner.embed.tokenized_text import TokenizedText
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.load.vision import traits_beside_text
 from ollama_engine.runner.media.image_reader import ImageReader
 from ollama_engine.runner.request.inputs import Inputs
-from ollama_engine.runner.request.prompts import Prompt, about_one, has_media
-from ollama_engine.segments import Media
+from ollama_engine.runner.request.prompts import Prompt, about_one, has_media, is_segments
+from ollama_engine.segments import Media, Segment, Text
 from ollama_engine.tokenizer import Checkpoint, Fields
 
-__all__ = ["EmbedTexts", "TooLong"]
+__all__ = ["EmbedTexts", "TooLong", "Written"]
 
 TooLong = Literal["error", "truncate"]
+Written = str | Sequence[Segment]
 
 NUM_CTX = Option("num_ctx")
 ADVICE = (
@@ -47,9 +49,12 @@ class EmbedTexts:
     """Tokenizes texts lazily, one after the other. Knows no thread."""
 
     def __init__(self, loaded: Loaded) -> None:
-        """Raises ModelFormatError for a file whose template for ranking has no place for a document."""
+        """Raises ModelFormatError for a file whose templates have no place for a text."""
         self._loaded = loaded
-        self._template = find_rank_template(loaded.gguf.metadata)
+        self._template = find_template(loaded.gguf.metadata, "rerank")
+        """None where the model reads a pair as BERT does."""
+        self._embed_template = find_template(loaded.gguf.metadata, "embed")
+        self._instruction = known_values(loaded.gguf.metadata).str("prompt.instruction", "")
         fields = Fields(loaded.gguf.metadata)
         self._padding = fields.token_id("padding_token_id", loaded.model.n_vocab)
         self._padded = fields.number("padded_length")
@@ -63,23 +68,29 @@ class EmbedTexts:
         """Tokenize each text, with what its purpose asks for. Errors name a text by its number in the list `name`."""
         for number, text in enumerate(texts):
             with about_one(name, number):
-                found = self._text(prefixed(purpose.prompt, text), pooling, too_long, checkpoint)
+                if self._embed_template is None or purpose.prompt is None or not _is_written(text):
+                    found = self._text(prefixed(purpose.prompt, text), pooling, too_long, checkpoint)
+                else:
+                    instruction = [Text(purpose.prompt or self._instruction)]
+                    found = self._filled(self._embed_template, instruction, text, pooling, too_long, checkpoint)
             yield found._replace(adapter=purpose.adapter)
 
     def pairs(
-        self, query: str, documents: Iterable[str], too_long: TooLong, types: bool, checkpoint: Checkpoint
+        self, query: Written, documents: Iterable[Written], too_long: TooLong, types: bool, checkpoint: Checkpoint
     ) -> Iterator[TokenizedText]:
         """A query with each of the documents. `types`: the model has token types for the two."""
-        self._check_query(query)
-        first = self._query(query, checkpoint) if self._template is None else []
+        self._check_pair(query)
+        text = query if isinstance(query, str) else ""
+        self._room("error").check(self._loaded.tokenizer, len(text), "the query")
+        first = self._query(text, checkpoint) if self._template is None else []
         for number, document in enumerate(documents):
             with about_one("documents", number):
-                if not isinstance(document, str):
-                    raise ConfigError(f"query and documents are texts (str), got {type(document).__name__}")
-                if self._template is None:
-                    pair = self._pair(first, document, too_long, checkpoint, types=types)
+                self._check_pair(document)
+                if self._template is not None:
+                    pair = self._filled(self._template, _segments(query), document, "rank", too_long, checkpoint)
                 else:
-                    pair = self._filled(self._template, query, document, too_long, checkpoint)
+                    assert isinstance(document, str), "checked"
+                    pair = self._pair(first, document, too_long, checkpoint, types=types)
             yield pair
 
     def _text(self, text: Prompt, pooling: Pooling, too_long: TooLong, checkpoint: Checkpoint) -> TokenizedText:
@@ -90,15 +101,12 @@ class EmbedTexts:
             raise UnsupportedModelError(
                 f"architecture {loaded.model.architecture} gives no hidden states to embed texts by"
             )
-        if has_media(text) and loaded.images is not None and not self._takes_images:
-            raise UnsupportedInputError(f"{loaded.model.architecture} embeds texts only; leave the images out")
+        if has_media(text):
+            return self._with_images(cast("Sequence[Segment]", text), pooling, checkpoint)
         inputs = prompt_inputs(
             loaded, text, several="several texts go into a list", checkpoint=checkpoint, room=self._room(too_long)
         )
         ids = inputs.tokens.tolist()
-        if inputs.media:  # which nothing cuts
-            self._fitted(ids, loaded.num_ctx, "error")
-            return TokenizedText(inputs.tokens, pooling, len(ids), inputs=inputs)
         self._check(ids)
         fitted = self._fitted(ids, loaded.num_ctx, too_long)
         if self._padding is not None and len(fitted) < self._padded:
@@ -106,6 +114,15 @@ class EmbedTexts:
                 [*fitted, *[self._padding] * (self._padded - len(fitted))], loaded.num_ctx, "error"
             )
         return TokenizedText(np.array(fitted, dtype=np.int32), pooling, len(ids))
+
+    def _with_images(self, segments: Sequence[Segment], pooling: Pooling, checkpoint: Checkpoint) -> TokenizedText:
+        """A text that nothing cuts."""
+        loaded = self._loaded
+        if loaded.images is not None and not self._takes_images:
+            raise UnsupportedInputError(f"{loaded.model.architecture} embeds texts only; leave the images out")
+        inputs = prompt_inputs(loaded, segments, add_special=pooling != "rank", checkpoint=checkpoint)
+        self._fitted(inputs.tokens.tolist(), loaded.num_ctx, "error")
+        return TokenizedText(inputs.tokens, pooling, len(inputs), inputs=inputs if inputs.media else None)
 
     def _image(self, text: Prompt, reader: ImageReader, pooling: Pooling) -> TokenizedText:
         """An image for a model that makes one vector of each."""
@@ -117,10 +134,12 @@ class EmbedTexts:
         item = reader.item(image_bytes(media.data))
         return TokenizedText(np.empty(0, np.int32), pooling, 0, inputs=Inputs.of([Input(-1, item)]))
 
-    def _check_query(self, query: str) -> None:
-        if not isinstance(query, str):
-            raise ConfigError(f"query and documents are texts (str), got {type(query).__name__}")
-        self._room("error").check(self._loaded.tokenizer, len(query), "the query")
+    def _check_pair(self, text: object) -> None:
+        if not isinstance(text, str) and (self._template is None or not is_segments(text)):
+            raise ConfigError(
+                "query and documents are texts (str), or lists of segments for a model that ranks by a template, got "
+                f"{type(text).__name__}"
+            )
 
     def _query(self, query: str, checkpoint: Checkpoint) -> list[int]:
         tokenizer = self._loaded.tokenizer
@@ -146,23 +165,31 @@ class EmbedTexts:
         return TokenizedText(tokens, "rank", len(first) + len(second), len(first) if types else None)
 
     def _filled(
-        self, template: RankTemplate, query: str, document: str, too_long: TooLong, checkpoint: Checkpoint
-    ) -> TokenizedText:
-        """The template with both texts in it. Where it is too long, the document loses its end."""
-        tokenizer, before = self._loaded.tokenizer, template.before(query)
-        fitted = self._room(too_long).fitted(tokenizer, [(document, False)], "a text")
-        head = tokenizer.encode_parts([*before, *fitted], add_special=False, checkpoint=checkpoint)
-        tail = tokenizer.encode_parts(template.behind(query), add_special=False)
+        self, template: PromptTemplate, first: Sequence[Segment], text: Prompt, pooling: Pooling, too_long: TooLong,
+        checkpoint: Checkpoint,
+    ) -> TokenizedText:  # fmt: skip
+        """The template with both texts in it. Where it is too long, the second loses its end; not with images in it."""
+        before, behind = template.around(first)
+        middle = _segments(text)
+        if not all(isinstance(segment, Text) for segment in (*before, *middle)):
+            return self._with_images([*before, *middle, *behind], pooling, checkpoint)
+        tokenizer = self._loaded.tokenizer
+        fitted = self._room(too_long).fitted(tokenizer, _parts(middle), "a text")
+        head = tokenizer.encode_parts([*_parts(before), *fitted], add_special=False, checkpoint=checkpoint)
+        tail = tokenizer.encode_parts(_parts(behind), add_special=False)
+        if pooling != "rank":  # as around any text
+            head[:0] = [tokenizer.bos_id] if tokenizer.add_bos and tokenizer.bos_id is not None else []
+            tail += [tokenizer.eos_id] if tokenizer.add_eos and tokenizer.eos_id is not None else []
         self._check(head + tail)
         cut, limit = head, self._loaded.num_ctx
         if len(head) + len(tail) > limit and too_long == "error":
             self._fitted(head + tail, limit, too_long)
         elif len(head) + len(tail) > limit:
             # The last token before the document may be another one with it.
-            least = len(tokenizer.encode_parts(before, add_special=False))
+            least = len(tokenizer.encode_parts(_parts(before), add_special=False))
             room = limit - len(tail) if least + len(tail) < limit else 0
             cut = self._fitted(head, room, too_long, f"around a document stand {least + len(tail)} tokens, so ")
-        return TokenizedText(np.array(cut + tail, dtype=np.int32), "rank", len(head) + len(tail))
+        return TokenizedText(np.array(cut + tail, dtype=np.int32), pooling, len(head) + len(tail))
 
     def _room(self, too_long: TooLong) -> TextRoom:
         num_ctx = self._loaded.num_ctx
@@ -197,3 +224,17 @@ class EmbedTexts:
                 advice=["shorten what comes before it", ("choose a larger ", NUM_CTX)],
             )
         return [*ids[: room - len(end)], *end]
+
+
+def _is_written(text: Prompt) -> bool:
+    """Whether it is no token ids, which are taken as they are."""
+    return isinstance(text, str) or is_segments(text)
+
+
+def _segments(text: Prompt) -> Sequence[Segment]:
+    return [Text(text)] if isinstance(text, str) else cast("Sequence[Segment]", text)
+
+
+def _parts(segments: Sequence[Segment]) -> list[tuple[str, bool]]:
+    """Texts, and whether control tokens are parsed in them; see `Tokenizer.encode_parts`."""
+    return [(segment.text, segment.parse_special) for segment in segments if isinstance(segment, Text)]

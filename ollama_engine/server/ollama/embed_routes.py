@@ -16,11 +16,13 @@ from ollama_engine.server.large_answers import check_texts, large_response
 from ollama_engine.server.ollama.answers import OllamaCall, read_call
 from ollama_engine.server.ollama.schemas import EmbeddingsRequest, EmbedRequest
 from ollama_engine.server.request_log import note
+from ollama_engine.server.requests.embedding_inputs import embedding_prompt
 from ollama_engine.server.service import Service, service_of
 from ollama_engine.server.streaming import while_connected
 
 if TYPE_CHECKING:
     from ollama_engine.runner.embed.results import Embedding
+    from ollama_engine.runner.request.prompts import Prompt
 
 __all__ = ["router"]
 
@@ -31,7 +33,8 @@ router = APIRouter(tags=["ollama"], route_class=JsonRoute)
 async def embed(body: EmbedRequest, request: Request, service: Annotated[Service, Depends(service_of)]) -> Response:
     """Embeddings of texts, each of length 1."""
     call = await read_call(service, body, request)
-    texts = [body.input] if isinstance(body.input, str) and body.input else list(body.input or ())
+    listed = body.input if isinstance(body.input, list) else [body.input] if body.input else []
+    texts = [embedding_prompt(f"input[{number}]", each) for number, each in enumerate(listed)]
     if body.dimensions is not None and body.dimensions < 0:
         raise ApiError(400, f"dimensions must not be negative, got {body.dimensions}")
     check_texts(len(texts), "input")
@@ -40,7 +43,7 @@ async def embed(body: EmbedRequest, request: Request, service: Annotated[Service
     return await large_response(answer)
 
 
-async def embedded(service: Service, call: OllamaCall, body: EmbedRequest, texts: list[str]) -> dict[str, Any]:
+async def embedded(service: Service, call: OllamaCall, body: EmbedRequest, texts: list[Prompt]) -> dict[str, Any]:
     """The vectors of texts. Raises as the engine does."""
     async with service.manager.lease(call.stored, call.options.runner, call.keep_alive) as lease:
         results = []

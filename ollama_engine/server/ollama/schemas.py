@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from ollama_engine.server.requests.embedding_inputs import EmbeddingInput
 from ollama_engine.server.requests.schemas import MOST_MESSAGES
 
 __all__ = ["ChatMessage", "ChatRequest", "EmbedRequest", "EmbeddingsRequest", "GenerateRequest", "TextRequest"]
@@ -101,7 +102,9 @@ class ChatRequest(TextRequest):
 class EmbedRequest(ModelRequest):
     """POST /api/embed."""
 
-    input: str | list[str] | None = Field(None, description="a text, or several")
+    input: str | EmbeddingInput | list[str | EmbeddingInput] | None = Field(
+        None, description='a text, {"text": ..., "image": ...}, or several of these'
+    )
     truncate: bool | None = Field(None, description="cut texts that do not fit into the context (default true)")
     dimensions: int | None = Field(None, description="numbers of each vector to keep")
     prompt_name: str | None = Field(None, description="what comes before each text, such as query")

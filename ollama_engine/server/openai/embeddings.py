@@ -5,14 +5,19 @@ from __future__ import annotations
 from base64 import b64encode
 from typing import TYPE_CHECKING, Any
 
+from ollama_engine.server.errors import ApiError
 from ollama_engine.server.large_answers import check_texts
 from ollama_engine.server.model_access import leased
 from ollama_engine.server.openai.completions import prompts_of
 from ollama_engine.server.openai.schemas import EmbeddingsRequest
+from ollama_engine.server.requests.embedding_inputs import EmbeddingInput, embedding_prompt
+from ollama_engine.server.requests.messages import as_dicts, engine_messages
+from ollama_engine.server.requests.stored_defaults import conversation
 
 if TYPE_CHECKING:
     from ollama_engine.runner.embed.pooling import FloatArray
     from ollama_engine.runner.embed.results import Embedding
+    from ollama_engine.runner.request.prompts import Prompt
     from ollama_engine.server.service import Service
 
 __all__ = ["embeddings"]
@@ -20,14 +25,20 @@ __all__ = ["embeddings"]
 
 async def embeddings(service: Service, request: EmbeddingsRequest) -> dict[str, Any]:
     """Vectors of length 1, as arrays. A text longer than the context raises ContextOverflowError."""
-    texts = prompts_of(request.input, "input")
-    check_texts(len(texts), "input")
+    if (request.input is None) == (request.messages is None):
+        raise ApiError(400, "input: expected input or messages, one of the two", param="input")
     as_base64 = request.encoding_format == "base64"
+    texts = [] if request.input is None else _inputs(request.input)
     async with leased(service, request.model, "embedding") as model:
+        named = request.prompt_name
+        if request.messages is not None:
+            messages = conversation(model.stored, engine_messages(as_dicts(request.messages)))
+            ends = {"continue_final_message": True} if request.continue_final_message else {}
+            texts = [await model.apply_template(messages, add_generation_prompt=request.add_generation_prompt, **ends)]
+            named = ""  # the conversation says what it is for
         results = await model.embed(
-            texts, normalize=True, dimensions=request.dimensions, truncate=False, prompt_name=request.prompt_name,
-            task=request.task,
-        )  # fmt: skip
+            texts, normalize=True, dimensions=request.dimensions, truncate=False, prompt_name=named, task=request.task
+        )
     tokens = sum(embedding.prompt_tokens for embedding in results)
     return {
         "object": "list",
@@ -38,6 +49,13 @@ async def embeddings(service: Service, request: EmbeddingsRequest) -> dict[str, 
         "model": request.model,
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
     }
+
+
+def _inputs(given: Any) -> list[Prompt]:
+    """Raises ApiError for an empty list, and more texts than one request may have."""
+    listed: list[Any] = [given] if isinstance(given, EmbeddingInput) else list(prompts_of(given, "input"))
+    check_texts(len(listed), "input")
+    return [embedding_prompt(f"input[{number}]", each) for number, each in enumerate(listed)]
 
 
 def _written(embedding: Embedding, *, as_base64: bool) -> str | FloatArray:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from ollama_engine.server.errors import ApiError
+from ollama_engine.server.requests.embedding_inputs import EmbeddingInput
 from ollama_engine.server.requests.schemas import MOST_MESSAGES, ChatMessage, Schema
 
 __all__ = ["ChatRequest", "CompletionRequest", "EmbeddingsRequest", "ResponseFormat", "SamplingFields", "StreamOptions"]
@@ -108,7 +109,14 @@ class EmbeddingsRequest(Schema):
     """POST /v1/embeddings."""
 
     model: str
-    input: str | list[str] | TokenIds | list[TokenIds]
+    input: str | EmbeddingInput | TokenIds | list[TokenIds] | list[str | EmbeddingInput] | None = Field(
+        None, description='a text, token ids, {"text": ..., "image": ...}, or several of these'
+    )
+    messages: list[ChatMessage] | None = Field(
+        None, max_length=MOST_MESSAGES, description="a conversation, which is one text, as in vLLM's API"
+    )
+    add_generation_prompt: bool = Field(False, description="whether `messages` end with the beginning of an answer")
+    continue_final_message: bool = Field(False, description="whether the last of `messages` goes on")
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = Field(None, ge=1)
     prompt_name: str | None = Field(None, description="what comes before each text, such as query")
