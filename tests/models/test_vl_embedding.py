@@ -164,7 +164,7 @@ def test_live(files: Mapping[str, Path], tmp_path: Path) -> None:
     from tests.models.vision.reference import VisionReference  # noqa: PLC0415 (only where torch is installed)
 
     reference = VisionReference(published(), tmp_path / "source")
-    texts: Any = ("what is it?", (PICTURE,), (PICTURE, "a fox"), (Picture(700, 411), OTHER, "two"))
+    texts: Any = ("what is it?", (PICTURE,), (PICTURE, "a fox"), (Picture(140, 90), OTHER, "two"))
     head, _, tail = EMBED.replace("{instruction}", INSTRUCTION).partition("{input}")
     with harness.engine(files["Embedding"], num_ctx=2048) as engine:
         for text in texts:

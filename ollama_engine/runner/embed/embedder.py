@@ -20,7 +20,8 @@ from ollama_engine.models import ProjectsVectors, Ranks
 from ollama_engine.runner.embed.layout import batch_of, places
 from ollama_engine.runner.embed.pooling import FloatArray, pool_all
 from ollama_engine.runner.embed.tokenized_text import TokenizedText
-from ollama_engine.runner.execute.executor import Executor, raise_error
+from ollama_engine.runner.execute.executor import Executor
+from ollama_engine.runner.execute.graph import raise_error
 from ollama_engine.runner.load.loading import Loaded
 
 __all__ = ["Embedder"]

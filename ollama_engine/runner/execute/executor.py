@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ollama_engine.errors import ConfigError
-from ollama_engine.input import Batch, BatchMedia, FloatArray, Int32Array, MediaItem, MediaTraits
+from ollama_engine.input import Batch, FloatArray, Int32Array, MediaItem, MediaTraits
 from ollama_engine.kvcache import LayerView, StepCache
 from ollama_engine.kvcache.cells import MAX_SEQUENCES
 from ollama_engine.kvcache.config import PIECE_ROWS
@@ -33,11 +33,12 @@ from ollama_engine.runner.execute.graph import (
     input_sizes,
     make_inputs,
     media_rows,
+    raise_error,
     write_inputs,
 )
 from ollama_engine.runner.execute.kept_graphs import MOST, MOST_BYTES, KeptGraphs, bytes_of
 
-__all__ = ["NO_MEDIA", "Executor", "GraphCounts", "raise_error"]
+__all__ = ["NO_MEDIA", "Executor", "GraphCounts"]
 
 
 NO_MEDIA = MediaRows()
@@ -324,8 +325,3 @@ class Executor:
             self._in_flight = None
         self._prepared = None
         self._graphs.close()
-
-
-def raise_error(part: BatchMedia, error: Exception) -> None:
-    """A `Failed` for those who compute one thing only."""
-    raise error

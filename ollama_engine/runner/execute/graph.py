@@ -25,6 +25,7 @@ __all__ = [
     "input_sizes",
     "make_inputs",
     "media_rows",
+    "raise_error",
     "write_inputs",
 ]
 
@@ -103,6 +104,11 @@ def make_inputs(ctx: Context, shape: GraphShape, sizes: InputSizes) -> ModelInpu
 
 Failed = Callable[[BatchMedia, Exception], None]
 """Called for an item that cannot be computed; its rows are zeros then."""
+
+
+def raise_error(part: BatchMedia, error: Exception) -> None:
+    """A `Failed` for callers who compute one thing only."""
+    raise error
 
 
 def media_rows(media: tuple[BatchMedia, ...], sizes: InputSizes, failed: Failed) -> MediaRows:

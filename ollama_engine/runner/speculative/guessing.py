@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ollama_engine.input import Batch, BatchMedia, FloatArray
+from ollama_engine.input import Batch, FloatArray
 from ollama_engine.kvcache import Cache
 from ollama_engine.runner.execute.executor import Executor
+from ollama_engine.runner.execute.graph import raise_error
 from ollama_engine.runner.schedule.draft_lengths import LEAST_CHANCE
 from ollama_engine.runner.schedule.steering import Draft
 from ollama_engine.runner.schedule.step_costs import StepCosts, StepPrices
@@ -116,7 +117,7 @@ class GuessSource:
         begin, reused = self._clock(), self._executor.counts.reused
         batch = self._batch(parts)
         self._executor.prepare(batch)
-        self._executor.launch(batch.tokens, self._executor.media_rows(batch, _raise))
+        self._executor.launch(batch.tokens, self._executor.media_rows(batch, raise_error))
         with self._executor.results() as logits:
             guesses = [Guess(*_best(row[: self._n_vocab])) for row in logits]
             if self._executor.splits is not None:
@@ -236,7 +237,3 @@ def _best(logits: FloatArray) -> tuple[int, float]:
     token = int(logits.argmax())
     probability = float(1 / np.exp(logits - logits[token]).sum())
     return token, probability if probability > 0 else 0.0  # NaN, too
-
-
-def _raise(part: BatchMedia, error: Exception) -> None:
-    raise error
