@@ -15,6 +15,8 @@ from ollama_engine import Media, Text
 from ollama_engine.convert import convert_model
 from ollama_engine.convert.qwen3vl import EMBED, INSTRUCTION, PIXELS, RERANK
 from ollama_engine.errors import ConfigError, ContextOverflowError, UnsupportedInputError
+from ollama_engine.runner.embed.task_prompts import Purpose
+from ollama_engine.runner.embed.texts import EmbedTexts
 from tests.models.cases import difference
 from tests.models.vision import harness
 from tests.models.vision.harness import TOLERANCE, Case
@@ -121,15 +123,16 @@ def test_the_embedder_reads_its_template(files: Mapping[str, Path]) -> None:
 
 
 def test_a_long_text_keeps_what_stands_behind_it(files: Mapping[str, Path]) -> None:
+    long = "a b " * 400
     with harness.engine(files["Embedding"], num_ctx=256) as engine:
-        (cut,) = engine.embeddings(["a b " * 400], on_overflow="truncate")
+        (cut,) = engine.embeddings([long], on_overflow="truncate")
         assert cut.dropped_tokens > 0
         tail = engine.tokenize(EMBED.partition("{input}")[2], add_special=False)
-        (rows,) = engine.embeddings(["a b " * 400], on_overflow="truncate", pooling="none", normalize=False)
-        assert len(rows.vector) == 256
-        assert len(tail) < 100
+        (made,) = EmbedTexts(engine._loaded).alone([long], "last", "truncate", None, Purpose(), None)
+        assert len(made.tokens) == 256
+        assert made.tokens[-len(tail) :].tolist() == tail
         with pytest.raises(ContextOverflowError, match="a text has"):
-            engine.embed([Text("a b " * 400), Media(PICTURE.file)], on_overflow="truncate")
+            engine.embed([Text(long), Media(PICTURE.file)], on_overflow="truncate")
 
 
 def test_scores_are_the_probability_of_yes(files: Mapping[str, Path]) -> None:
