@@ -78,13 +78,13 @@ def tensor_shapes(shape: RecurrentShape) -> Iterator[tuple[str, Dims]]:
     """(name, numpy shape) in the order of the file; the output is tied to the embedding."""
     yield "token_embd.weight", (shape.n_vocab, shape.n_embd)
     for i, kind in enumerate(shape.layers):
-        for name, dims in _layer(shape, kind):
+        for name, dims in layer_tensors(shape, kind):
             yield f"blk.{i}.{name}", dims
     final = "token_embd_norm" if shape.arch == "lfm2" else "output_norm"
     yield f"{final}.weight", (shape.n_embd,)
 
 
-def _layer(shape: RecurrentShape, kind: str) -> Iterator[tuple[str, Dims]]:
+def layer_tensors(shape: RecurrentShape, kind: str) -> Iterator[tuple[str, Dims]]:
     yield "attn_norm.weight", (shape.n_embd,)
     if kind == "*":
         yield from _attention(shape)
@@ -149,7 +149,7 @@ def tensor_types(preset: str, shape: RecurrentShape) -> dict[str, QuantType]:
     return {name: QuantType[dtype.upper()] for name, dtype in types.items()}
 
 
-def _add_metadata(writer: gguf.GGUFWriter, shape: RecurrentShape, preset: str) -> None:
+def add_metadata(writer: gguf.GGUFWriter, shape: RecurrentShape, preset: str) -> None:
     writer.add_name(f"random weights, {shape.name}")
     writer.add_file_type(PRESETS[preset].file_type)
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
@@ -186,7 +186,7 @@ def _add_metadata(writer: gguf.GGUFWriter, shape: RecurrentShape, preset: str) -
 def write_recurrent(path: str, shape: RecurrentShape, preset: str, *, seed: int = 0) -> None:
     """Write the whole file; the same arguments give the same bytes."""
     writer = gguf.GGUFWriter(path, shape.arch)
-    _add_metadata(writer, shape, preset)
+    add_metadata(writer, shape, preset)
     kinds = tensor_types(preset, shape)
     write_random(writer, tensor_shapes(shape), lambda name, dims: kinds[name], seed=seed)
 

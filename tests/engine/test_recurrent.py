@@ -12,6 +12,8 @@ import pytest
 from ollama_engine import Completion, Engine, SamplingParams
 from ollama_engine.runner.core import submission
 from ollama_engine.runner.core.new_requests import new_generation
+from ollama_engine.runner.prefix.state_keeper import StateKeeper
+from ollama_engine.runner.schedule.checkpoints import MOST_RETURNS
 from ollama_engine.runner.schedule.steering import Draft
 from tests.models import families
 from tests.models.variants import prompt
@@ -161,8 +163,14 @@ def test_a_session_forks_rewinds_and_comes_back_from_a_file(engine: Engine, path
 
 @pytest.mark.parametrize("wrong_every", [1, 2, 3, 7])
 def test_wrong_drafts_go_back_to_a_state(path: str, wrong_every: int) -> None:
-    """A state cannot lose its last tokens: the right ones among the draft are computed again."""
-    ids = prompt(40)
+    """A state cannot lose its last tokens: it is kept behind each of the first guesses."""
+    ids, asked = prompt(40), list[tuple[int, int]]()
+
+    def noting(keeper: StateKeeper, slot: int, length: int) -> int:
+        asked.append((length, found := go_back(keeper, slot, length)))
+        return found
+
+    go_back = StateKeeper.go_back
     params = SamplingParams(temperature=0, max_tokens=40, logit_bias=families.BANNED)
     with opened(path, parallel=2) as engine:
         expected = engine.generate(ids, params).tokens
@@ -171,9 +179,12 @@ def test_wrong_drafts_go_back_to_a_state(path: str, wrong_every: int) -> None:
         def with_drafter(*args: Any, **keywords: Any) -> Any:
             return new_generation(*args, **{**keywords, "drafter": next(drafters)})
 
-        with patch.object(submission, "new_generation", with_drafter):
+        with patch.object(submission, "new_generation", with_drafter), patch.object(StateKeeper, "go_back", noting):
             requests = [engine.submit(ids, params, cache=cache) for cache in (True, False)]
             assert [request.result().tokens for request in requests] == [expected] * 2
+        if wrong_every <= MOST_RETURNS:
+            assert [found for _, found in asked] == [length for length, _ in asked], "none is computed again"
+        assert len(asked) > 5
         after = [*ids, *expected[:-1], 7]
         assert engine.generate(after, greedy()).tokens == alone(path, after)
 

@@ -110,10 +110,10 @@ class Loaded:
 
     @property
     def drafts_exactly(self) -> bool:
-        """Whether rows of a draft get the bits that they get alone, and a wrong one is simply removed."""
+        """Whether rows of a draft get the bits that they get alone."""
         on_cpu = self.placement is None or not self.placement.gpu_layers
         alike = rows_are_alike(kernels_of(self.backend), self.weights, self.executor.max_outputs)
-        return on_cpu and self.cache.recurrent is None and alike
+        return on_cpu and alike
 
     @property
     def image_reader(self) -> ImageReader | None:

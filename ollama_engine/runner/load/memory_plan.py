@@ -20,6 +20,7 @@ from ollama_engine.ml.weights.weights import Weights
 from ollama_engine.models import Model
 from ollama_engine.runner.load.errors import SMALLER
 from ollama_engine.runner.load.vision import traits_of
+from ollama_engine.runner.schedule.checkpoints import MOST_RETURNS
 
 if TYPE_CHECKING:
     from ollama_engine.ml.device.placement_plan import PlacementPlan
@@ -87,12 +88,15 @@ def cells_of(layer: LayerShape, model: Model, config: EngineConfig) -> int:
 
 
 def state_slots(model: Model, config: EngineConfig) -> int:
-    """Recurrent states that are stored: the one that a running sequence reads, the one it writes, and checkpoints."""
+    """Recurrent states that are stored: the one that a running sequence reads, the one it writes, and checkpoints.
+
+    And those behind the rows of a draft.
+    """
     nbytes = sum(layer.state_bytes for layer in model.cache_layers)
     if not nbytes:
         return 0
     checkpoints = max(config.parallel, min(config.state_cache_bytes // nbytes, MOST_CHECKPOINTS))
-    return 2 * config.parallel + checkpoints
+    return 2 * config.parallel + checkpoints + (0 if config.draft == "off" else MOST_RETURNS)
 
 
 def _padded(rows: int) -> int:

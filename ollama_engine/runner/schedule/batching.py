@@ -21,7 +21,7 @@ import numpy as np
 
 from ollama_engine.input import Batch, BatchMedia, Int32Array, MediaTraits
 from ollama_engine.runner.request.inputs import spans_between
-from ollama_engine.runner.schedule.checkpoints import checkpoints_between, rows_at_multiples
+from ollama_engine.runner.schedule.checkpoints import MOST_RETURNS, checkpoints_between, rows_at_multiples
 from ollama_engine.runner.schedule.scheduler import Scheduled
 from ollama_engine.runner.schedule.sequence import Generation, ScheduledRequest
 
@@ -167,12 +167,13 @@ def _checkpoints(entries: tuple[StepEntry, ...], begins: list[int]) -> Int32Arra
 
 
 def _returns(entries: tuple[StepEntry, ...], begins: list[int]) -> Int32Array | None:
-    """The last rows before drafts: there a sequence goes on where its draft is wrong."""
+    """The rows before guesses, of each draft the first ones: there a sequence goes on where the next guess is wrong."""
     rows: list[int] = []
     row = 0
     for entry, begin in zip(entries, begins, strict=True):
-        if entry.decoding and begin < entry.sequence.known < begin + entry.n:
-            rows.append(row + entry.sequence.known - begin - 1)
+        if entry.decoding:
+            first = row + entry.sequence.known - begin - 1
+            rows += range(max(row, first), min(row + entry.n - 1, first + MOST_RETURNS))
         row += entry.n
     return np.array(rows, dtype=np.int32) if rows else None
 

@@ -14,10 +14,15 @@ import numpy as np
 from ollama_engine.input import Int32Array
 from ollama_engine.runner.request.inputs import Inputs, floor_cut
 
-__all__ = ["EVERY", "checkpoints_between", "plan_checkpoints", "rows_at_multiples"]
+__all__ = ["EVERY", "MOST_RETURNS", "checkpoints_between", "plan_checkpoints", "rows_at_multiples"]
 
 EVERY = 512
 """Inputs from one checkpoint to the next in a long text."""
+
+MOST_RETURNS = 4
+"""Rows of a draft behind which a state is kept, the first ones. A state is written in a fraction of the time that a row
+takes; but it takes memory, and guesses get less likely from one to the next. Where a later one is wrong, the right ones
+behind the last state are computed again, in the next step."""
 
 LAST_MESSAGES = 3
 """How many ends of messages are kept, beside that of the first one: the system's message, which many prompts share."""

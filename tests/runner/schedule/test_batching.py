@@ -83,6 +83,21 @@ def test_rows_of_which_the_best_logits_are_enough() -> None:
     assert with_prompt.needed == (0, 0, 1)
 
 
+def test_states_are_kept_behind_the_rows_before_guesses() -> None:
+    """The first ones of a long draft; rows of tokens that are known need none but for the last of them."""
+    writing = answer(6)
+    writing.draft = (1,) * 3
+    step = assemble(0, (Scheduled(6, 4, 4),), {6: writing}, recurrent=True)
+    assert step.batch.returns is not None
+    assert step.batch.returns.tolist() == [0, 1, 2]
+    writing.sampled, writing.draft = [5, 6], (1,) * 6
+    step = assemble(0, (Scheduled(6, 8, 7),), {6: writing}, recurrent=True)
+    assert step.batch.returns is not None
+    assert step.batch.returns.tolist() == [1, 2, 3, 4]
+    writing.draft = ()
+    assert assemble(0, (Scheduled(6, 2, 1),), {6: writing}, recurrent=True).batch.returns is None
+
+
 @pytest.mark.parametrize("field", ["constraint", "processors"])
 def test_masks_and_processors_are_about_all_tokens(field: str) -> None:
     writing = answer(6)
