@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ollama_engine.engine import Engine
     from ollama_engine.runner.chat.results import ChatChunk
     from ollama_engine.runner.embed.results import Embedding
+    from ollama_engine.runner.embed.texts import Written
     from ollama_engine.runner.observe.monitor import SlotInfo
     from ollama_engine.runner.observe.trace import StepRecord
     from ollama_engine.runner.request.prompts import Images, Prompt
@@ -57,7 +58,7 @@ class LocalModel(ModelBase):
             listed, normalize=normalize, dimensions=dimensions, on_overflow=overflow, prompt_name=prompt_name, task=task
         )
 
-    async def rank(self, query: str, documents: Sequence[str]) -> list[float]:
+    async def rank(self, query: str, documents: Sequence[Written]) -> list[float]:
         return [float(score) for score in await self.engine.arank(query, documents)]
 
     async def tokenize(

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from ollama_engine.ml.device.memory import DeviceMemory
     from ollama_engine.runner.chat.results import ChatChunk
     from ollama_engine.runner.embed.results import Embedding
+    from ollama_engine.runner.embed.texts import Written
     from ollama_engine.runner.observe.monitor import SlotInfo
     from ollama_engine.runner.observe.trace import StepRecord
     from ollama_engine.runner.request.prompts import Images, Prompt
@@ -96,7 +97,7 @@ class ServedModel(Protocol):
     ) -> list[Embedding]:  # fmt: skip
         """`Engine.aembeddings`."""
 
-    async def rank(self, query: str, documents: Sequence[str]) -> list[float]:
+    async def rank(self, query: str, documents: Sequence[Written]) -> list[float]:
         """`Engine.arank`."""
 
     async def tokenize(

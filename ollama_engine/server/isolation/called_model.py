@@ -17,6 +17,7 @@ from ollama_engine.server.model_base import ModelBase
 if TYPE_CHECKING:
     from ollama_engine.runner.chat.results import ChatChunk
     from ollama_engine.runner.embed.results import Embedding
+    from ollama_engine.runner.embed.texts import Written
     from ollama_engine.runner.observe.monitor import SlotInfo
     from ollama_engine.runner.observe.trace import StepRecord
     from ollama_engine.runner.request.prompts import Images, Prompt
@@ -82,7 +83,7 @@ class CalledModel(ModelBase):
         )
         return embedded
 
-    async def rank(self, query: str, documents: Sequence[str]) -> list[float]:
+    async def rank(self, query: str, documents: Sequence[Written]) -> list[float]:
         found: list[float] = await self._call("rank", query, list(documents))
         return found
 

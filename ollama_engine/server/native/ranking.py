@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from ollama_engine.server.errors import ApiError
 from ollama_engine.server.large_answers import check_texts
 from ollama_engine.server.model_access import leased, named_or_only
 from ollama_engine.server.native.schemas import RankRequest
+from ollama_engine.server.requests.embedding_inputs import embedding_prompt
 from ollama_engine.server.service import Service
 
 __all__ = ["ranking"]
@@ -17,13 +16,14 @@ __all__ = ["ranking"]
 async def ranking(service: Service, request: RankRequest) -> dict[str, Any]:
     """The documents' numbers and scores, the best first.
 
-    "usage" counts the tokens of the query and of each document, without those that stand between them.
+    "usage" counts the tokens of the query and of each document's text, without those that stand between them.
     """
     check_texts(len(request.documents), "documents")
-    texts = [_text(number, document) for number, document in enumerate(request.documents)]
+    documents: Any = [embedding_prompt(f"documents[{n}]", document) for n, document in enumerate(request.documents)]
+    texts = [document if isinstance(document, str) else document.text or "" for document in request.documents]
     name = named_or_only(service, request.model)
     async with leased(service, name) as model:
-        scores = await model.rank(request.query, texts)
+        scores = await model.rank(request.query, documents)
         per_query = len(await model.tokenize(request.query, add_special=False, parse_special=False))
         counts = [len(await model.tokenize(text, add_special=False, parse_special=False)) for text in texts]
     order = sorted(range(len(texts)), key=lambda number: -scores[number])
@@ -38,11 +38,3 @@ async def ranking(service: Service, request: RankRequest) -> dict[str, Any]:
             for number in order[: request.top_n]
         ],
     }
-
-
-def _text(number: int, document: str | Mapping[str, Any]) -> str:
-    text = document if isinstance(document, str) else document.get("text")
-    if not isinstance(text, str):
-        where = f"documents[{number}]"
-        raise ApiError(400, f'{where}: expected a text or {{"text": ...}}, got {document!r:.60}', param=where)
-    return text

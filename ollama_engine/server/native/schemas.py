@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from ollama_engine.server.requests.embedding_inputs import EmbeddingInput
 from ollama_engine.server.requests.schemas import MOST_MESSAGES, ChatMessage, Schema
 
 __all__ = ["DetokenizeRequest", "PriorityRequest", "RankRequest", "TemplateRequest", "TokenizeRequest"]
@@ -47,7 +48,7 @@ class RankRequest(NativeRequest):
     """POST /rerank, as llama.cpp's server and Jina have it."""
 
     query: str
-    documents: list[str | dict[str, Any]] = Field(min_length=1, description='texts, or objects with "text"')
+    documents: list[str | EmbeddingInput] = Field(min_length=1, description='texts, or objects with "text", "image"')
     top_n: int | None = Field(None, ge=1, description="give the best of them only")
     return_documents: bool = Field(False, description="give the texts too")
 

@@ -1,4 +1,4 @@
-"""What embeddings are made of: texts, token ids, and texts with an image, as Jina's API has them."""
+"""Inputs of embeddings and documents to rank: texts, token ids, and texts with an image, as Jina's API has them."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ def embedding_prompt(where: str, given: str | list[int] | EmbeddingInput) -> Pro
     """The same for the engine. Raises ApiError for an object with neither, ChatError for what is no image."""
     if not isinstance(given, EmbeddingInput):
         return given
+    if given.image is None and given.text is not None:
+        return given.text
     segments: list[Segment] = []
     if given.image is not None:
         segments.append(read_image_part(where, {"type": "image_url", "image_url": given.image}))

@@ -13,6 +13,7 @@ from ollama_engine.convert import convert_model
 from ollama_engine.server.app import create_app
 from ollama_engine.server.settings import ServerSettings
 from tests.convert.folders import write_json
+from tests.models.test_vl_embedding import named
 from tests.models.vision import harness
 from tests.server.openai.test_chat_raw import post
 from tests.server.running import running
@@ -33,9 +34,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     source = case.write(folder / "vl", golden.config, case.weights(golden.shapes))
     write_json(source / "tokenizer_config.json", {"chat_template": TEMPLATE})
     convert_model(source, folder / "vl.gguf", "f32")
-    settings = ServerSettings(
-        context_length=512, shutdown_timeout=5, models=folder, files=(("vl", folder / "vl.gguf"),)
-    )
+    files = (("vl", folder / "vl.gguf"), ("ranks", named("Qwen3-VL-Reranker-2B", folder)))
+    settings = ServerSettings(context_length=512, shutdown_timeout=5, models=folder, files=files)
     with running(create_app(settings)) as address:
         yield address
 
@@ -81,3 +81,13 @@ def test_a_conversation_is_embedded(server: str) -> None:
     assert not np.allclose(plain["data"][0]["embedding"], open_ended["data"][0]["embedding"], atol=1e-3)
     for wrong in ({"input": "a"}, {"messages": None}):
         assert post(server, body | wrong, "/v1/embeddings").json()["error"]["param"] == "input"
+
+
+def test_documents_with_images_are_ranked(server: str) -> None:
+    documents = ["a", {"text": "a"}, {"image": picture_of("red")}, {"image": picture_of("blue"), "text": "b"}]
+    answer = post(server, {"model": "ranks", "query": "what is red?", "documents": documents}, "/v1/rerank").json()
+    scores = {row["index"]: row["relevance_score"] for row in answer["results"]}
+    assert scores[0] == pytest.approx(scores[1])
+    assert len({round(score, 6) for score in scores.values()}) == 3
+    refused = post(server, {"model": "ranks", "query": "a", "documents": ["a", {}]}, "/v1/rerank")
+    assert (refused.status_code, "documents[1]: expected an object with" in refused.text) == (400, True)
