@@ -39,10 +39,7 @@ INLINE void put_minima(panel_block *x, ints steps, const ints mins[PAIRS]) {
     }
 }
 #else
-INLINE void put_factor(panel_block *x, floats d, const ints pairs[PAIRS]) {
-    x->scales.d = d;
-    (void)pairs;
-}
+INLINE void put_factor(panel_block *x, floats d) { x->scales.d = d; }
 #endif
 
 /* Codes less what they are above. */

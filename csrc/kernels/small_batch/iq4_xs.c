@@ -78,7 +78,7 @@ INLINE void unpack_block(window w, panel_block *x) {
     block_scales s;
     ints codes[8];
     read_scales(w, &s);
-    put_factor(x, s.d, s.pair);
+    put_factor(x, s.d);
 #pragma GCC unroll 8
     for (int part = 0; part < 8; part++) {
         read_codes(part, w, codes);

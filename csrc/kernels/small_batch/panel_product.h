@@ -46,15 +46,41 @@ static void oe_store_piece(const piece *of, tile_totals (*sums)[TILES]) {
     }
 }
 
+/* What results are stored to is no longer in the L1 cache, or not yet: it is fetched while they are computed. */
+static void oe_fetch_results(const piece *of) {
+    for (int t = 0; t < of->tiles; t++) {
+        for (int n = 0; n < PANEL_ROWS; n++) {
+            const float *const out = oe_sb_out(of->p, of->rows[t] + n);
+            for (int a = 0; a < ACROSS; a++) {
+                __builtin_prefetch(out + of->to[a]->from, 1);
+            }
+        }
+    }
+}
+
+INLINE void clear_totals(tile_totals *sums) {
+    for (int a = 0; a < ACROSS; a++) {
+        for (int n = 0; n < PANEL_ROWS; n++) {
+            (*sums)[a][n] = floats_set(0);
+        }
+    }
+}
+
 static void oe_multiply_piece(const piece *of) {
     const oe_sb_product *const p = of->p;
     const panel_block *x[ACROSS];
     tile_totals sums[OE_QUAD][TILES];
-    memset(sums, 0, sizeof sums);
+    if (p->blocks < OE_QUAD) {
+        memset(sums, 0, sizeof sums);
+    }
     memcpy(x, of->panels, sizeof x);
+    oe_fetch_results(of);
     for (int64_t b = 0; b < p->blocks; b++) {
         const act_block *const acts = (const act_block *)p->acts + b / OE_QUAD * p->rows * OE_QUAD + b % OE_QUAD;
         for (int t = 0; t < of->tiles; t++) {
+            if (b < OE_QUAD) { /* as they are needed: all at once costs a product of 2048 weights a row 4 % */
+                clear_totals(&sums[b][t]);
+            }
             multiply_block(x, acts + of->rows[t] * OE_QUAD, sums[b % OE_QUAD][t]);
         }
         for (int a = 0; a < ACROSS; a++) {

@@ -87,7 +87,7 @@ INLINE void unpack_block(window w, panel_block *x) {
     block_scales s;
     ints low[4], high[4], codes[4];
     read_scales(w, &s);
-    put_factor(x, s.d, s.pair);
+    put_factor(x, s.d);
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++) {
         const int part = read_part(i, w, low, high, codes);

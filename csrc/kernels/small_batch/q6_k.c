@@ -72,7 +72,7 @@ INLINE void unpack_block(window w, panel_block *x) {
     block_scales s;
     ints low[8], high[4], codes[4];
     read_scales(w, &s);
-    put_factor(x, s.d, s.pair);
+    put_factor(x, s.d);
 #pragma GCC unroll 4
     for (int j = 0; j < 4; j++) {
         read_words(j, w, low, high);
