@@ -32,7 +32,7 @@ USUAL = {0: 0.7}
 """The same for any guess."""
 FIRST_PAUSE, LONGEST_PAUSE = 32, 512
 """Tokens from one look at whether guesses pay to the next, while they do not; each time twice as many."""
-PROBED = 4
+PROBED = 2
 """Guesses of such a look."""
 
 

@@ -19,7 +19,7 @@ from ollama_engine.runner.speculative.lookup import LookupDrafter
 
 __all__ = ["HeadDrafter", "NextTokenSource"]
 
-MOST_WAITING = 256
+MOST_WAITING = 64
 """Hidden states that wait for the head, while its guesses do not pay: from more, half are dropped."""
 
 
