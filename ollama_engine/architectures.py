@@ -45,6 +45,7 @@ ARCHITECTURES = (
     Registration("cohere2moe", "cohere2moe:Cohere2Moe", "command_r", "command-r7b"),
     Registration("command-r", "command_r:CommandR", "command_r", "command-r-plus"),
     Registration("deepseek2", "deepseek2:DeepSeek2", "deepseek2", "deepseek-v3"),
+    Registration("deepseek2-ocr", "deepseek_ocr.model:DeepSeekOcr", "deepseek_ocr"),
     Registration("ernie4_5", "ernie4_5:Ernie45", "ernie4_5"),
     Registration("ernie4_5-moe", "ernie4_5:Ernie45Moe", "ernie4_5"),
     Registration("exaone4", "exaone4:Exaone4", "exaone4", "hermes"),

@@ -162,7 +162,7 @@ class Architecture:
     """Names of pre-tokenizers to prefer where several behave alike."""
     vision: Vision | None = None
     chat_templates: Mapping[str, str] = field(default_factory=dict)
-    """Templates by name, besides those of the folder."""
+    """Templates by name, for folders that have none of these names."""
     reads_text: bool = True
     """Whether it has a tokenizer."""
     image_keys: Callable[[Config], MetadataValues] = _no_image_keys

@@ -146,12 +146,14 @@ def expect_normalized(processor: Config, resample: int | None = None) -> None:
     expect(processor, "rescale_factor", 1 / 255, 0.00392156862745098, default=1 / 255)
 
 
-def matrix(target: str, source: str, *shape: str, transform: Transform | None = None) -> TensorMap:
+def matrix(target: str, source: str, *shape: str | int, transform: Transform | None = None) -> TensorMap:
     """A weight without bias, of any number of dimensions."""
     return TensorMap(f"{target}.weight", f"{source}.weight", shape, transform)
 
 
-def affine(target: str, source: str, *shape: str, transform: Transform | None = None) -> tuple[TensorMap, TensorMap]:
+def affine(
+    target: str, source: str, *shape: str | int, transform: Transform | None = None
+) -> tuple[TensorMap, TensorMap]:
     """A weight and its bias, which is as long as the weight's first dimension: a projection, or a layer norm."""
     return (
         matrix(target, source, *shape, transform=transform),

@@ -67,6 +67,22 @@ LATENT = {"moe_latent_size": r"blk\.\d+\.ffn_latent_(in|down)\.weight"}
 OUTPUT = (r"(blk\.\d+)\.attn_out\.weight", r"\1.attn_output.weight")
 """Ollama's name in GLM-OCR; its readers of latent attention know it, too."""
 
+DEEPSEEK_OCR = (
+    (r"s\.blk\.(\d+)\.norm1\.(.*)", r"v.sam.blk.\1.pre_ln.\2"),
+    (r"s\.blk\.(\d+)\.norm2\.(.*)", r"v.sam.blk.\1.post_ln.\2"),
+    (r"s\.blk\.(\d+)\.attn\.proj\.(.*)", r"v.sam.blk.\1.attn.out.\2"),
+    (r"s\.blk\.(\d+)\.attn\.rel_pos_([hw])", r"v.sam.blk.\1.attn.pos_\2.weight"),
+    (r"s\.position_embd", r"v.sam.pos_embd.weight"),
+    (r"s\.(.*)", r"v.sam.\1"),
+    (r"v\.pre_layrnorm\.(.*)", r"v.pre_ln.\1"),
+    (r"v\.blk\.(\d+)\.layer_norm([12])\.(.*)", r"v.blk.\1.ln\2.\3"),
+    (r"v\.blk\.(\d+)\.self_attn\.(qkv|out)_proj\.(.*)", r"v.blk.\1.attn_\2.\3"),
+    (r"v\.blk\.(\d+)\.mlp\.fc1\.(.*)", r"v.blk.\1.ffn_up.\2"),
+    (r"v\.blk\.(\d+)\.mlp\.fc2\.(.*)", r"v.blk.\1.ffn_down.\2"),
+    (r"mm\.layers\.(.*)", r"mm.model.fc.\1"),
+    (r"mm\.(image_newline|view_seperator)", r"v.\1"),
+)
+
 QWEN3VL = ("qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe")
 QWEN3VL_KEYS = {
     "mrope_sections": "rope.dimension_sections",
@@ -107,6 +123,22 @@ DIALECTS: Mapping[str, Dialect] = {
         ),
     ),
     "deepseek2": Dialect(architecture="deepseek2", tensors=(OUTPUT,)),
+    # llama.cpp's converter writes how much of a head rotates in latent attention, which there is none of: 0.
+    "deepseek2-ocr": Dialect(architecture="deepseek2-ocr", keys={"rope.dimension_count": "rope.dimension_count_mla"}),
+    # Ollama's name for it; its engine knows the rest by heart.
+    "deepseekocr": Dialect(
+        architecture="deepseek2-ocr",
+        keys={
+            "vision.head_count": "vision.attention.head_count",
+            **{f"sam.{key}": f"vision.sam.{key}" for key in ("block_count", "embedding_length", "head_count")},
+        },
+        tensors=DEEPSEEK_OCR,
+        missing=lambda values: {"attention.layer_norm_rms_epsilon": 1e-6, "vision.window_size": 14},
+        rows={
+            "expert_feed_forward_length": r"blk\.\d+\.ffn_gate_exps\.weight",
+            "expert_shared_feed_forward_length": r"blk\.\d+\.ffn_gate_shexp\.weight",
+        },
+    ),
     # Ollama's name for GLM-4.7-Flash, whose keys with and without `_mla` have each other's meaning.
     "glm4moelite": Dialect(
         architecture="deepseek2",
@@ -180,8 +212,9 @@ def known_values(values: Values, shapes: Mapping[str, tuple[int, ...]] | None = 
 
 def _counted(dialect: Dialect, shapes: Mapping[str, tuple[int, ...]]) -> Values:
     """The keys of `dialect.rows`, where the file has such tensors."""
+    matrices = {name: shape[1] for name, shape in shapes.items() if len(shape) in (2, 3)}
     rows = {
-        key: next((shape[1] for name, shape in shapes.items() if len(shape) == 2 and re.fullmatch(pattern, name)), None)
+        key: next((n for name, n in matrices.items() if re.fullmatch(pattern, name)), None)
         for key, pattern in dialect.rows.items()
     }
     return {key: n for key, n in rows.items() if n is not None}

@@ -18,6 +18,7 @@ from ollama_engine.models.media_tokens import TOKENS as VOCABULARY
 __all__ = ["CLIP_TOWER", "TOWER_BLOCK", "Projector", "find_projector", "tower_keys"]
 
 PAIRS: tuple[tuple[str, str], ...] = (
+    ("deepseek2-ocr", "deepseek_ocr"),
     ("gemma3", "gemma3"),
     ("gemma4", "gemma4"),
     ("glm4", "glm_ocr"),

@@ -28,9 +28,10 @@ CASES = {
     "qwen3vl": "qwen3vl", "qwen3vlmoe": "qwen3vlmoe-bf16", "qwen35": "qwen35-vision-bf16",
     "qwen35moe": "qwen35moe-vision-bf16", "idefics3": "idefics3", "internvl-qwen2": "internvl-qwen2-bf16",
     "internvl-qwen3": "internvl-qwen3", "lfm2": "lfm2-vision", "glm4": "glm-ocr",
+    "deepseek2-ocr": "deepseek2-ocr",
 }  # fmt: skip
 """Architecture -> case of `families`."""
-ONLY_IMAGES = ("glm4", "lfm2", "qwen35", "qwen35moe")
+ONLY_IMAGES = ("deepseek2-ocr", "glm4", "lfm2", "qwen35", "qwen35moe")
 """Whose text part, some of it in another order, is compared by its logits (`tests/models/test_families.py`)."""
 
 
@@ -118,6 +119,14 @@ KEYS: Mapping[str, Mapping[str, Any]] = {
                    "norm_top_k_prob": True},
     "qwen35": {**_QWEN3, "rope.dimension_sections": [2, 1, 1, 0], "rope.dimension_count": 8},
     "qwen35moe": {**_QWEN3, "rope.dimension_sections": [2, 1, 1, 0], "expert_shared_feed_forward_length": 48},
+    "deepseek2-ocr": {
+        "image_token_id": 5, "expert_count": 8, "expert_used_count": 3, "expert_feed_forward_length": 32,
+        "expert_shared_count": 2, "leading_dense_block_count": 1, "expert_gating_func": 1, "vision.block_count": 2,
+        "vision.embedding_length": 32, "vision.feed_forward_length": 48, "vision.attention.head_count": 2,
+        "vision.attention.layer_norm_epsilon": 1e-5, "vision.image_size": 64, "vision.patch_size": 4,
+        "vision.window_size": 3, "vision.sam.block_count": 2, "vision.sam.embedding_length": 32,
+        "vision.sam.head_count": 2,
+    },
     "glm4": {
         "image_token_id": 14, "image_start_token_id": 12, "image_end_token_id": 13,
         "rope.dimension_sections": [4, 6, 6, 0], "rope.dimension_count": 32, "vision.block_count": 2,
@@ -230,7 +239,10 @@ def test_types(outtype: str, images: str, tmp_path: Path) -> None:
         up = types.get("blk.0.ffn_up.weight") or types["blk.0.ffn_up_exps.weight"]
         assert up[0] in (QuantType[outtype.upper()], QuantType.F16)  # rows of some experts do not divide into blocks
         for name, (kind, n_dims) in types.items():
-            table = any(word in name for word in ("position", "patch_conv", "patch_embd", "pos_embed")) or n_dims == 4
+            table = (
+                any(word in name for word in ("position", "patch_conv", "patch_embd", "pos_emb", ".pos_"))
+                or n_dims == 4
+            )
             if name.startswith(("v.", "mm.")):
                 plain = n_dims == 1 or table or not name.endswith(".weight")
                 assert kind == (QuantType.F32 if plain else QuantType[images]), name

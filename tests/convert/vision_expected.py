@@ -79,6 +79,17 @@ RULES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("v.class_embedding", "v.class_embedding.weight"), ("multi_modal_projector", "mm"),
         ("image_newline", "mm.image_newline.weight"), *CLIP,
     ),
+    "deepseek2-ocr": (
+        ("model.sam_model.", "v.sam."), ("model.vision_model.", "v."), ("blocks.", "blk."), ("layer_norm1", "ln1"),
+        ("layer_norm2", "ln2"), ("norm1", "pre_ln"), ("norm2", "post_ln"), ("attn.proj", "attn.out"),
+        ("attn.rel_pos_h", "attn.pos_h.weight"), ("attn.rel_pos_w", "attn.pos_w.weight"),
+        ("patch_embed.proj", "patch_embd"), ("sam.pos_embed", "sam.pos_embd.weight"),
+        ("embeddings.class_embedding", "class_embd"), ("embeddings.position_embedding", "position_embd"),
+        ("pre_layrnorm", "pre_ln"), ("transformer.layers", "blk"), ("self_attn.qkv_proj", "attn_qkv"),
+        ("self_attn.out_proj", "attn_out"), ("mlp.fc1", "ffn_up"), ("mlp.fc2", "ffn_down"),
+        ("model.projector.layers", "mm.model.fc"), ("model.image_newline", "v.image_newline"),
+        ("model.view_seperator", "v.view_seperator"),
+    ),
     "glm4": (
         ("model.visual.", "v."), ("v.merger.post_projection_norm", "mm.post_norm"), ("v.merger.proj", "mm.model.fc"),
         ("v.merger.gate_proj", "mm.gate"), ("v.merger.up_proj", "mm.up"), ("v.merger.down_proj", "mm.down"),
@@ -222,6 +233,7 @@ NUMBERS: Mapping[str, Callable[[str, Array, Mapping[str, Any]], Named]] = {
     "gemma3": _gemma3,
     "gemma4": _gemma4,
     "glm4": _qwen25vl,
+    "deepseek2-ocr": _plain,
 }
 
 

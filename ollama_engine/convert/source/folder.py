@@ -115,7 +115,7 @@ class Config:
 
 
 def read_config(folder: ModelFolder) -> Config:
-    """config.json, with the values of a nested `text_config` on top of the outer ones.
+    """config.json, with the values of a nested `text_config` (DeepSeek's `language_config`) on top of the outer ones.
 
     Raises FileNotFoundError when it is missing, ModelFormatError when it is broken.
     """
@@ -123,8 +123,9 @@ def read_config(folder: ModelFolder) -> Config:
     values = folder.json("config.json")
     if values is None:
         raise FileNotFoundError(2, "no such file; SRC is the folder of a model as Hugging Face publishes it", home)
-    whole, nested = values, values.get("text_config")
+    whole, name = values, "text_config" if "text_config" in values else "language_config"
+    nested = values.get(name)
     if isinstance(nested, dict):
-        outer = {k: v for k, v in values.items() if k != "text_config"}
+        outer = {k: v for k, v in values.items() if k != name}
         values = {**outer, **nested, "architectures": outer.get("architectures") or nested.get("architectures")}
     return Config(values, home, whole)

@@ -48,7 +48,7 @@ def add_tokenizer(
     flags = add_flags(folder, tokenizer, keys, table.texts)
     for name, value in {**keys, **flags, **table.flags}.items():
         _add(writer, f"tokenizer.ggml.{name}", value)
-    _add_chat(writer, {**chat_templates(folder), **more_templates})
+    _add_chat(writer, {**more_templates, **chat_templates(folder)})
 
 
 def _table(
