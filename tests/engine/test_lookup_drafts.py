@@ -15,8 +15,8 @@ from ollama_engine import Choice, Engine, SamplingParams, demo
 from ollama_engine.errors import ConfigError
 from ollama_engine.runner.core import speculation
 from ollama_engine.runner.schedule import draft_lengths
+from ollama_engine.runner.schedule.draft_budget import DraftBudget
 from ollama_engine.runner.speculative import lookup
-from tests.support.engine_thread import held
 from tests.support.suite import scaled
 from tests.support.tiny import write_tiny_llama
 
@@ -36,7 +36,8 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every guess is verified, whatever it costs: on a tiny model none pays."""
     monkeypatch.setattr(draft_lengths, "WORTH", 0.0)
-    monkeypatch.setattr(speculation, "MOST_ANSWERS", 64)
+    monkeypatch.setattr(DraftBudget, "most", lambda *_: 64)
+    monkeypatch.setattr(speculation, "LONGEST_REST", 0)
     monkeypatch.setattr(lookup, "LEAST_CHANCE", 0.0)
 
 
@@ -85,16 +86,6 @@ def test_an_answer_that_came_before_takes_few_steps(engine: Engine) -> None:
     assert engine.metrics.steps - steps < 30
     assert again.usage.accepted_tokens > 70
     assert engine.generate(prompt, params, cache_salt="other").usage.accepted_tokens < 70, "another namespace"
-
-
-def test_with_many_answers_side_by_side_nothing_is_drafted(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(draft_lengths, "WORTH", 0.0)
-    monkeypatch.setattr(speculation, "MOST_ANSWERS", 1)
-    params = SamplingParams(temperature=0, max_tokens=100, logit_bias={318: float("-inf"), 319: float("-inf")})
-    with held(engine):
-        requests = [engine.submit([*PHRASE, *PHRASE, *PHRASE], params) for _ in range(2)]
-    assert [request.result().usage.drafted_tokens for request in requests] == [0, 0]
-    assert engine.generate([*PHRASE, *PHRASE, *PHRASE], params).usage.drafted_tokens > 0
 
 
 def test_off_drafts_nothing(engine: Engine) -> None:

@@ -86,7 +86,7 @@ class FakeCache:
 class FakeExecutor:
     """Logits that say the row; waits for `go`."""
 
-    best_logits = None
+    best_logits = splits = None
 
     batch_size = 8
     max_outputs = 8

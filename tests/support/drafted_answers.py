@@ -13,6 +13,7 @@ import numpy as np
 from ollama_engine import Choice, Completion, Engine, Request, SamplingParams
 from ollama_engine.runner.core import speculation
 from ollama_engine.runner.schedule import draft_lengths
+from ollama_engine.runner.schedule.draft_budget import DraftBudget
 from ollama_engine.runner.speculative import guessing, lookup
 from ollama_engine.runner.speculative.guessing import DraftPart, Guess, GuessSource
 from tests.support.engine_thread import held
@@ -48,7 +49,8 @@ def eager(ahead: int = 5, *, by_model: bool = False) -> Iterator[None]:
     """
     with ExitStack() as undo:
         undo.enter_context(patch.object(draft_lengths, "WORTH", 0.0))
-        undo.enter_context(patch.object(speculation, "MOST_ANSWERS", 64))
+        undo.enter_context(patch.object(DraftBudget, "most", return_value=64))
+        undo.enter_context(patch.object(speculation, "LONGEST_REST", 0))
         undo.enter_context(patch.object(guessing, "best_depth", lambda *prices: ahead))
         undo.enter_context(patch.object(guessing, "LEAST_CHANCE", 0.0))
         undo.enter_context(patch.object(lookup, "LEAST_CHANCE", 2.0 if by_model else 0.0))

@@ -28,7 +28,7 @@ from ollama_engine.runner.core.request_queue import RequestQueue
 from ollama_engine.runner.core.speculation import Speculation
 from ollama_engine.runner.core.steered_rows import prepare_masks
 from ollama_engine.runner.core.step_media import NO_STEP_MEDIA, serve_gap, step_media
-from ollama_engine.runner.core.step_output import StepOutput, deliver, misses_forced, step_outputs
+from ollama_engine.runner.core.step_output import StepOutput, deliver, lacks_tokens, step_outputs
 from ollama_engine.runner.core.task import Task
 from ollama_engine.runner.execute.executor import Executor
 from ollama_engine.runner.media.image_reader import ImageReader
@@ -47,7 +47,6 @@ log = logging.getLogger(__name__)
 
 HEADROOM = 16
 """Cells that prompts leave to each decoding sequence, so that it can go on for a while."""
-
 CHECK_SECONDS = 1.0
 """Interval at which an idle engine checks its tables: with 131,072 cells a check takes 2 ms."""
 
@@ -102,13 +101,15 @@ class EngineCore:
         """Do one step. An exception is a fault of the engine itself, which cannot serve anything after that."""
         with self.monitor.step() as record:
             outputs = self._collect(record)
-            if outputs and self._next is not None and misses_forced(self._next, outputs):
+            drafted = self._speculation.draft(outputs)
+            if drafted or (outputs and self._next is not None and lacks_tokens(self._next, outputs)):
                 self.scrap()
-            if outputs and (self._speculation.draft(outputs) or (self._next is not None and self._next.drafted)):
-                self.scrap()  # what is prepared has no drafts, or earlier ones
             begin = self.monitor.clock()
             self._exclusive()
             self._speculation.leave_out(self.monitor.clock() - begin)
+            if self._next is None and outputs and all(output.goes_on for output in outputs):
+                self._prepare()  # before tokens are delivered, so that the device need not wait for that
+                record.mark("plan")
             self._launch(record)
             deliver(outputs, self.queue, self.monitor.clock())
             record.mark("emit")
@@ -186,7 +187,7 @@ class EngineCore:
             self.cache_manager.forget()
             self.cache_manager.clean(bad)
         record.collected()
-        self._speculation.note(step, now)
+        self._speculation.note(step, outputs, now)
         return outputs
 
     def _exclusive(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from ollama_engine.errors import ClosedError, ContextOverflowError, DeadlineError, Option, short_of_memory
@@ -84,10 +84,10 @@ class RequestQueue:
         lookahead = self.gaps.plan(running)
         return [candidate for sequence in running if (candidate := sequence.candidate(lookahead)) is not None]
 
-    def propose(self) -> dict[int, Draft]:
-        """The guesses of drafters, by the key of their request. A drafter that raises ends its request."""
+    def propose(self, answers: Iterable[ScheduledRequest]) -> dict[int, Draft]:
+        """The guesses for these answers that have drafters, by key. A drafter that raises ends its request."""
         drafts = {}
-        for sequence in list(self.running.values()):
+        for sequence in answers:
             if not isinstance(sequence, Generation) or sequence.drafter is None:
                 continue
             try:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ollama_engine.runner.core.request_queue import RequestQueue
 from ollama_engine.runner.core.step_output import StepOutput
-from ollama_engine.runner.schedule.batching import Step
+from ollama_engine.runner.schedule.batching import Step, StepEntry
+from ollama_engine.runner.schedule.draft_budget import SHARE, DraftBudget
 from ollama_engine.runner.schedule.draft_lengths import draft_lengths
 from ollama_engine.runner.schedule.sequence import Generation, ScheduledRequest
 from ollama_engine.runner.schedule.steering import Draft, Drafter, DraftSource
@@ -14,9 +15,8 @@ from ollama_engine.runner.schedule.step_costs import StepCosts, StepPrices
 
 __all__ = ["Speculation"]
 
-MOST_ANSWERS = 1
-"""Guesses are verified for so many answers side by side. Among more, each row costs nearly its full price, and all
-wait for a step that is planned anew: four clients' texts came 0.83 to 1.41 times as fast (docs/performance.md)."""
+LONGEST_REST = 16
+"""Most steps for which no drafter is asked after one for which that gave nothing: so asking costs SHARE at most."""
 
 
 class Speculation:
@@ -27,50 +27,81 @@ class Speculation:
         self._clock = clock
         self._max_outputs = max_outputs
         self._costs = StepCosts()
-        self._collected: tuple[frozenset[int], float] = (frozenset(), 0.0)
-        """The sequences of the step before, and when its tokens were there, or later: see `leave_out`."""
+        self._budget = DraftBudget()
+        # -- the step before --
+        self._entries: tuple[StepEntry, ...] = ()
+        self._keys: frozenset[int] = frozenset()
+        self._collected_at = 0.0
+        """When its tokens were there, or later: see `leave_out`."""
+        self._rest = 0
+        """Steps before drafters are asked again."""
 
-    def note(self, step: Step, now: float) -> None:
-        """The tokens of a step are there. It counts where it followed another one of the same answers, and is usual."""
-        keys = frozenset(entry.sequence.key for entry in step.entries)
-        before, then = self._collected
-        self._collected = (keys, now)
-        if keys <= before and not step.built and all(entry.decoding for entry in step.entries):
-            self._costs.note(len(step.batch), now - then, drafted=step.drafted)
+    def note(self, step: Step, outputs: Sequence[StepOutput], now: float) -> None:
+        """The tokens of a step are there. It counts where it followed another one of the same answers."""
+        then, self._collected_at = self._collected_at, now
+        usual = step.decoding
+        if step.entries is not self._entries:  # a step that follows another one has its entries
+            before, self._entries = self._keys, step.entries
+            self._keys = frozenset(entry.sequence.key for entry in step.entries)
+            self._budget.begin(self._keys)
+            usual = self._keys <= before and all(entry.decoding for entry in step.entries)
+        if not usual:
+            return
+        rows, plain = len(step.batch), self._costs.seconds(len(self._keys))
+        if not step.drafted:
+            self._budget.note_plain()
+        elif plain is not None:  # what such a step takes, for this one may have built a graph
+            counts = {output.sequence.key: (output.drafted, output.accepted) for output in outputs}
+            self._budget.note(counts, (self._costs.seconds(rows, drafted=True) or plain) / plain)
+        if not step.built:
+            self._costs.note(rows, now - then, drafted=step.drafted)
 
     def leave_out(self, seconds: float) -> None:
         """So long something else was done between two steps: what lies between their tokens is no cost of rows."""
-        keys, then = self._collected
-        self._collected = (keys, then + seconds)
+        self._collected_at += seconds
 
     def draft(self, outputs: Sequence[StepOutput]) -> bool:
         """Choose the drafts of the next step, while none is in flight; whether there are any.
 
-        `outputs`: of the step that was collected. Answers that end with it are still among those that run.
+        `outputs`: of the step that was collected.
         """
-        proposed = self._queue.propose()
-        running = self._queue.running
-        if not any(draft.tokens or _source(running[key]) is not None for key, draft in proposed.items()):
+        if self._rest:
+            self._rest -= 1
             return False
-        ending = {output.sequence.key for output in outputs if output.reason or output.error}
-        drafts = {key: draft for key, draft in proposed.items() if key not in ending}
-        running = {key: sequence for key, sequence in running.items() if key not in ending}
-        lengths = {key: len(draft.tokens) for key, draft in drafts.items() if draft.chances is None}
-        n_rows = len(running) + sum(lengths.values())
-        # Steps without drafts come now and then, so that drafts are compared with what these take now.
-        prices = self._costs.prices(n_rows)
-        few = 0 < len(running) <= MOST_ANSWERS and all(sequence.decoding for sequence in running.values())
-        if few and prices is not None:
-            begin = self._clock()
-            drafts |= _by_sources(running, drafts, prices)
-            self.leave_out(self._clock() - begin)  # the sources weigh what that takes
-            chances = {key: draft.chances for key, draft in drafts.items() if draft.chances}
-            lengths |= draft_lengths(prices, chances, self._max_outputs - n_rows)
+        begin = self._clock()
+        answers = [output.sequence for output in outputs if output.goes_on]
+        drafts = self._queue.propose(answers)
+        if not drafts:
+            return False
+        asking = self._clock() - begin
+        sources = any(_source(sequence) is not None for sequence in answers)
+        lengths: dict[int, int] = {}
+        if sources or any(draft.tokens for draft in drafts.values()):
+            lengths = self._lengths(answers, drafts)
         for key, length in lengths.items():
-            generation = running[key]
+            generation = self._queue.running[key]
             assert isinstance(generation, Generation), "the only kind that drafts"
             generation.draft = tuple(drafts[key].tokens[:length])
-        return any(lengths.values())
+        drafted = any(lengths.values())
+        if not drafted and (plain := self._costs.seconds(len(answers))) is not None:
+            self._rest = min(int(asking / (SHARE * plain)), LONGEST_REST)
+        return drafted
+
+    def _lengths(self, answers: Sequence[ScheduledRequest], drafts: dict[int, Draft]) -> dict[int, int]:
+        """How much of each draft to verify. Those of sources are added to the drafts."""
+        lengths = {key: len(draft.tokens) for key, draft in drafts.items() if draft.chances is None}
+        n_rows = len(answers) + sum(lengths.values())
+        # Steps without drafts come now and then, so that drafts are compared with what these take now.
+        prices = self._costs.prices(n_rows)
+        running = self._queue.running
+        if prices is None or not all(each.decoding for each in running.values()):
+            return lengths
+        begin = self._clock()
+        most = {key: self._budget.most(key, prices) for key in drafts}
+        drafts |= _by_sources(running, [key for key in drafts if most[key]], prices)
+        self.leave_out(self._clock() - begin)  # the sources weigh what that takes
+        chances = {key: draft.chances[: most[key]] for key, draft in drafts.items() if draft.chances}
+        return lengths | draft_lengths(prices, chances, self._max_outputs - n_rows)
 
 
 def _by_sources(running: Mapping[int, ScheduledRequest], keys: Iterable[int], prices: StepPrices) -> dict[int, Draft]:

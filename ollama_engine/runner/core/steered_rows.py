@@ -174,12 +174,19 @@ def draw_steered(steered: list[SteeredRows], logits: FloatArray) -> list[Steered
     while active:
         # A token that is forced is not drawn: the random stream, which others come from, goes on where it was.
         drawn = [rows for rows in active if rows.forced is None]
-        wanted = logits[[rows.row for rows in drawn]]  # a copy, which processors may change
+        wanted = _rows_of(drawn, logits)
         masks = [rows.prepare(row) for rows, row in zip(drawn, wanted, strict=True)]
         tokens = iter(sample_all([rows.generation.sampler for rows in drawn], wanted, masks) if drawn else ())
         chosen = [next(tokens) if rows.forced is None else rows.forced for rows in active]
         active = [rows for rows, token in zip(active, chosen, strict=True) if rows.take(token, logits)]
     return steered
+
+
+def _rows_of(drawn: list[SteeredRows], logits: FloatArray) -> FloatArray:
+    """The rows to draw from; a copy where processors may change them."""
+    if len(drawn) == 1 and drawn[0].generation.processors is None:
+        return logits[drawn[0].row : drawn[0].row + 1]
+    return logits[[rows.row for rows in drawn]]
 
 
 def sample_all(

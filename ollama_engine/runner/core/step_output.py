@@ -18,7 +18,7 @@ from ollama_engine.runner.schedule.scoring import Scoring
 from ollama_engine.runner.schedule.sequence import Generation, ScheduledRequest
 from ollama_engine.sample import TokenLogprobs
 
-__all__ = ["StepOutput", "deliver", "misses_forced", "outcome", "step_outputs"]
+__all__ = ["StepOutput", "deliver", "lacks_tokens", "outcome", "step_outputs"]
 
 
 @dataclass(slots=True, eq=False)
@@ -41,6 +41,11 @@ class StepOutput:
     accepted: int = 0
     taken_back: int = 0
     """Number of wrong draft tokens: the last inputs of the sequence, which must leave the cache."""
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the sequence goes on, as far as is known before delivery."""
+        return self.reason is None and self.error is None
 
 
 def step_outputs(step: Step, logits: FloatArray, now: float, best: BestLogits | None = None) -> list[StepOutput]:
@@ -79,11 +84,13 @@ def step_outputs(step: Step, logits: FloatArray, now: float, best: BestLogits | 
     return outputs
 
 
-def misses_forced(prepared: Step, outputs: list[StepOutput]) -> bool:
-    """Whether a constraint forced tokens that a step, prepared before, does not compute with the first of them.
+def lacks_tokens(prepared: Step, outputs: list[StepOutput]) -> bool:
+    """Whether a step that was prepared has earlier drafts, or lacks tokens that a constraint has forced since.
 
     Computing one token takes many times as long as planning a step.
     """
+    if prepared.drafted:
+        return True
     several = [output.sequence for output in outputs if output.tokens[1:]]
     forced = {sequence for sequence in several if isinstance(sequence, Generation) and sequence.has_forced}
     return any(entry.alive and entry.sequence in forced for entry in prepared.entries)
