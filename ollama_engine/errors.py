@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 __all__ = [
     "ChatError",
@@ -106,15 +106,15 @@ class EngineError(Exception):
         ways = [way for phrase in self.advice if (way := _written(phrase, write)) is not None]
         return f"{said}; {_either(ways)}" if ways else said
 
-    def behind(self, *where: str) -> EngineError:
+    def behind(self, *where: str) -> Self:
         """The same error with `where` in front of its message."""
         return self._saying(*where, *self.parts)
 
-    def replacing(self, old: str, new: str) -> EngineError:
+    def replacing(self, old: str, new: str) -> Self:
         """The same error with a text in its message replaced, such as the name of a folder that no user knows."""
         return self._saying(*(part.replace(old, new) if isinstance(part, str) else part for part in self.parts))
 
-    def _saying(self, *parts: str | Option) -> EngineError:
+    def _saying(self, *parts: str | Option) -> Self:
         error = type(self)(*parts, advice=self.advice)
         error.__dict__ |= {name: value for name, value in vars(self).items() if name not in ("parts", "advice")}
         error.args = (error.message(),)
@@ -146,7 +146,12 @@ class UnknownOptionError(ConfigError, TypeError):
 
 
 class ModelFormatError(EngineError, ValueError):
-    """The model file cannot be read: truncated, corrupted, or its tensors do not fit its metadata."""
+    """The model file cannot be read: truncated, corrupted, or its tensors do not fit its metadata.
+
+    `path` names the file that the message begins with, where that is known: a model may be loaded with a second one.
+    """
+
+    path: str | None = None
 
 
 class UnsupportedModelError(ModelFormatError):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import ollama_engine
 from ollama_engine import demo
@@ -17,8 +18,10 @@ from ollama_engine.cli.log_lines import LineFormatter
 from ollama_engine.cli.logs import log_format, log_formatter
 from ollama_engine.cli.measure.devices import refuse_unknown
 from ollama_engine.cli.paths import existing
+from ollama_engine.config import Drafting, EngineConfig
 from ollama_engine.ml.device.device_info import system_line
 from ollama_engine.ml.gguf.gguf_file import GGUFFile
+from ollama_engine.runner.load.draft_parts import open_draft
 from ollama_engine.runner.prefix_store.folder_contents import make_prefix_folder
 from ollama_engine.server.settings import SETTINGS, ServerSettings, Setting, read_address
 
@@ -126,6 +129,7 @@ def main(args: argparse.Namespace) -> None:
 
     if settings.prefix_store not in ("on", "off"):
         make_prefix_folder(settings.prefix_store)  # or say now why not, instead of at the first load
+    check_draft_model(settings)
     if args.replicas is None:
         refuse_replica_flags(args)
         if settings.isolation == "none":  # elsewhere, this process loads no driver
@@ -135,6 +139,14 @@ def main(args: argparse.Namespace) -> None:
         serve(settings, announce)
     else:
         serve_with_ray(args, settings, announce)
+
+
+def check_draft_model(settings: ServerSettings) -> None:
+    """Open the draft model, or say now why not. Raises ConfigError where drafts of one are wished and none is named."""
+    config = EngineConfig(draft=cast(Drafting, settings.draft), draft_model=settings.draft_model or None)
+    if config.draft != "off":
+        with contextlib.ExitStack() as undo:
+            open_draft(config, undo)
 
 
 def refuse_replica_flags(args: argparse.Namespace) -> None:

@@ -25,9 +25,12 @@ def naming(path: str) -> Iterator[None]:
     except ShapeError as error:
         raise ModelFormatError(f"{path}: its tensors cannot be computed with: {error}") from error
     except ModelFormatError as error:
-        if str(error).startswith(path):
+        if error.path is not None or str(error).startswith(path):
+            error.path = error.path or path
             raise
-        raise error.behind(f"{path}: ") from error
+        named = error.behind(f"{path}: ")
+        named.path = path
+        raise named from error
 
 
 def does_not_fit(path: str, error: NoMemoryError, report: object) -> NoMemoryError:
