@@ -13,6 +13,7 @@ import pytest
 from ollama_engine import Engine, SamplingParams
 from ollama_engine.errors import ConfigError
 from ollama_engine.input import FloatArray
+from ollama_engine.runner.load.head_parts import without_head
 from ollama_engine.runner.speculative.next_tokens import HeadDrafter, NextTokenSource
 from tests.models import families
 from tests.models.heads import agreeing, converted, with_head
@@ -119,6 +120,14 @@ def test_its_memory_is_in_the_report_and_planned(agreed: Path) -> None:
     assert taken.cache > without.cache
     assert taken.mapped > without.mapped
     assert (planned.cache, planned.mapped) == (taken.cache, taken.mapped)
+
+
+def test_its_weights_are_not_among_the_model_s(engine: Engine) -> None:
+    """Whether answers are the same with drafts depends on the model's products alone."""
+    weights = engine._loaded.weights
+    of_head = set(weights) - set(without_head(weights))
+    (block,) = {name[: name.index("nextn.")] for name in weights if ".nextn." in name}
+    assert of_head == {name for name in weights if name.startswith(block)}
 
 
 def test_what_has_no_head_is_refused(agreed: Path, tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ class Loaded:
     def drafts_exactly(self) -> bool:
         """Whether rows of a draft get the bits that they get alone."""
         on_cpu = self.placement is None or not self.placement.gpu_layers
-        alike = rows_are_alike(kernels_of(self.backend), self.weights, self.executor.max_outputs)
+        alike = rows_are_alike(kernels_of(self.backend), without_head(self.weights), self.executor.max_outputs)
         return on_cpu and alike
 
     @property
