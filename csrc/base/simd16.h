@@ -36,6 +36,7 @@ INLINE lanes lanes_add(lanes a, lanes b) { return _mm512_add_ps(a, b); }
 INLINE lanes lanes_sub(lanes a, lanes b) { return _mm512_sub_ps(a, b); }
 INLINE lanes lanes_mul(lanes a, lanes b) { return _mm512_mul_ps(a, b); }
 INLINE lanes lanes_div(lanes a, lanes b) { return _mm512_div_ps(a, b); }
+INLINE lanes lanes_sqrt(lanes x) { return _mm512_sqrt_ps(x); }
 INLINE lanes lanes_fma(lanes a, lanes b, lanes c) { return _mm512_fmadd_ps(a, b, c); }
 
 /* a > b ? a : b, and so b where either is NaN. */
@@ -53,10 +54,10 @@ INLINE lanes lanes_signed_as(lanes x, lanes y) {
         _mm512_ternarylogic_epi32(sign, _mm512_castps_si512(y), _mm512_castps_si512(x), 0xca));
 }
 
-/* Whole numbers added to the exponents: n is at the low end of `shifted`, bits of 1.5 * 2^23 + n. */
-INLINE lanes lanes_power(lanes shifted) {
-    const __m512i bias = _mm512_set1_epi32(127 << 23);
-    return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_slli_epi32(_mm512_castps_si512(shifted), 23), bias));
+/* x * 2^n by its exponent: n is at the low end of `shifted`, bits of 1.5 * 2^23 + n. */
+INLINE lanes lanes_raised(lanes x, lanes shifted) {
+    const __m512i n = _mm512_slli_epi32(_mm512_castps_si512(shifted), 23);
+    return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(x), n));
 }
 
 INLINE lanes lanes_from_f16(const void *p) {
@@ -137,6 +138,7 @@ INLINE lanes lanes_mul(lanes a, lanes b) {
 INLINE lanes lanes_div(lanes a, lanes b) {
     return lanes_of(_mm256_div_ps(a.low, b.low), _mm256_div_ps(a.high, b.high));
 }
+INLINE lanes lanes_sqrt(lanes x) { return lanes_of(_mm256_sqrt_ps(x.low), _mm256_sqrt_ps(x.high)); }
 INLINE lanes lanes_fma(lanes a, lanes b, lanes c) {
     return lanes_of(_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high));
 }
@@ -156,12 +158,14 @@ INLINE lanes lanes_signed_as(lanes x, lanes y) {
                     _mm256_or_ps(_mm256_andnot_ps(sign, x.high), _mm256_and_ps(sign, y.high)));
 }
 
-INLINE __m256 half_power(__m256 shifted) {
-    const __m256i bias = _mm256_set1_epi32(127 << 23);
-    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_slli_epi32(_mm256_castps_si256(shifted), 23), bias));
+INLINE __m256 half_raised(__m256 x, __m256 shifted) {
+    const __m256i n = _mm256_slli_epi32(_mm256_castps_si256(shifted), 23);
+    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(x), n));
 }
 
-INLINE lanes lanes_power(lanes shifted) { return lanes_of(half_power(shifted.low), half_power(shifted.high)); }
+INLINE lanes lanes_raised(lanes x, lanes shifted) {
+    return lanes_of(half_raised(x.low, shifted.low), half_raised(x.high, shifted.high));
+}
 
 INLINE lanes lanes_from_f16(const void *p) {
     const __m128i *at = p;
@@ -212,12 +216,13 @@ INLINE lanes lanes_add(lanes a, lanes b) { EACH_LANE(a.at[i] + b.at[i]); }
 INLINE lanes lanes_sub(lanes a, lanes b) { EACH_LANE(a.at[i] - b.at[i]); }
 INLINE lanes lanes_mul(lanes a, lanes b) { EACH_LANE(a.at[i] * b.at[i]); }
 INLINE lanes lanes_div(lanes a, lanes b) { EACH_LANE(a.at[i] / b.at[i]); }
+INLINE lanes lanes_sqrt(lanes x) { EACH_LANE(sqrtf(x.at[i])); }
 INLINE lanes lanes_fma(lanes a, lanes b, lanes c) { EACH_LANE(fmaf(a.at[i], b.at[i], c.at[i])); }
 INLINE lanes lanes_max(lanes a, lanes b) { EACH_LANE(a.at[i] > b.at[i] ? a.at[i] : b.at[i]); }
 INLINE lanes lanes_unless_below(lanes x, float limit, lanes y) { EACH_LANE(x.at[i] < limit ? 0.0f : y.at[i]); }
 INLINE lanes lanes_signed_as(lanes x, lanes y) { EACH_LANE(copysignf(x.at[i], y.at[i])); }
-INLINE lanes lanes_power(lanes shifted) {
-    EACH_LANE(oe_float_of_bits((oe_float_bits(shifted.at[i]) << 23) + (127u << 23)));
+INLINE lanes lanes_raised(lanes x, lanes shifted) {
+    EACH_LANE(oe_float_of_bits(oe_float_bits(x.at[i]) + (oe_float_bits(shifted.at[i]) << 23)));
 }
 
 INLINE lanes lanes_from_f16(const void *p) {
@@ -255,25 +260,27 @@ INLINE float lanes_sum(lanes x) {
 
 #endif
 
-/* The largest of all, in each lane: lanes 8 apart are compared first, then those 4, 2 and 1 apart. */
+/* The largest of all: lanes 8 apart are compared first, then those 4, 2 and 1 apart. Of NaN, anything. */
+#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+INLINE float lanes_largest(lanes x) {
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
-INLINE lanes lanes_largest_everywhere(lanes x) {
-    x = lanes_max(x, _mm512_shuffle_f32x4(x, x, 0x4e));
-    x = lanes_max(x, _mm512_shuffle_f32x4(x, x, 0xb1));
-    x = lanes_max(x, _mm512_permute_ps(x, 0x4e));
-    x = lanes_max(x, _mm512_permute_ps(x, 0xb1));
-    return _mm512_broadcastss_ps(_mm512_castps512_ps128(x)); /* of NaN, lanes differ */
+    const __m256 high = _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(x), 1));
+    const __m256 eight = _mm256_max_ps(_mm512_castps512_ps256(x), high);
+#else
+    const __m256 eight = _mm256_max_ps(x.low, x.high);
+#endif
+    __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    four = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(four, _mm_movehdup_ps(four)));
 }
 #else
-INLINE lanes lanes_largest_everywhere(lanes x) {
-    float part[OE_LANES];
-    lanes_store(part, x);
+INLINE float lanes_largest(lanes x) {
     for (int width = OE_LANES / 2; width; width /= 2) {
         for (int i = 0; i < width; i++) {
-            part[i] = part[i] > part[i + width] ? part[i] : part[i + width];
+            x.at[i] = x.at[i] > x.at[i + width] ? x.at[i] : x.at[i + width];
         }
     }
-    return lanes_set(part[0]);
+    return x.at[0];
 }
 #endif
 
@@ -293,7 +300,7 @@ INLINE lanes lanes_exp_parts(lanes x, lanes *r_out, lanes *power) {
     p = lanes_fma(p, r, lanes_set(0.5f));
     p = lanes_fma(p, r, lanes_set(1.0f));
     *r_out = r;
-    *power = lanes_power(shifted);
+    *power = lanes_raised(lanes_set(1.0f), shifted);
     return p;
 }
 
@@ -302,6 +309,22 @@ INLINE lanes lanes_exp(lanes x) {
     lanes r, power;
     const lanes p = lanes_exp_parts(x, &r, &power);
     return lanes_unless_below(x, -87.0f, lanes_mul(lanes_fma(p, r, lanes_set(1.0f)), power));
+}
+
+#define OE_LOG2E 1.44269504f
+
+/* 2^x for x <= 0, to 1.6e-7 of its value; exactly 0 below -125, 1 for 0, NaN for NaN. 2^r, |r| <= 0.5, is a polynomial
+ * with the smallest largest error, and whole powers are added to its exponent. */
+INLINE lanes lanes_exp2(lanes x) {
+    const lanes magic = lanes_set(12582912.0f); /* as in lanes_exp_parts */
+    const lanes shifted = lanes_add(x, magic), r = lanes_sub(x, lanes_sub(shifted, magic));
+    lanes p = lanes_set(1.3264727e-3f);
+    p = lanes_fma(p, r, lanes_set(9.671513e-3f));
+    p = lanes_fma(p, r, lanes_set(5.5507336e-2f));
+    p = lanes_fma(p, r, lanes_set(0.24022242f));
+    p = lanes_fma(p, r, lanes_set(0.693147f));
+    p = lanes_fma(p, r, lanes_set(1.0f));
+    return lanes_unless_below(x, -125.0f, lanes_raised(p, shifted));
 }
 
 /* -m / (2 + m) for m = exp(-2 |x|) - 1, with the sign of x; NaN for NaN. m is 2^n - 1 + 2^n * (exp(r) - 1), so that

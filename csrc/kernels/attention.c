@@ -12,8 +12,10 @@ int64_t oe_attention_partial(int64_t value_dim) {
 }
 
 int64_t oe_attention_scratch(int64_t key_dim, int64_t value_dim) {
+    const int64_t paired = 2 * OE_LANES, stride = (key_dim + paired - 1) / paired * paired;
+    const int64_t rounded = (OE_MOST_QUERIES + OE_TILE) * (stride / 2 + 1) + OE_LANES * stride;
     const bool many = key_dim <= OE_ATTENTION_MANY_DIM && value_dim <= OE_ATTENTION_MANY_DIM;
-    return many ? OE_TILE * (key_dim + (value_dim + OE_LANES - 1) / OE_LANES * OE_LANES) : 0;
+    return rounded + (many ? OE_TILE * (stride + (value_dim + OE_LANES - 1) / OE_LANES * OE_LANES) : 0);
 }
 
 /* A power of two times LEAST, so that neighbouring rows of a prompt mostly have the same pieces. */
@@ -51,7 +53,7 @@ OE_ATTENTION_DECLARE(avx512);
 static bool cpu_has(oe_attention_isa isa) {
     switch (isa) {
     case OE_ATTENTION_AVX2: return oe_cpu_has_avx2_fma_f16c();
-    case OE_ATTENTION_AVX512: return oe_cpu_has_avx512();
+    case OE_ATTENTION_AVX512: return oe_cpu_has_avx512_vnni();
     default: return isa == OE_ATTENTION_SCALAR;
     }
 }

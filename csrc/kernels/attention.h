@@ -3,9 +3,11 @@
  *
  * A row's list is split into pieces, and these into tiles, whose results are added in order. The split depends only on
  * the length of the list and on the row's phase: its first cell may be any of its first tile, so that rows of a sliding
- * window have the tiles of their neighbours. Sums have a fixed order with one rounding for each product and sum
- * (simd16.h). So the bits of a row's result depend on its query and phase and on the contents of its cells, but not on
- * where these lie, on other rows, on the number of threads or on the instruction set.
+ * window have the tiles of their neighbours. Keys, unless they are F32, and their queries are rounded to 16 bits, each
+ * by its own length, and scores are exact sums of whole numbers (attention_rounded.h). Sums of floats have a fixed
+ * order with one rounding for each product and sum (simd16.h). So the bits of a row's result depend on its query and
+ * phase and on the contents of its cells, but not on where these lie, on other rows, on the number of threads or on the
+ * instruction set.
  *
  * Query heads that share keys and values (GQA), and neighbouring rows of a prompt, are computed together, so a cell is
  * read once for all of them. */
@@ -37,6 +39,7 @@ typedef enum oe_attention_isa {
 
 #define OE_PIECES 16 /* most pieces of one row */
 #define OE_QUERIES 8 /* most queries computed together */
+#define OE_MOST_QUERIES 192 /* most queries of a piece */
 
 #define OE_ATTENTION_MANY_DIM 256 /* longest keys and values that are unpacked for many queries at once */
 
@@ -62,7 +65,7 @@ typedef struct oe_attention_piece {
     float cap; /* 0: none; else scores become cap * tanh(score / cap) */
     const int32_t *list; /* of cells */
     int64_t base;        /* index of the piece's first cell; may be below 0 where no query sees that */
-    float *scratch;      /* oe_attention_scratch floats, for many queries */
+    float *scratch;      /* oe_attention_scratch floats, aligned to a cache line */
 } oe_attention_piece;
 
 typedef struct oe_attention_kernel {
@@ -76,7 +79,7 @@ typedef struct oe_attention_kernel {
 /* Floats in a partial result of one query. */
 int64_t oe_attention_partial(int64_t value_dim);
 
-/* Floats that a thread needs to unpack a tile of cells for many queries; 0 where queries are few at a time. */
+/* Floats that a thread needs for rounded queries and keys, and to unpack a tile of cells for many queries. */
 int64_t oe_attention_scratch(int64_t key_dim, int64_t value_dim);
 
 /* Cells whose scores are kept at a time. Sums over the cells of a tile are joined before the next one. */

@@ -1,4 +1,4 @@
-/* Many queries and a tile of cells as floats (attention_many.h): both products are blocks of sums in registers.
+/* Many queries and an unpacked tile of cells (attention_many.h): both products are blocks of sums in registers.
  * Compiled once for each instruction set; OE_ATTEND_BLOCKS is the function's name. */
 #include "kernels/attention_many.h"
 
@@ -13,15 +13,19 @@
 #define SCORE_QUERIES 3
 #endif
 #define SCORE_LANES 2
+#if defined(__AVX512F__)
+#define ROUNDED_VECTORS 4
+#else
+#define ROUNDED_VECTORS 1
+#endif
 #define SCORE_SUMS (SCORE_QUERIES * SCORE_VECTORS)
 #define MOST_SUMS (BLOCK_QUERIES * BLOCK_VECTORS)
 
 /* Some queries, and which cells of the tile each sees. */
 typedef struct block {
     const float *query[BLOCK_QUERIES];
-    float *partial[BLOCK_QUERIES];
-    int64_t from[BLOCK_QUERIES], to[BLOCK_QUERIES];
-    _Alignas(64) float score[BLOCK_QUERIES][TILE];
+    const int16_t *rounded[BLOCK_QUERIES];
+    scores s;
 } block;
 
 /* -- products ------------------------------------------------------------------------------------------------------ */
@@ -79,32 +83,70 @@ INLINE void score_cells_many(const int queries, const int vectors, const float *
     }
 }
 
+/* The same of rounded queries and keys. */
+INLINE void score_cells_rounded(const int queries, const int vectors, const int16_t *const *query, const float *keys,
+                                int64_t dim, const float *factor, float *score) {
+    wholes sum[SCORE_QUERIES * ROUNDED_VECTORS];
+#pragma GCC unroll 32
+    for (int i = 0; i < queries * vectors; i++) {
+        sum[i] = wholes_zero();
+    }
+#pragma GCC unroll 1
+    for (int64_t d = 0; d < dim; d += 2, keys += TILE) {
+        pairs key[ROUNDED_VECTORS];
+#pragma GCC unroll 8
+        for (int v = 0; v < vectors; v++) {
+            key[v] = pairs_load((const int16_t *)(const void *)(keys + v * OE_LANES));
+        }
+#pragma GCC unroll 8
+        for (int q = 0; q < queries; q++) {
+            const pairs x = pairs_set(query[q] + d);
+#pragma GCC unroll 8
+            for (int v = 0; v < vectors; v++) {
+                sum[q * vectors + v] = wholes_add_products(sum[q * vectors + v], x, key[v]);
+            }
+        }
+    }
+#pragma GCC unroll 32
+    for (int k = 0; k < queries * vectors; k++) {
+        const lanes x = lanes_mul(lanes_from_wholes(sum[k]), lanes_load(factor + k % vectors * OE_LANES));
+        lanes_store(score + k / vectors * TILE + k % vectors * OE_LANES, x);
+    }
+}
+
 /* Of the cells that any query of the block sees. */
 INLINE void score_tile(const int queries, block *b, const unpacked *t, int64_t dim) {
     int64_t low = TILE, high = 0;
     for (int i = 0; i < queries; i++) {
-        if (b->from[i] < b->to[i]) {
-            low = b->from[i] < low ? b->from[i] : low;
-            high = b->to[i] > high ? b->to[i] : high;
+        if (b->s.from[i] < b->s.to[i]) {
+            low = b->s.from[i] < low ? b->s.from[i] : low;
+            high = b->s.to[i] > high ? b->s.to[i] : high;
         }
     }
     const int some = queries < SCORE_QUERIES ? queries : SCORE_QUERIES;
-    const int64_t width = SCORE_VECTORS * OE_LANES;
+    const int64_t width = (t->rounded ? ROUNDED_VECTORS : SCORE_VECTORS) * OE_LANES;
 #pragma GCC unroll 1
     for (int q = 0; q < queries; q += some) {
         for (int64_t at = low / width * width; at < high; at += width) {
-            score_cells_many(some, SCORE_VECTORS, b->query + q, t->keys + at, dim, &b->score[q][at]);
+            if (t->rounded) {
+                score_cells_rounded(some, ROUNDED_VECTORS, b->rounded + q, t->keys + at, t->rounded->stride,
+                                    t->rounded->key_factor + at, &b->s.score[q][at]);
+            } else {
+                score_cells_many(some, SCORE_VECTORS, b->query + q, t->keys + at, dim, &b->s.score[q][at]);
+            }
         }
     }
 }
 
-/* Adds the weighted values of cells [begin, end), `vectors` * 16 numbers from `from` on, for queries from `first`. */
-INLINE void mix_block(const int queries, const int vectors, const block *b, int first, const unpacked *t,
-                      int64_t begin, int64_t end, int64_t from) {
+/* Adds the weighted values of cells [begin, end), `vectors` * 16 numbers from `from` on, for queries from `first`;
+ * `shrinks`: to sums that are still to be multiplied with `shrink`. */
+INLINE void mix_block(const int queries, const int vectors, const bool shrinks, const block *b, int first,
+                      const unpacked *t, int64_t begin, int64_t end, int64_t from) {
     lanes sum[MOST_SUMS];
 #pragma GCC unroll 32
     for (int i = 0; i < queries * vectors; i++) {
-        sum[i] = lanes_load(b->partial[first + i / vectors] + VALUES_AT + from + i % vectors * OE_LANES);
+        sum[i] = lanes_load(b->s.partial[first + i / vectors] + VALUES_AT + from + i % vectors * OE_LANES);
+        sum[i] = shrinks ? lanes_mul(sum[i], lanes_set(b->s.shrink[first + i / vectors])) : sum[i];
     }
     for (int64_t c = begin; c < end; c++) {
         lanes value[BLOCK_VECTORS];
@@ -114,7 +156,7 @@ INLINE void mix_block(const int queries, const int vectors, const block *b, int 
         }
 #pragma GCC unroll 8
         for (int q = 0; q < queries; q++) {
-            const lanes weight = lanes_set(b->score[first + q][c]);
+            const lanes weight = lanes_set(b->s.score[first + q][c]);
 #pragma GCC unroll 8
             for (int v = 0; v < vectors; v++) {
                 sum[q * vectors + v] = lanes_fma(weight, value[v], sum[q * vectors + v]);
@@ -123,45 +165,51 @@ INLINE void mix_block(const int queries, const int vectors, const block *b, int 
     }
 #pragma GCC unroll 32
     for (int i = 0; i < queries * vectors; i++) {
-        lanes_store(b->partial[first + i / vectors] + VALUES_AT + from + i % vectors * OE_LANES, sum[i]);
+        lanes_store(b->s.partial[first + i / vectors] + VALUES_AT + from + i % vectors * OE_LANES, sum[i]);
     }
 }
 
-INLINE void mix_cells(const int queries, const block *b, int first, const unpacked *t, int64_t begin, int64_t end) {
+INLINE void mix_cells(const int queries, const bool shrinks, const block *b, int first, const unpacked *t,
+                      int64_t begin, int64_t end) {
     int64_t from = 0;
     if (begin >= end) {
         return;
     }
     for (; from + BLOCK_VECTORS * OE_LANES <= t->stride; from += BLOCK_VECTORS * OE_LANES) {
-        mix_block(queries, BLOCK_VECTORS, b, first, t, begin, end, from);
+        mix_block(queries, BLOCK_VECTORS, shrinks, b, first, t, begin, end, from);
     }
     for (; from < t->stride; from += OE_LANES) {
-        mix_block(queries, 1, b, first, t, begin, end, from);
+        mix_block(queries, 1, shrinks, b, first, t, begin, end, from);
     }
 }
 
 /* -- a block of queries -------------------------------------------------------------------------------------------- */
 
+INLINE void shrink_values(float *partial, int64_t stride, float factor) {
+    for (int64_t i = 0; i < stride; i += OE_LANES) {
+        lanes_store(partial + VALUES_AT + i, lanes_mul(lanes_load(partial + VALUES_AT + i), lanes_set(factor)));
+    }
+}
+
 /* Weighs and adds up the values; cells that only some of the queries see are added to each of these alone. */
 INLINE void mix_tile(const int queries, const block *b, const unpacked *t) {
     int64_t begin = 0, end = TILE;
     for (int i = 0; i < queries; i++) {
-        begin = b->from[i] > begin ? b->from[i] : begin;
-        end = b->to[i] < end ? b->to[i] : end;
+        begin = b->s.from[i] > begin ? b->s.from[i] : begin;
+        end = b->s.to[i] < end ? b->s.to[i] : end;
+    }
+    if (begin == 0 && end == TILE) { /* as most are */
+        mix_cells(queries, true, b, 0, t, 0, TILE);
+        return;
     }
     end = end > begin ? end : begin;
     for (int i = 0; i < queries; i++) {
-        mix_cells(1, b, i, t, b->from[i], b->to[i] < begin ? b->to[i] : begin);
+        shrink_values(b->s.partial[i], t->stride, b->s.shrink[i]);
+        mix_cells(1, false, b, i, t, b->s.from[i], b->s.to[i] < begin ? b->s.to[i] : begin);
     }
-    mix_cells(queries, b, 0, t, begin, end);
+    mix_cells(queries, false, b, 0, t, begin, end);
     for (int i = 0; i < queries; i++) {
-        mix_cells(1, b, i, t, b->from[i] > end ? b->from[i] : end, b->to[i]);
-    }
-}
-
-INLINE void shrink_values(float *partial, int64_t stride, float factor) {
-    for (int64_t i = 0; i < stride; i += OE_LANES) {
-        lanes_store(partial + VALUES_AT + i, lanes_mul(lanes_load(partial + VALUES_AT + i), lanes_set(factor)));
+        mix_cells(1, false, b, i, t, b->s.from[i] > end ? b->s.from[i] : end, b->s.to[i]);
     }
 }
 
@@ -171,24 +219,22 @@ INLINE void attend_block(const int queries, const oe_attention_piece *p, const o
     bool any = false;
     for (int i = 0; i < queries; i++) {
         const int64_t from = query[i].first - t->first, to = query[i].end - t->first;
+        const int64_t number = query + i - p->queries;
+        if (t->rounded) {
+            b.rounded[i] = t->rounded->queries + number * t->rounded->stride;
+        }
         b.query[i] = query[i].at;
-        b.partial[i] = query[i].partial;
-        b.from[i] = from < 0 ? 0 : from < TILE ? from : TILE;
-        b.to[i] = to < b.from[i] ? b.from[i] : to < TILE ? to : TILE;
-        any = any || b.from[i] < b.to[i];
+        b.s.scale[i] = scale_of(t->rounded ? OE_ATTENTION_F16 : OE_ATTENTION_F32, p, t->rounded, number);
+        b.s.partial[i] = query[i].partial;
+        b.s.from[i] = from < 0 ? 0 : from < TILE ? from : TILE;
+        b.s.to[i] = to < b.s.from[i] ? b.s.from[i] : to < TILE ? to : TILE;
+        any = any || b.s.from[i] < b.s.to[i];
     }
     if (!any) {
         return;
     }
     score_tile(queries, &b, t, p->keys.dim);
-    for (int i = 0; i < queries; i++) {
-        if (b.from[i] < b.to[i]) {
-            const float factor = weigh(p, b.score[i], b.from[i], b.to[i], b.partial[i]);
-            if (factor != 1.0f) {
-                shrink_values(b.partial[i], t->stride, factor);
-            }
-        }
-    }
+    weigh(queries, p->cap * OE_LOG2E, &b.s, 0);
     mix_tile(queries, &b, t);
 }
 

@@ -10,6 +10,17 @@
 
 _Static_assert(TILE % OE_LANES == 0, "scores of a tile are whole vectors");
 
+/* Sums kept in registers. */
+#if defined(__AVX512F__)
+#define SUMS 16
+#elif defined(__AVX2__)
+#define SUMS 4
+#else
+#define SUMS 1
+#endif
+
+_Static_assert(TILE % SUMS == 0, "cells that are taken together do not reach beyond a tile");
+
 #define BLOCK 32 /* numbers that share a scale in Q8_0 and Q4_0 */
 #define Q8_0_BYTES 34
 #define Q4_0_BYTES 18
@@ -61,6 +72,17 @@ INLINE void prefetch(const oe_attention_side *side, int32_t cell) {
     for (int64_t i = 0; i < side->dim; i += 32) { /* a cache line of 16-bit numbers */
         __builtin_prefetch(at + 2 * i);
     }
+}
+
+/* to[i] = the sum of all lanes of sum[i]. */
+INLINE void sum_up(const lanes *sum, float *to) {
+#if defined(__AVX512F__)
+    lanes_sums(sum, to);
+#else
+    for (int i = 0; i < SUMS; i++) {
+        to[i] = lanes_sum(sum[i]);
+    }
+#endif
 }
 
 #endif

@@ -3,22 +3,9 @@
 #ifndef OE_ATTENTION_FEW_H
 #define OE_ATTENTION_FEW_H
 
-#include <stdbool.h>
-
-#include "kernels/attention_softmax.h"
+#include "kernels/attention_rounded.h"
 
 #define HEADS OE_QUERIES
-
-/* Sums kept in registers. */
-#if defined(__AVX512F__)
-#define SUMS 16
-#elif defined(__AVX2__)
-#define SUMS 4
-#else
-#define SUMS 1
-#endif
-
-_Static_assert(TILE % SUMS == 0, "cells that are taken together do not reach beyond a tile");
 
 /* -- scores -------------------------------------------------------------------------------------------------------- */
 
@@ -40,18 +27,8 @@ INLINE void add_products(const int type, const int heads, const int cells, const
     }
 }
 
-INLINE void sum_up(const lanes *sum, float *to) {
-#if defined(__AVX512F__)
-    lanes_sums(sum, to);
-#else
-    for (int i = 0; i < SUMS; i++) {
-        to[i] = lanes_sum(sum[i]);
-    }
-#endif
-}
-
-/* score[h][c] = query h times the key of cell c, of the cells [low, high) of a tile. It takes SUMS / `heads` cells at a
- * time. `cell` is that of `low`. */
+/* score[h][c] = query h times the key of cell c, of the cells [low, high) of a tile, all of them floats. It takes
+ * SUMS / `heads` cells at a time. `cell` is that of `low`. */
 INLINE void score_cells(const int type, const int heads, const oe_attention_piece *p, const oe_attention_query *queries,
                         const int32_t *cell, int64_t low, int64_t high, float (*score)[TILE]) {
     enum { MOST = SUMS };
@@ -86,6 +63,62 @@ INLINE void score_cells(const int type, const int heads, const oe_attention_piec
 #pragma GCC unroll 8
         for (int h = 0; h < heads; h++) {
             memcpy(&score[h][first], got + h * cells, (size_t)cells * sizeof *got);
+        }
+    }
+}
+
+/* to[i] = the sum of all numbers of sum[i]. */
+INLINE void sum_up_wholes(const wholes *sum, float *to) {
+#if defined(__AVX512F__)
+    lanes_store(to, wholes_sums(sum));
+#else
+    for (int i = 0; i < SUMS; i++) {
+        to[i] = (float)wholes_sum(sum[i]);
+    }
+#endif
+}
+
+/* The same of rounded queries, of which `query` is the first, and keys. */
+INLINE void score_rounded(const int heads, const rounded *r, int64_t query, int64_t low, int64_t high,
+                          float (*score)[TILE]) {
+    const int cells = SUMS / heads;
+    for (int64_t first = low / SUMS * SUMS; first < high; first += cells) {
+        const int16_t *key[SUMS];
+        wholes sum[SUMS];
+        float got[SUMS];
+#pragma GCC unroll 16
+        for (int c = 0; c < cells; c++) {
+            const int64_t i = first + c < low ? low : first + c < high ? first + c : high - 1;
+            key[c] = r->keys + i * r->stride;
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < SUMS; i++) {
+            sum[i] = wholes_zero();
+        }
+        for (int64_t d = 0; d < r->stride; d += OE_PAIRED) {
+            pairs q[HEADS];
+#pragma GCC unroll 8
+            for (int h = 0; h < heads; h++) {
+                q[h] = pairs_load(r->queries + (query + h) * r->stride + d);
+            }
+#pragma GCC unroll 16
+            for (int c = 0; c < cells; c++) {
+                const pairs k = pairs_load(key[c] + d);
+#pragma GCC unroll 8
+                for (int h = 0; h < heads; h++) {
+                    sum[h * cells + c] = wholes_add_products(sum[h * cells + c], q[h], k);
+                }
+            }
+        }
+        sum_up_wholes(sum, got);
+#pragma GCC unroll 8
+        for (int h = 0; h < heads; h++) {
+            memcpy(&score[h][first], got + h * cells, (size_t)cells * sizeof *got);
+        }
+    }
+    for (int64_t c = low / OE_LANES * OE_LANES; c < high; c += OE_LANES) {
+        for (int h = 0; h < heads; h++) {
+            lanes_store(&score[h][c], lanes_mul(lanes_load(&score[h][c]), lanes_load(r->key_factor + c)));
         }
     }
 }
@@ -143,25 +176,28 @@ typedef struct tile {
     const int32_t *cell; /* that of `low` */
     int64_t low, high;   /* cells that any query sees */
     int64_t begin, end;
-    int64_t from[HEADS], to[HEADS]; /* cells that each sees */
-    float shrink[HEADS];
-    float score[HEADS][TILE];
+    scores s;
 } tile;
 
 INLINE void weigh_some(const int type, const int heads, const oe_attention_piece *p, const oe_attention_query *query,
-                       tile *t, int at) {
-    score_cells(type, heads, p, query + at, t->cell, t->low, t->high, t->score + at);
-    for (int i = at; i < at + heads; i++) {
-        const bool any = t->from[i] < t->to[i];
-        t->shrink[i] = any ? weigh(p, t->score[i], t->from[i], t->to[i], query[i].partial) : 1.0f;
+                       tile *t, int at, const rounded *r) {
+    const int64_t first = query - p->queries;
+    if (is_rounded(type)) {
+        score_rounded(heads, r, first + at, t->low, t->high, t->s.score + at);
+    } else {
+        score_cells(type, heads, p, query + at, t->cell, t->low, t->high, t->s.score + at);
     }
+    for (int i = at; i < at + heads; i++) {
+        t->s.scale[i] = scale_of(type, p, r, first + i);
+    }
+    weigh(heads, p->cap * OE_LOG2E, &t->s, at);
 }
 
 /* Adds the values of cells [begin, end). */
 INLINE void mix_some(const int type, const int heads, const oe_attention_piece *p, const oe_attention_query *query,
                      tile *t, int at, int64_t begin, int64_t end) {
-    mix_values(type, heads, p, query + at, t->cell + (begin - t->low), end - begin, t->score[at] + begin,
-               t->shrink + at);
+    mix_values(type, heads, p, query + at, t->cell + (begin - t->low), end - begin, t->s.score[at] + begin,
+               t->s.shrink + at);
 }
 
 /* A function of its own: it is called at three places, and each copy takes the compiler a second. */
@@ -173,11 +209,11 @@ NOINLINE void oe_mix_one(const oe_attention_piece *p, const oe_attention_query *
 /* Those of cells before (or behind) the ones that all see. */
 INLINE void mix_ragged(const oe_attention_piece *p, const oe_attention_query *query, int n, tile *t, bool before) {
     for (int i = 0; i < n; i++) {
-        const int64_t begin = before || t->from[i] > t->end ? t->from[i] : t->end;
-        const int64_t end = before && t->to[i] > t->begin ? t->begin : t->to[i];
+        const int64_t begin = before || t->s.from[i] > t->end ? t->s.from[i] : t->end;
+        const int64_t end = before && t->s.to[i] > t->begin ? t->begin : t->s.to[i];
         if (begin < end) {
             oe_mix_one(p, query, t, i, begin, end);
-            t->shrink[i] = 1.0f;
+            t->s.shrink[i] = 1.0f;
         }
     }
 }
@@ -209,14 +245,15 @@ INLINE int64_t clamp(int64_t x, int64_t low, int64_t high) { return x < low ? lo
 INLINE bool look(const oe_attention_piece *p, const oe_attention_query *query, int n, int64_t first, tile *t) {
     t->low = TILE, t->high = 0, t->begin = 0, t->end = TILE;
     for (int i = 0; i < n; i++) {
-        t->from[i] = clamp(query[i].first - first, 0, TILE);
-        t->to[i] = clamp(query[i].end - first, t->from[i], TILE);
-        if (t->from[i] < t->to[i]) {
-            t->low = t->from[i] < t->low ? t->from[i] : t->low;
-            t->high = t->to[i] > t->high ? t->to[i] : t->high;
+        t->s.partial[i] = query[i].partial;
+        t->s.from[i] = clamp(query[i].first - first, 0, TILE);
+        t->s.to[i] = clamp(query[i].end - first, t->s.from[i], TILE);
+        if (t->s.from[i] < t->s.to[i]) {
+            t->low = t->s.from[i] < t->low ? t->s.from[i] : t->low;
+            t->high = t->s.to[i] > t->high ? t->s.to[i] : t->high;
         }
-        t->begin = t->from[i] > t->begin ? t->from[i] : t->begin;
-        t->end = t->to[i] < t->end ? t->to[i] : t->end;
+        t->begin = t->s.from[i] > t->begin ? t->s.from[i] : t->begin;
+        t->end = t->s.to[i] < t->end ? t->s.to[i] : t->end;
     }
     if (t->begin >= t->end) { /* each query adds its values alone, all those before `begin` first */
         t->begin = t->end = clamp(t->begin, t->low, t->high);
@@ -227,17 +264,17 @@ INLINE bool look(const oe_attention_piece *p, const oe_attention_query *query, i
 
 /* `next`: the cell behind the tile that follows. */
 INLINE void attend_some(const int type, const oe_attention_piece *p, const oe_attention_query *query, int n,
-                        int64_t first, int64_t next) {
+                        int64_t first, int64_t next, const rounded *r) {
     tile some;
     tile *t = &some;
     int at = 0;
     if (!look(p, query, n, first, t)) {
         return;
     }
-    UP_TO_8(n, at, weigh_some)
-    UP_TO_4(n, at, weigh_some)
+    UP_TO_8(n, at, weigh_some, r)
+    UP_TO_4(n, at, weigh_some, r)
     for (; at < n; at++) {
-        weigh_some(type, 1, p, query, t, at);
+        weigh_some(type, 1, p, query, t, at, r);
     }
     for (int64_t c = first + TILE; c < next; c++) {
         prefetch(&p->keys, p->list[p->base + c]);
@@ -254,7 +291,7 @@ INLINE void attend_some(const int type, const oe_attention_piece *p, const oe_at
     }
     if (ragged) {
         for (int i = 0; i < n; i++) {
-            t->shrink[i] = 1.0f;
+            t->s.shrink[i] = 1.0f;
         }
         mix_ragged(p, query, n, t, false);
     }

@@ -1,14 +1,12 @@
-/* Many queries and a tile of cells (attention.h): keys, transposed, and values become floats once for all queries; the
- * products are in attention_blocks.c. The bits are those of attention_few.h: each score is 16 sums over the
- * dimension, joined as lanes_sum joins them, and values are added cell by cell. Included by files that are compiled
- * once for each instruction set. */
+/* Many queries and a tile of cells (attention.h): keys, transposed, become whole numbers once for all queries (those in
+ * F32 stay floats), and values floats; the products are in attention_blocks.c. The bits are those of attention_few.h: a
+ * score of floats is 16 sums over the dimension, joined as lanes_sum joins them, and values are added cell by cell.
+ * Included by files that are compiled once for each instruction set. */
 #ifndef OE_ATTENTION_MANY_H
 #define OE_ATTENTION_MANY_H
 
-#include <stdbool.h>
-
 #include "base/transpose16.h"
-#include "kernels/attention_softmax.h"
+#include "kernels/attention_rounded.h"
 
 #define MANY_DIM OE_ATTENTION_MANY_DIM
 
@@ -19,9 +17,10 @@
 #define SCORE_VECTORS 1
 #endif
 
-/* A tile of cells as floats. */
+/* A tile of cells: values as floats, keys as floats or rounded. */
 typedef struct unpacked {
-    float *keys;       /* [dimension][TILE] */
+    const rounded *rounded; /* NULL: keys are floats */
+    float *keys;       /* [dimension][TILE], or pairs of rounded numbers [r->stride / 2][TILE] */
     float *values;     /* [TILE][stride] */
     int64_t stride;    /* the values' dimension, rounded up to whole vectors */
     int64_t first;     /* the tile's first cell, counted in the piece */
@@ -54,6 +53,22 @@ INLINE void unpack_keys(const int type, const oe_attention_piece *p, const int32
     }
 }
 
+/* As unpack_keys; a pair of numbers takes the place of a float. */
+INLINE void pair_keys(const int type, const oe_attention_piece *p, const int32_t *cell, unpacked *to) {
+    const rounded *r = to->rounded;
+    round_keys(type, p, cell, to->low, to->high, r);
+    for (int64_t at = to->low / OE_LANES * OE_LANES; at < to->high; at += OE_LANES) {
+        for (int64_t d = 0; d < r->stride; d += OE_PAIRED) {
+            lanes x[OE_LANES];
+#pragma GCC unroll 16
+            for (int i = 0; i < OE_LANES; i++) {
+                x[i] = pairs_as_lanes(pairs_load(r->keys + (at + i) * r->stride + d));
+            }
+            lanes_transpose(x, to->keys + d / 2 * TILE + at, TILE);
+        }
+    }
+}
+
 INLINE void unpack_values(const int type, const oe_attention_piece *p, const int32_t *cell, unpacked *to) {
     const int64_t dim = p->values.dim, whole = dim / OE_LANES * OE_LANES;
     for (int64_t c = to->low; c < to->high; c++) {
@@ -70,32 +85,24 @@ INLINE void unpack_values(const int type, const oe_attention_piece *p, const int
 
 /* -- all queries --------------------------------------------------------------------------------------------------- */
 
-/* The part of the tile from t->first on that any query sees; false where that is nothing. */
-INLINE bool look_at(const oe_attention_piece *p, unpacked *t) {
-    t->low = TILE, t->high = 0;
-    for (int64_t i = 0; i < p->n_queries; i++) {
-        const int64_t from = p->queries[i].first - t->first, to = p->queries[i].end - t->first;
-        if (from < to && from < TILE && to > 0) {
-            t->low = from < 0 ? 0 : from < t->low ? from : t->low;
-            t->high = to > TILE ? TILE : to > t->high ? to : t->high;
-        }
-    }
-    return t->low < t->high;
-}
-
 /* Whether the piece can be computed here. */
 INLINE bool many_fits(const oe_attention_piece *p) {
     return p->keys.dim % OE_LANES == 0 && p->keys.dim <= MANY_DIM && p->values.dim <= MANY_DIM;
 }
 
 /* All of a piece, up to the cell `end`. */
-INLINE void attend_many(const int type, const oe_attention_piece *p, int64_t end) {
-    unpacked t = {.keys = p->scratch, .values = p->scratch + TILE * p->keys.dim};
+INLINE void attend_many(const int type, const oe_attention_piece *p, const rounded *r, int64_t end) {
+    unpacked t = {.rounded = is_rounded(type) ? r : NULL, .keys = r->floats + OE_LANES * r->stride};
+    t.values = t.keys + TILE * r->stride;
     t.stride = (p->values.dim + OE_LANES - 1) / OE_LANES * OE_LANES;
     for (t.first = 0; t.first < end; t.first += TILE) {
         const int32_t *cell = p->list + (p->base + t.first);
-        if (look_at(p, &t)) {
-            unpack_keys(type, p, cell, &t);
+        if (look_at(p, t.first, &t.low, &t.high)) {
+            if (is_rounded(type)) {
+                pair_keys(type, p, cell, &t);
+            } else {
+                unpack_keys(type, p, cell, &t);
+            }
             unpack_values(type, p, cell, &t);
             const int64_t left = end - t.first - TILE;
             OE_ATTEND_BLOCKS(p, &t, left < 0 ? 0 : left < TILE ? left : TILE);

@@ -8,7 +8,7 @@
 
 #define FEW_ROWS 64   /* up to here every piece of a row may be a unit of work of its own */
 #define BAND 48       /* most rows that are computed together */
-#define QUERIES 192   /* most queries that read a tile while it is in the L1 cache */
+#define QUERIES OE_MOST_QUERIES /* they read a tile while it is in the L1 cache */
 #define FEWEST_SHARED 16 /* rows that are computed by bands where they share their cells */
 #define MOST_PARTIALS 32768 /* floats for the partial results of queries that are computed together */
 

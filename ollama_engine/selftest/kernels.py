@@ -192,7 +192,8 @@ def _attention(dtype: str) -> str:
                     yield name, computed(ctx, out)
 
     found = list(results())
-    close("plain C", found[0][1].reshape(query.shape), _softmax_twin(dtype, query, keys, values, lists), EXACT)
+    tolerance = EXACT if dtype == "f32" else 1e-3  # other keys are rounded to 16 bits
+    close("plain C", found[0][1].reshape(query.shape), _softmax_twin(dtype, query, keys, values, lists), tolerance)
     return same_bits(found)
 
 

@@ -11,7 +11,7 @@ const oe_recurrent_kernel *oe_recurrent_kernel_find(oe_recurrent_isa isa) {
     case OE_RECURRENT_AVX2: return oe_cpu_has_avx2_fma_f16c() ? &oe_recurrent_avx2 : NULL;
 #endif
 #if defined(OE_HAS_AVX512)
-    case OE_RECURRENT_AVX512: return oe_cpu_has_avx512() ? &oe_recurrent_avx512 : NULL;
+    case OE_RECURRENT_AVX512: return oe_cpu_has_avx512_vnni() ? &oe_recurrent_avx512 : NULL;
 #endif
     default: return NULL;
     }

@@ -328,7 +328,8 @@ def paged_attention(q: Value, k: Value, v: Value, parts: Value, cells: Value, sc
     out = ref.paged_attention(queries, keys, f64(v), parts.array.reshape(-1, 2), cells.array.reshape(-1), float(scale),
                                softcap=float(softcap), sinks=None if sinks is None else f64(sinks))  # fmt: skip
     largest = np.linalg.norm(queries, axis=-1).max() * np.linalg.norm(keys, axis=-1).max() * abs(float(scale))
-    scores = 1e-6 * largest + q.tol * top(keys) * keys.shape[-1] + 1e-5
+    rounded = 1e-6 if k.dtype == "f32" else keys.shape[-1] ** 0.5 / 32_766  # at most: keys and queries have 16 bits
+    scores = rounded * largest + q.tol * top(keys) * keys.shape[-1] + 1e-5
     return Expected(out, tol=top(f64(v)) * (1e-5 + min(2.0, 4 * scores)) + 1e-5)
 
 
