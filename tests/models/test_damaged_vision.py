@@ -72,7 +72,8 @@ def test_weights_of_types_that_cannot_be_multiplied_with(case: Case, kind: Any, 
     """They ended the process where the CPU has AMX."""
     path = harness.converted(case, folder)
     read = {t.name: t for t in GGUFReader(path).tensors}
-    first = "v.blk.0.attn_q" if "v.blk.0.attn_q.weight" in read else "v.patch_embd"  # Gemma 4's 12B model has no blocks
+    # Gemma 4's 12B model has no blocks.
+    first = next((n for n in ("v.blk.0.attn_q", "v.blk.0.attn_qkv") if f"{n}.weight" in read), "v.patch_embd")
     tensors = {name: tensor for name, tensor in read.items() if name.startswith(first)}
     new = {name: np.zeros(tensor.data.shape, kind) for name, tensor in tensors.items()}
     assert new
