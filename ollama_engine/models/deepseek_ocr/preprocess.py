@@ -61,11 +61,11 @@ class Preprocessor:
         return self._prepared(self._patches([self._on_ground(image)]), self._patches(tiles), (rows, columns))
 
     def largest(self) -> PreparedImage:
-        """A row of as many tiles as there may be."""
+        """A column of as many tiles as there may be, which has the most lines and so the most newlines."""
         o, n = self.options.sam, self.options.sam.n_channels * self.options.sam.patch_size**2
         whole = np.zeros((1, o.n_patches, n), np.float32)
         tiles = np.zeros((self.most, (self.options.tile // o.patch_size) ** 2, n), np.float32)
-        return self._prepared(whole, tiles, (1, self.most))
+        return self._prepared(whole, tiles, (self.most, 1))
 
     def _on_ground(self, image: Image) -> Image:
         from PIL import ImageOps  # noqa: PLC0415 (text models work without Pillow)
