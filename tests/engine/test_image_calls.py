@@ -18,6 +18,7 @@ from ollama_engine.errors import ClosedError, DeadlineError, ImageError
 from ollama_engine.input import PreparedImage
 from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.tensor import Tensor
+from ollama_engine.runner.embed.call import AHEAD
 from tests.engine.test_image_cache import image
 from tests.engine.test_media import AFTER, CAT, DOG, PATIENCE, greedy, open_engine, prompt
 from tests.support.media_model import BROKEN, REFUSED, FakeVision, MediaLlama, held_encoding, picture
@@ -79,18 +80,33 @@ def test_beside_prompts_and_texts(engine: Engine) -> None:
     assert all(request.result(PATIENCE).finish_reason == "length" for request in requests)
 
 
+def slowly(self: FakeVision, ctx: Context, prepared: PreparedImage) -> Tensor:
+    time.sleep(0.01)
+    return encode(self, ctx, prepared)
+
+
+encode, preprocess = FakeVision.encode_multimodal, FakeVision.preprocess
+
+
+def test_few_pictures_are_prepared_ahead(engine: Engine) -> None:
+    ahead: list[int] = []
+
+    def counted(self: FakeVision, given: Any) -> PreparedImage:
+        ahead.append(len(ahead) + 1 - len(MediaLlama.encoded))
+        return preprocess(self, given)
+
+    with patch.object(FakeVision, "encode_multimodal", slowly), patch.object(FakeVision, "preprocess", counted):
+        call(engine, *[image(n) for n in range(20)])
+    assert len(ahead) == 20
+    assert max(ahead) <= AHEAD
+
+
 def test_what_goes_wrong(engine: Engine) -> None:
     with pytest.raises(ImageError, match=r"images\[1\].*cannot take this image"):
         call(engine, CAT, REFUSED, DOG)
     with pytest.raises(ImageError, match="the image is broken"):
         call(engine, CAT, BROKEN, *[image(n) for n in range(10)])
-    original = FakeVision.encode_multimodal
-
-    def encode(self: FakeVision, ctx: Context, prepared: PreparedImage) -> Tensor:
-        time.sleep(0.01)
-        return original(self, ctx, prepared)
-
-    with patch.object(FakeVision, "encode_multimodal", encode), pytest.raises(DeadlineError):
+    with patch.object(FakeVision, "encode_multimodal", slowly), pytest.raises(DeadlineError):
         call(engine, *[image(n) for n in range(50)], timeout=1e-6)
     assert len(call(engine, CAT)) == 1
     assert engine.metrics.running == engine.metrics.queued == 0
