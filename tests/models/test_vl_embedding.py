@@ -158,7 +158,7 @@ def test_scores_are_the_probability_of_yes(files: Mapping[str, Path]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(240)  # torch reads four pictures
 @pytest.mark.reference
 def test_live(files: Mapping[str, Path], tmp_path: Path) -> None:
     """Transformers' model and processor, with the prompts of the models' cards and their limits of pixels."""
