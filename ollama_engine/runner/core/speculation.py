@@ -33,6 +33,8 @@ class Speculation:
         self._keys: frozenset[int] = frozenset()
         self._collected_at = 0.0
         """When its tokens were there, or later: see `leave_out`."""
+        self._drafted_before = (0, 0.0)
+        """Rows and seconds of the step before, where it had drafts and is not counted yet."""
         self._rest = 0
         """Steps before drafters are asked again."""
 
@@ -46,6 +48,7 @@ class Speculation:
             self._budget.begin(self._keys)
             usual = self._keys <= before and all(entry.decoding for entry in step.entries)
         if not usual:
+            self._drafted_before = (0, 0.0)
             return
         rows, plain = len(step.batch), self._costs.seconds(len(self._keys))
         if not step.drafted:
@@ -53,8 +56,13 @@ class Speculation:
         elif plain is not None:  # what such a step takes, for this one may have built a graph
             counts = {output.sequence.key: (output.drafted, output.accepted) for output in outputs}
             self._budget.note(counts, (self._costs.seconds(rows, drafted=True) or plain) / plain)
-        if not step.built:
-            self._costs.note(rows, now - then, drafted=step.drafted)
+        seconds, (rows_before, took) = now - then, self._drafted_before
+        self._drafted_before = (rows, seconds) if step.drafted and not step.built else (0, 0.0)
+        if rows_before:  # a plain step behind it was not prepared while it computed, which is its cost
+            later = max(0.0, seconds - plain) if plain is not None and not step.drafted else 0.0
+            self._costs.note(rows_before, took + later, drafted=True)
+        elif not step.built and not step.drafted:
+            self._costs.note(rows, seconds)
 
     def leave_out(self, seconds: float) -> None:
         """So long something else was done between two steps: what lies between their tokens is no cost of rows."""

@@ -6,6 +6,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import create_autospec
 
+import pytest
+
 from ollama_engine.runner.core.request_queue import RequestQueue
 from ollama_engine.runner.core.speculation import Speculation
 from ollama_engine.runner.core.step_output import StepOutput
@@ -25,3 +27,24 @@ def test_nothing_is_drafted_for_an_answer_that_ends_with_the_step() -> None:
     assert ends.draft == ()
     assert speculation.draft([StepOutput(ends, (4,)), StepOutput(goes_on, (3,))])
     assert ends.draft == (5,)
+
+
+def test_what_the_next_step_waits_for_is_a_cost_of_the_drafts_before_it() -> None:
+    entries = (SimpleNamespace(sequence=SimpleNamespace(key=0), decoding=True),)
+    speculation = Speculation(cast(RequestQueue, None), 32, lambda: 0.0)
+    now = 0.0
+
+    def step(rows: int, seconds: float, *, drafted: bool = False) -> None:
+        nonlocal now
+        now += seconds
+        noted: Any = SimpleNamespace(entries=entries, batch=range(rows), decoding=True, drafted=drafted, built=False)
+        speculation.note(noted, [StepOutput(cast(Any, entries[0].sequence), (1,), drafted=rows - 1)], now)
+
+    for _ in range(40):
+        step(1, 10)
+    for _ in range(40):
+        step(3, 12, drafted=True)
+        step(1, 13)
+        step(1, 10)
+    assert speculation._costs.seconds(3, drafted=True) == pytest.approx(15, rel=0.02)
+    assert speculation._costs.seconds(1) == pytest.approx(10, rel=0.02)
