@@ -11,6 +11,7 @@ from gguf import GGUFReader
 
 from ollama_engine.convert import convert_model
 from ollama_engine.errors import ModelFormatError, UnsupportedModelError
+from ollama_engine.models.deepseek_ocr.vision import ENCODER_EPS
 from tests.models.vision import harness
 from tests.models.vision.deepseek_ocr import CASES, ENCODER, MOST, SAM, TILE
 from tests.models.vision.harness import greedy
@@ -42,7 +43,9 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def answers(model: Path, **options: Any) -> None:
     golden = harness.load(CASE)
     with harness.engine(model, **options) as engine:
-        assert not engine._loaded.model.unused_weights
+        model: Any = engine._loaded.model
+        assert not model.unused_weights
+        assert model.multimodal.options.norm_eps == ENCODER_EPS
         for name, prompt in CASE.prompts.items():
             answer = engine.generate(CASE.segments(prompt), greedy(CASE))
             assert list(answer.tokens) == golden.answers[name].tokens

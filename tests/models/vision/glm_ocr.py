@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tests.models.vision.harness import N_CTX, N_TEXT, Token
+from tests.models.vision.pictures import Picture
 from tests.models.vision.qwen3vl import WHOLE
 from tests.models.vision.qwen25vl import BLOCK, MERGE, PATCH, SMALL, QwenCase
 
@@ -47,7 +48,7 @@ CASES = (
         files={"preprocessor_config.json": {"size": {"shortest_edge": 8 * BLOCK**2, "longest_edge": 96 * BLOCK**2}}},
         placeholder="<|begin_of_image|><|image|><|end_of_image|>",
         tokens=TOKENS,
-        pictures=SMALL,
+        pictures=(*SMALL, Picture(45, 2)),
         seed=2,
         embeddings=1.0,
     ),
