@@ -43,9 +43,9 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def answers(model: Path, **options: Any) -> None:
     golden = harness.load(CASE)
     with harness.engine(model, **options) as engine:
-        model: Any = engine._loaded.model
-        assert not model.unused_weights
-        assert model.multimodal.options.norm_eps == ENCODER_EPS
+        loaded: Any = engine._loaded.model
+        assert not loaded.unused_weights
+        assert loaded.multimodal.options.norm_eps == ENCODER_EPS
         for name, prompt in CASE.prompts.items():
             answer = engine.generate(CASE.segments(prompt), greedy(CASE))
             assert list(answer.tokens) == golden.answers[name].tokens
