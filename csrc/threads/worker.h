@@ -2,6 +2,8 @@
 #ifndef OE_WORKER_H
 #define OE_WORKER_H
 
+#include <stdbool.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -17,8 +19,9 @@ oe_worker *oe_worker_new(void);
 // Waits for a running task, then ends the thread. NULL is allowed.
 void oe_worker_free(oe_worker *worker);
 
-// Starts a task. Returns 0, or -1 when the task before was not waited for.
-int oe_worker_start(oe_worker *worker, oe_worker_task task, void *argument);
+// Starts a task. Returns 0, or -1 when the task before was not waited for. With `cpu_is_free`, who waits for the task
+// looks for its end for a fraction of a millisecond before sleeping, and so does the worker for the next task.
+int oe_worker_start(oe_worker *worker, oe_worker_task task, void *argument, bool cpu_is_free);
 
 // Waits until the started task has ended and stores its result. Returns 0, or -1 when no task was started.
 int oe_worker_wait(oe_worker *worker, int *result);

@@ -138,7 +138,8 @@ class CompositeCache(CompositeStepCache[Cache]):
 
     def begin(self, batch: Batch) -> None:
         """Find cells in all caches. Raises ContextOverflowError, changing nothing, when one has too few."""
-        self.require_room(batch)
+        for cache in self.caches[1:]:  # the first one asks itself, before anything has changed
+            cache.require_room(batch)
         super().begin(batch)
 
     # ** used by the runner ********************************************************************************************

@@ -129,17 +129,16 @@ class PagedInputs:
         """
         ranges, indices = self._buffer.fill_indices(cells, self._rows.indices.dim(0), sequences, first, last)
         self._rows.indices.set(indices)
-        phases = np.maximum(first, 0)
-        _write(self._rows, ranges, phases)
+        _write(self._rows, ranges, first)
         if self._outputs is not None:
-            _write(self._outputs, ranges[outputs], phases[outputs])
+            _write(self._outputs, ranges[outputs], first[outputs])
 
     def get(self, store: KeyValueStore, layer: int, ctx: Context) -> tuple[Tensor, Tensor, KVIndices]:
         """Keys and values of all cells, and the indices."""
         return *store.history(layer, 0, self._n_cells, ctx), self._rows
 
 
-def _write(inputs: KVIndices, ranges: Int32Array, phases: Int32Array) -> None:
+def _write(inputs: KVIndices, ranges: Int32Array, first: Int32Array) -> None:
     inputs.ranges.set(ranges)
     if inputs.phases is not None:
-        inputs.phases.set(phases)
+        inputs.phases.set(np.maximum(first, 0))

@@ -232,6 +232,8 @@ class RecurrentCache(RecurrentStepCache):
 def runs_of(batch: Batch) -> dict[int, Run]:
     """The run of each sequence in a batch, {sequence: run}. Its positions have no gaps."""
     sequences, positions = batch.sequences.tolist(), batch.positions.tolist()
+    if batch.checkpoints is None and batch.returns is None and len(set(sequences)) == len(sequences):
+        return {sequence: Run(at, at + 1) for sequence, at in zip(sequences, positions, strict=True)}
     bounds: dict[int, tuple[int, int]] = {}
     for sequence, position in zip(sequences, positions, strict=True):
         first, end = bounds.get(sequence, (position, position + 1))

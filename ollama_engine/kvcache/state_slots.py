@@ -103,18 +103,20 @@ class StateSlots:
         firsts = {sequence: run.first for sequence, run in runs.items()}
         for sequence, first in firsts.items():
             self._pass_on(sequence, first)
-        n_wanted = len(runs) + sum(len(_inner(run)) for run in runs.values())
+        inner = {sequence: run for sequence, run in runs.items() if run.checkpoints or run.returns}
+        n_wanted = len(runs) + sum(len(_inner(run)) for run in inner.values())
         if n_wanted > len(self._free):
             self._evict(n_wanted - len(self._free), firsts)
         spare = len(self._free) - len(runs)
         assert spare >= 0, "the caller asked for room first"
-        chosen = _chosen(runs, spare)
+        chosen = _chosen(inner, spare) if inner else {}
         made: dict[int, dict[int, int]] = {}
         for sequence, run in runs.items():
-            self._back[sequence] = min((at for at in chosen[sequence] if at in run.returns), default=run.first)
+            kept = sorted(chosen.get(sequence, ()))
+            self._back[sequence] = next((at for at in kept if at in run.returns), run.first)
             made[sequence] = {
                 position: self._take(sequence, position, kept=position in run.checkpoints)
-                for position in (*sorted(chosen[sequence]), run.end)
+                for position in (*kept, run.end)
             }
         return made
 

@@ -144,8 +144,8 @@ INLINE void fetch_lines(const uint8_t *from, size_t first, size_t last, oe_sb_fe
     } else if (by == OE_SB_FETCH_DEEP) {
 #pragma GCC unroll 16
         for (size_t i = first; i < last; i++) { /* by turns: one kind after the other is slower */
-            _mm_prefetch((const char *)(from + 64 * i), _MM_HINT_T0);
-            _mm_prefetch((const char *)(from + 64 * i + OE_SB_DEEPER), _MM_HINT_T1);
+            _mm_prefetch((const char *)(from + 64 * i), _MM_HINT_NTA);
+            _mm_prefetch((const char *)(from + 64 * i + OE_SB_DEEPER), _MM_HINT_NTA);
         }
     } else {
 #pragma GCC unroll 16

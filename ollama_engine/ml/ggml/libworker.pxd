@@ -7,5 +7,5 @@ cdef extern from "threads/worker.h" nogil:
 
     oe_worker *oe_worker_new()
     void oe_worker_free(oe_worker *worker)
-    int oe_worker_start(oe_worker *worker, oe_worker_task task, void *argument)
+    int oe_worker_start(oe_worker *worker, oe_worker_task task, void *argument, bint cpu_is_free)
     int oe_worker_wait(oe_worker *worker, int *result)

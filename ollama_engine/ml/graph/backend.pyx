@@ -199,7 +199,7 @@ cdef class Backend:
             self.worker = oe_worker_new()
             if self.worker == NULL:
                 raise NoMemoryError("the system grants no further thread to compute in the background")
-        oe_worker_start(self.worker, task, argument)
+        oe_worker_start(self.worker, task, argument, self.pools.spare_cpu())
         self.running = True
         return 0
 

@@ -44,6 +44,7 @@ cdef class ThreadPools:
     cdef int start(self, lib.ggml_backend_t cpu, int threads, bint alone) except -1
     cdef int _use_pool(self, ThreadPool pool, bint gated) except -1
     cdef int adjust(self, int64_t work) except -1
+    cdef bint spare_cpu(self) noexcept
     cdef int share(self, bint little) except -1
     cdef int _forget_window(self) except -1
     cdef int _begin(self, int spinning) except -1

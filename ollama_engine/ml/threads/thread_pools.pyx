@@ -205,6 +205,10 @@ cdef class ThreadPools:
             self._begin(0 if paused else self.current.threads - 1)
         return self._use(self.all.threads if work >= LONG_OPERATION else self.governor.threads)
 
+    cdef bint spare_cpu(self) noexcept:
+        """Whether one CPU more than the computing threads' is there, as far as is known."""
+        return self.current is self.all and self.gate.threads < self.gate.cpus
+
     cdef int share(self, bint little) except -1:
         """Between two computations beside other devices: compute the CPU's part of the next one with one thread where
         it is `little`, such as the embeddings of a few tokens, and with all where it is not.

@@ -49,5 +49,5 @@ def checkpoints_between(planned: Iterable[int], begin: int, end: int) -> list[in
 
 def rows_at_multiples(positions: Int32Array) -> Int32Array | None:
     """The rows of a decoding step behind which states are kept; None where there is none."""
-    rows = np.flatnonzero((positions + 1) % EVERY == 0).astype(np.int32)
-    return rows if len(rows) else None
+    rows = [row for row, at in enumerate(positions.tolist()) if (at + 1) % EVERY == 0]
+    return np.array(rows, dtype=np.int32) if rows else None
