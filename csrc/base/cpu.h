@@ -5,6 +5,11 @@
 
 #include <stdbool.h>
 
+#if defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 
@@ -35,6 +40,7 @@ static inline bool oe_cpu_has_avx512_bf16(void) {
 }
 
 static inline bool oe_cpu_is_intel(void) { return __builtin_cpu_is("intel"); }
+static inline bool oe_cpu_has_neon_dotprod(void) { return false; }
 
 #else
 
@@ -44,6 +50,17 @@ static inline bool oe_cpu_has_avx512(void) { return false; }
 static inline bool oe_cpu_has_avx512_vnni(void) { return false; }
 static inline bool oe_cpu_has_avx512_bf16(void) { return false; }
 static inline bool oe_cpu_is_intel(void) { return false; }
+
+/* SDOT. All of Apple's have it; elsewhere Linux says so. */
+static inline bool oe_cpu_has_neon_dotprod(void) {
+#if defined(__aarch64__) && defined(__linux__)
+    return getauxval(AT_HWCAP) & HWCAP_ASIMDDP;
+#elif defined(__aarch64__) && defined(__APPLE__)
+    return true;
+#else
+    return false;
+#endif
+}
 
 #endif
 

@@ -1,4 +1,4 @@
-# Sets `oe_instruction_sets` to those that kernels are compiled for, beside plain C: of avx2, avxvnni, avx512, amx.
+# Sets `oe_instruction_sets` to those that kernels are compiled for, beside plain C: of avx2, avxvnni, avx512, amx, neon.
 #
 # A native build has ggml for this CPU alone, so it needs the best of our kernels for this CPU, and no others: they
 # take as long to compile as all of ggml. Kernels of a set that is left out are NULL, as on a CPU that lacks the set.
@@ -14,6 +14,11 @@ if(oe_x86)
     if(OE_COMPILES_AMX)
       list(APPEND oe_instruction_sets amx)
     endif()
+  endif()
+elseif(oe_arm64)
+  check_c_compiler_flag(-march=armv8.2-a+dotprod OE_COMPILES_DOTPROD)
+  if(OE_COMPILES_DOTPROD)
+    set(oe_instruction_sets neon)
   endif()
 endif()
 

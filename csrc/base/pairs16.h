@@ -120,6 +120,10 @@ INLINE int32_t wholes_sum(wholes x) {
     return _mm_cvtsi128_si32(_mm_add_epi32(four, _mm_shuffle_epi32(four, 0xb1)));
 }
 
+#elif defined(OE_NEON)
+
+#include "base/pairs16_neon.h"
+
 #else
 
 typedef struct pairs {

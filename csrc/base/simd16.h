@@ -1,5 +1,5 @@
-/* Vectors of 16 floats: one AVX-512 register, two AVX2 registers, or an array, by the flags of the including file.
- * Every operation gives the same bits in all three. Products are added with one rounding (FMA) everywhere. */
+/* Vectors of 16 floats: one AVX-512 register, two AVX2 registers, four NEON registers (OE_NEON), or an array, by the
+ * flags of the including file. Every operation gives the same bits in all of them. Products are added with one rounding (FMA) everywhere. */
 #ifndef OE_SIMD16_H
 #define OE_SIMD16_H
 
@@ -196,6 +196,10 @@ INLINE lanes lanes_from_i4(const void *p, int shift) {
 
 INLINE float lanes_sum(lanes x) { return half_sum(_mm256_add_ps(x.low, x.high)); }
 
+#elif defined(OE_NEON)
+
+#include "base/simd16_neon.h"
+
 #else
 
 typedef struct lanes {
@@ -273,7 +277,7 @@ INLINE float lanes_largest(lanes x) {
     four = _mm_max_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_max_ss(four, _mm_movehdup_ps(four)));
 }
-#else
+#elif !defined(OE_NEON)
 INLINE float lanes_largest(lanes x) {
     for (int width = OE_LANES / 2; width; width /= 2) {
         for (int i = 0; i < width; i++) {

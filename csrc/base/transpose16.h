@@ -78,6 +78,27 @@ INLINE void lanes_transpose(const lanes *x, float *to, int64_t stride) {
     }
 }
 
+#elif defined(OE_NEON)
+
+/* to[i][j] = x[j][i], of 4 times 4. */
+INLINE void transpose_4(float32x4_t a, float32x4_t b, float32x4_t c, float32x4_t d, float *to, int64_t stride) {
+    const float64x2_t low_ab = vreinterpretq_f64_f32(vzip1q_f32(a, b)), low_cd = vreinterpretq_f64_f32(vzip1q_f32(c, d));
+    const float64x2_t high_ab = vreinterpretq_f64_f32(vzip2q_f32(a, b));
+    const float64x2_t high_cd = vreinterpretq_f64_f32(vzip2q_f32(c, d));
+    vst1q_f32(to, vreinterpretq_f32_f64(vzip1q_f64(low_ab, low_cd)));
+    vst1q_f32(to + stride, vreinterpretq_f32_f64(vzip2q_f64(low_ab, low_cd)));
+    vst1q_f32(to + 2 * stride, vreinterpretq_f32_f64(vzip1q_f64(high_ab, high_cd)));
+    vst1q_f32(to + 3 * stride, vreinterpretq_f32_f64(vzip2q_f64(high_ab, high_cd)));
+}
+
+INLINE void lanes_transpose(const lanes *x, float *to, int64_t stride) {
+    for (int i = 0; i < 4; i++) {
+        for (int j = 0; j < OE_LANES; j += 4) {
+            transpose_4(x[j].at[i], x[j + 1].at[i], x[j + 2].at[i], x[j + 3].at[i], to + 4 * i * stride + j, stride);
+        }
+    }
+}
+
 #else
 
 INLINE void lanes_transpose(const lanes *x, float *to, int64_t stride) {

@@ -47,14 +47,15 @@ int64_t oe_attention_most_pieces(int64_t n) {
     extern const oe_attention_kernel oe_attention_f32_##set, oe_attention_f16_##set, oe_attention_bf16_##set,          \
         oe_attention_q8_0_##set, oe_attention_q4_0_##set
 OE_ATTENTION_DECLARE(scalar);
-OE_ATTENTION_DECLARE(avx2); /* this one and the next: where the build has them (base/instruction_sets.cmake) */
+OE_ATTENTION_DECLARE(avx2); /* this one and those below: where the build has them (base/instruction_sets.cmake) */
 OE_ATTENTION_DECLARE(avx512);
+OE_ATTENTION_DECLARE(neon);
 
 static bool cpu_has(oe_attention_isa isa) {
     switch (isa) {
     case OE_ATTENTION_AVX2: return oe_cpu_has_avx2_fma_f16c();
     case OE_ATTENTION_AVX512: return oe_cpu_has_avx512_vnni();
-    default: return isa == OE_ATTENTION_SCALAR;
+    default: return isa == OE_ATTENTION_SCALAR || isa == OE_ATTENTION_NEON;
     }
 }
 
@@ -66,6 +67,9 @@ const oe_attention_kernel *oe_attention_kernel_find(oe_attention_type type, oe_a
 #endif
 #if defined(OE_HAS_AVX512)
         [OE_ATTENTION_AVX512] = OE_ATTENTION_KERNELS(avx512),
+#endif
+#if defined(OE_HAS_NEON)
+        [OE_ATTENTION_NEON] = OE_ATTENTION_KERNELS(neon),
 #endif
     };
     return cpu_has(isa) ? kernels[isa][type] : NULL;

@@ -34,6 +34,7 @@ typedef enum oe_attention_isa {
     OE_ATTENTION_SCALAR,
     OE_ATTENTION_AVX2,
     OE_ATTENTION_AVX512,
+    OE_ATTENTION_NEON,
     OE_ATTENTION_ISAS
 } oe_attention_isa;
 

@@ -13,7 +13,7 @@ _Static_assert(TILE % OE_LANES == 0, "scores of a tile are whole vectors");
 /* Sums kept in registers. */
 #if defined(__AVX512F__)
 #define SUMS 16
-#elif defined(__AVX2__)
+#elif defined(__AVX2__) || defined(OE_NEON)
 #define SUMS 4
 #else
 #define SUMS 1

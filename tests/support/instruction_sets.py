@@ -16,14 +16,14 @@ from tests.plugins.not_run_here import NOT_HERE, not_here
 
 X86 = platform.machine() in ("x86_64", "AMD64")
 ARM = platform.machine() in ("aarch64", "arm64")
-VECTORS = ("avx2", "avx512") if X86 else ()
+VECTORS = ("avx2", "avx512") if X86 else ("neon",) if ARM else ()
 
 ATTENTION = ("scalar", *VECTORS)
 FLOAT_PRODUCTS = ("scalar", *VECTORS)
-PRODUCTS = ("scalar", "avx2", "avxvnni", "avx512", "amx") if X86 else ("scalar",)
+PRODUCTS = ("scalar", "avx2", "avxvnni", "avx512", "amx") if X86 else ("scalar", *VECTORS)
 """Of quantized weights with few rows, and, with amx, many."""
 RECURRENT = ("scalar", *VECTORS)
-SAMPLER = ("scalar", "sse2" if X86 else "neon" if ARM else "baseline", *VECTORS)
+SAMPLER = ("scalar", "sse2", *VECTORS) if X86 else ("scalar", "neon" if ARM else "baseline")
 
 Case = tuple[Any, ...]
 RecordProperty = Callable[[str, object], None]

@@ -386,7 +386,8 @@ INLINE void ssm_scan_columns(const int n, const oe_ssm_scan *p, const oe_segment
         const int64_t row = s->rows[i];
         const float dt = *oe_operand_at(&p->dt, row);
         lanes x[MOST_VECTORS], out[MOST_VECTORS];
-        step by = {oe_operand_at(&p->b, row), oe_operand_at(&p->c, row), lanes_set(oe_exp_f32(dt * p->a)), {{0}}};
+        step by = {.b = oe_operand_at(&p->b, row), .c = oe_operand_at(&p->c, row)};
+        by.decay = lanes_set(oe_exp_f32(dt * p->a));
         load_columns(oe_operand_at(&p->x, row), c->count, n, x);
         for (int w = 0; w < n; w++) {
             by.moved[w] = lanes_mul(lanes_set(dt), x[w]);

@@ -78,7 +78,13 @@ typedef struct oe_recurrent_kernel {
     void (*ssm_scan)(const oe_ssm_scan *, const oe_segment *);
 } oe_recurrent_kernel;
 
-typedef enum { OE_RECURRENT_SCALAR, OE_RECURRENT_AVX2, OE_RECURRENT_AVX512, OE_RECURRENT_ISAS } oe_recurrent_isa;
+typedef enum {
+    OE_RECURRENT_SCALAR,
+    OE_RECURRENT_AVX2,
+    OE_RECURRENT_AVX512,
+    OE_RECURRENT_NEON,
+    OE_RECURRENT_ISAS
+} oe_recurrent_isa;
 
 #ifdef __cplusplus
 extern "C" {

@@ -2,7 +2,7 @@
 #include "kernels/recurrent/kernel.h"
 
 extern const oe_recurrent_kernel oe_recurrent_scalar;
-extern const oe_recurrent_kernel oe_recurrent_avx2, oe_recurrent_avx512; /* where the build has them */
+extern const oe_recurrent_kernel oe_recurrent_avx2, oe_recurrent_avx512, oe_recurrent_neon; /* where the build has them */
 
 const oe_recurrent_kernel *oe_recurrent_kernel_find(oe_recurrent_isa isa) {
     switch (isa) {
@@ -12,6 +12,9 @@ const oe_recurrent_kernel *oe_recurrent_kernel_find(oe_recurrent_isa isa) {
 #endif
 #if defined(OE_HAS_AVX512)
     case OE_RECURRENT_AVX512: return oe_cpu_has_avx512_vnni() ? &oe_recurrent_avx512 : NULL;
+#endif
+#if defined(OE_HAS_NEON)
+    case OE_RECURRENT_NEON: return &oe_recurrent_neon;
 #endif
     default: return NULL;
     }

@@ -25,6 +25,8 @@ typedef struct oe_act32 {
 /* The set of instructions that activations.c is compiled for: those of this file's kernels, or lesser ones. */
 #if defined(OE_SB_SCALAR)
 #define OE_SB_ACTS_SET scalar
+#elif defined(OE_NEON)
+#define OE_SB_ACTS_SET neon
 #elif defined(__AVX512F__)
 #define OE_SB_ACTS_SET avx512
 #else

@@ -61,6 +61,17 @@ INLINE numbers read_weights(const uint8_t *x, const int n) {
     return (numbers){_mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)),
                      _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(~0xffff)))};
 }
+#elif defined(OE_NEON)
+INLINE numbers read_weights(const uint8_t *x, const int n) {
+    numbers out;
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        const uint32x4_t pairs = 8 * i < n ? vreinterpretq_u32_u8(vld1q_u8(x + 16 * i)) : vdupq_n_u32(0);
+        out.first.at[i] = vreinterpretq_f32_u32(vshlq_n_u32(pairs, 16));
+        out.second.at[i] = vreinterpretq_f32_u32(vandq_u32(pairs, vdupq_n_u32(0xffff0000u)));
+    }
+    return out;
+}
 #else
 INLINE __m256 first_of(__m256i pairs) { return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16)); }
 INLINE __m256 second_of(__m256i pairs) {

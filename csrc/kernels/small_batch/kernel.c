@@ -27,12 +27,18 @@
 #else
 #define AMX(type) NULL
 #endif
-#define FLOAT_KERNELS(type) {&oe_sb_##type##_scalar, AVX2(type), NULL, AVX512(type), NULL}
-#define KERNELS(type) {&oe_sb_##type##_scalar, AVX2(type), AVX_VNNI(type), AVX512(type), AMX(type)}
+#if defined(OE_HAS_NEON)
+#define NEON(type) &oe_sb_##type##_neon
+#else
+#define NEON(type) NULL
+#endif
+#define FLOAT_KERNELS(type) {&oe_sb_##type##_scalar, AVX2(type), NULL, AVX512(type), NULL, NEON(type)}
+#define KERNELS(type)                                                                                                  \
+    {&oe_sb_##type##_scalar, AVX2(type), AVX_VNNI(type), AVX512(type), AMX(type), NEON(type)}
 
 #define DECLARE(type)                                                                                                  \
     extern const oe_sb_kernel oe_sb_##type##_scalar, oe_sb_##type##_avx2, oe_sb_##type##_avxvnni,                      \
-        oe_sb_##type##_avx512, oe_sb_##type##_amx
+        oe_sb_##type##_avx512, oe_sb_##type##_amx, oe_sb_##type##_neon
 
 DECLARE(q4_k);
 DECLARE(q6_k);
@@ -75,6 +81,7 @@ static bool cpu_has(oe_sb_isa isa) {
     case OE_SB_AVX_VNNI: return oe_cpu_has_avx_vnni();
     case OE_SB_AVX512: return oe_cpu_has_avx512_vnni();
     case OE_SB_AMX: return oe_cpu_has_avx512_vnni() && oe_amx_int8_allowed();
+    case OE_SB_NEON: return oe_cpu_has_neon_dotprod();
     default: return isa == OE_SB_PLAIN;
     }
 }

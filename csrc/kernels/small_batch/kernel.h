@@ -2,9 +2,9 @@
  * and prompts where ml/weights/kernel_choice.py found these kernels to be the fastest (up to 512 rows).
  *
  * Weights are read as they lie in GGUF files. For quantized weights, activations are first quantized to 8 bits, as in
- * ggml; for F16 they stay f32, for BF16 they are rounded to it (floats.h). Vector kernels take 16 (AVX-512) or 8 (AVX2)
- * rows of weights at a time, one in each 32-bit lane, unpack a block of them once, and multiply it with all rows of
- * activations. A single row of activations waits mainly for memory; there the lanes are 4 blocks each of 4 (AVX2: 2)
+ * ggml; for F16 they stay f32, for BF16 they are rounded to it (floats.h). Vector kernels take 16 (AVX-512) or 8 (AVX2,
+ * NEON) rows of weights at a time, one in each 32-bit lane, unpack a block of them once, and multiply it with all rows of
+ * activations. A single row of activations waits mainly for memory; there the lanes are 4 blocks each of 4 (or 2)
  * rows of weights, so that the working set fits the L1 cache.
  *
  * Sums within a block are whole numbers. The blocks of a row are added up in order with plain float operations (no
@@ -47,7 +47,15 @@ typedef enum oe_sb_type {
     OE_SB_TYPES
 } oe_sb_type;
 
-typedef enum oe_sb_isa { OE_SB_PLAIN, OE_SB_AVX2, OE_SB_AVX_VNNI, OE_SB_AVX512, OE_SB_AMX, OE_SB_ISAS } oe_sb_isa;
+typedef enum oe_sb_isa {
+    OE_SB_PLAIN,
+    OE_SB_AVX2,
+    OE_SB_AVX_VNNI,
+    OE_SB_AVX512,
+    OE_SB_AMX,
+    OE_SB_NEON,
+    OE_SB_ISAS
+} oe_sb_isa;
 
 #define OE_SB_GROUP 16 /* threads share out results along m in multiples of this */
 #define OE_SB_MANY 20  /* from so many rows of activations on, AMX's tiles are faster than vectors (measured) */

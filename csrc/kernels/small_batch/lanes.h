@@ -1,16 +1,22 @@
-/* Vectors of 32-bit lanes for the kernels of quantized weights: LANES (16 with AVX-512, 8 with AVX2) blocks of weights
+/* Vectors of 32-bit lanes for the kernels of quantized weights: LANES (16 with AVX-512, else 8) blocks of weights
  * at a time, one in each lane. They are the blocks of LANES rows at the same place, with the same activations in all
  * lanes; or, for a single row of activations (`single`), 4 blocks each of LANES / 4 rows, with the same activations
  * for each.
  *
  * Codes of weights are multiplied with activations (signed bytes, from -127 to 127) four at a time: VPDPBUSD takes
- * unsigned codes and adds up in 32 bits. AVX2 alone has VPMADDUBSW, which adds two products in 16 bits. */
+ * unsigned codes and adds up in 32 bits, and so does SDOT with signed ones. AVX2 alone has VPMADDUBSW, which adds two
+ * products in 16 bits. */
 #ifndef OE_SB_LANES_H
 #define OE_SB_LANES_H
 
-#include <immintrin.h>
 #include <stdbool.h>
 #include <string.h>
+
+#if defined(OE_NEON)
+#include <arm_neon.h>
+#else
+#include <immintrin.h>
+#endif
 
 #include "kernels/small_batch/activations.h"
 
@@ -28,6 +34,8 @@ typedef struct window {
 
 #if defined(__AVX512VNNI__)
 #include "kernels/small_batch/lanes_avx512.h"
+#elif defined(OE_NEON)
+#include "kernels/small_batch/lanes_neon.h"
 #else
 #include "kernels/small_batch/lanes_avx2.h"
 #endif
@@ -139,18 +147,18 @@ INLINE void fetch_lines(const uint8_t *from, size_t first, size_t last, oe_sb_fe
     if (by == OE_SB_FETCH_L2) {
 #pragma GCC unroll 16
         for (size_t i = first; i < last; i++) {
-            _mm_prefetch((const char *)(from + 64 * i), _MM_HINT_T1);
+            __builtin_prefetch(from + 64 * i, 0, 2);
         }
     } else if (by == OE_SB_FETCH_DEEP) {
 #pragma GCC unroll 16
         for (size_t i = first; i < last; i++) { /* by turns: one kind after the other is slower */
-            _mm_prefetch((const char *)(from + 64 * i), _MM_HINT_NTA);
-            _mm_prefetch((const char *)(from + 64 * i + OE_SB_DEEPER), _MM_HINT_NTA);
+            __builtin_prefetch(from + 64 * i, 0, 0);
+            __builtin_prefetch(from + 64 * i + OE_SB_DEEPER, 0, 0);
         }
     } else {
 #pragma GCC unroll 16
         for (size_t i = first; i < last; i++) {
-            _mm_prefetch((const char *)(from + 64 * i), _MM_HINT_T0);
+            __builtin_prefetch(from + 64 * i);
         }
     }
 }
@@ -235,6 +243,10 @@ INLINE void add_signed_part(const bool single, const int n_tile, const int words
 INLINE ints dot_32_signed(const bool single, const int most, const ints *codes, const oe_act32 *act) {
     return dot_32(single, most, codes, act_word(single, &act->minus128, act), act);
 }
+
+#elif defined(OE_NEON)
+
+#include "kernels/small_batch/products_neon.h"
 
 #else
 

@@ -17,6 +17,7 @@ cdef extern from "kernels/attention.h" nogil:
         OE_ATTENTION_SCALAR
         OE_ATTENTION_AVX2
         OE_ATTENTION_AVX512
+        OE_ATTENTION_NEON
 
     struct oe_attention_kernel:
         pass

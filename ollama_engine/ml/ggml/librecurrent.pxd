@@ -14,6 +14,7 @@ cdef extern from "kernels/recurrent/kernel.h" nogil:
         OE_RECURRENT_SCALAR
         OE_RECURRENT_AVX2
         OE_RECURRENT_AVX512
+        OE_RECURRENT_NEON
 
     const oe_recurrent_kernel *oe_recurrent_kernel_find(oe_recurrent_isa isa) noexcept
 

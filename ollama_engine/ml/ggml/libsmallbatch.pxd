@@ -13,6 +13,7 @@ cdef extern from "base/cpu.h" nogil:
     bint oe_cpu_has_avx512()
     bint oe_cpu_has_avx512_vnni()
     bint oe_cpu_is_intel()
+    bint oe_cpu_has_neon_dotprod()
 
 
 cdef extern from "kernels/small_batch/kernel.h" nogil:
@@ -39,6 +40,7 @@ cdef extern from "kernels/small_batch/kernel.h" nogil:
         OE_SB_AVX_VNNI
         OE_SB_AVX512
         OE_SB_AMX
+        OE_SB_NEON
 
     enum oe_sb_fetch:
         OE_SB_FETCH_SPREAD

@@ -12,7 +12,7 @@ from ollama_engine.errors import ShapeError
 
 from ollama_engine.ml.ggml cimport libggml as lib
 from ollama_engine.ml.ggml.libattention cimport (
-    OE_ATTENTION_AVX2, OE_ATTENTION_AVX512, OE_ATTENTION_BF16, OE_ATTENTION_F16, OE_ATTENTION_F32, OE_ATTENTION_Q4_0,
+    OE_ATTENTION_AVX2, OE_ATTENTION_AVX512, OE_ATTENTION_BF16, OE_ATTENTION_F16, OE_ATTENTION_F32, OE_ATTENTION_NEON, OE_ATTENTION_Q4_0,
     OE_ATTENTION_Q8_0, OE_ATTENTION_SCALAR, oe_attention_isa, oe_attention_kernel, oe_attention_kernel_find,
     oe_attention_op, oe_attention_params, oe_attention_plan_op, oe_attention_plan_size, oe_attention_shape,
     oe_attention_size, oe_attention_type,
@@ -29,7 +29,9 @@ cdef dict _KINDS = {
     <int>lib.GGML_TYPE_Q4_0: OE_ATTENTION_Q4_0,
 }  # fmt: skip
 # From the slowest to the fastest.
-cdef dict _INSTRUCTIONS = {"scalar": OE_ATTENTION_SCALAR, "avx2": OE_ATTENTION_AVX2, "avx512": OE_ATTENTION_AVX512}
+cdef dict _INSTRUCTIONS = {
+    "scalar": OE_ATTENTION_SCALAR, "avx2": OE_ATTENTION_AVX2, "avx512": OE_ATTENTION_AVX512, "neon": OE_ATTENTION_NEON,
+}  # fmt: skip
 
 
 @final
@@ -60,7 +62,7 @@ cdef dict _FASTEST = {
 def paged_attention_chosen(str dtype not None):
     """Whether paged_attention is the fast choice for keys and values of this type on this CPU.
 
-    It is with AVX2 and FMA, or AVX-512. The plain C kernel gives the same bits but is far slower than ggml's.
+    It is with AVX2 and FMA, AVX-512, or NEON. The plain C kernel gives the same bits but is far slower than ggml's.
     """
     return _FASTEST.get(<int>type_of(dtype), "scalar") != "scalar"
 

@@ -15,7 +15,7 @@ from ollama_engine.errors import ShapeError
 
 from ollama_engine.ml.ggml cimport libggml as lib
 from ollama_engine.ml.ggml.librecurrent cimport (
-    OE_CONV_TAPS, OE_RECURRENT_AVX2, OE_RECURRENT_AVX512, OE_RECURRENT_SCALAR, OE_STATE_ROWS, oe_causal_conv_gated_op,
+    OE_CONV_TAPS, OE_RECURRENT_AVX2, OE_RECURRENT_AVX512, OE_RECURRENT_NEON, OE_RECURRENT_SCALAR, OE_STATE_ROWS, oe_causal_conv_gated_op,
     oe_causal_conv_op, oe_causal_conv_silu_op, oe_delta_net_by, oe_delta_net_op, oe_recurrent_isa,
     oe_recurrent_kernel, oe_recurrent_kernel_find, oe_ssm_scan_op,
 )
@@ -25,7 +25,9 @@ from ollama_engine.ml.graph.tensor cimport Graph, Tensor, alive, describe, graph
 from ollama_engine.ml.graph.types cimport check_size
 
 # From the slowest to the fastest.
-cdef dict _INSTRUCTIONS = {"scalar": OE_RECURRENT_SCALAR, "avx2": OE_RECURRENT_AVX2, "avx512": OE_RECURRENT_AVX512}
+cdef dict _INSTRUCTIONS = {
+    "scalar": OE_RECURRENT_SCALAR, "avx2": OE_RECURRENT_AVX2, "avx512": OE_RECURRENT_AVX512, "neon": OE_RECURRENT_NEON,
+}  # fmt: skip
 
 
 cdef void *_kernel(str instructions) except NULL:

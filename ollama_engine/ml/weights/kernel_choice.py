@@ -109,8 +109,10 @@ codes.
 TABLE: Mapping[str, Mapping[str, Borders]] = {
     **_MEASURED,
     "avx512": _MEASURED["avx2"] | {"f16": Borders(1, 2), "bf16": Borders(1, 2)},
+    "neon": {dtype: Borders(1, ALL, per_expert=64) for dtype in SMALL_BATCH_QUANTIZED},
 }
-"""`_MEASURED`, and AVX-512 without VNNI (Skylake-X): our AVX2 kernels there against ggml's variant for that CPU.
+"""`_MEASURED`; NEON, which nobody has measured, so that the first load's times decide; and AVX-512 without VNNI
+(Skylake-X): our AVX2 kernels there against ggml's variant for that CPU.
 
 Measured on an Intel Xeon with its better instructions left unused. They win as they do against ggml with AVX2, but for
 weights of 16 bits.
@@ -120,7 +122,7 @@ weights of 16 bits.
 def kind_of_cpu(traits: Collection[str]) -> str:
     """The key of TABLE for a CPU with these traits (see `cpu_traits`); "" means ggml's kernels for everything.
 
-    Without AVX2 our kernels are plain C, and ggml's are faster.
+    Without AVX2 or SDOT our kernels are plain C, and ggml's are faster.
     """
     if "amx" in traits:
         return "amx"
@@ -128,7 +130,7 @@ def kind_of_cpu(traits: Collection[str]) -> str:
         if "avx512vnni" not in traits:
             return "avx512"
         return "avx512vnni-intel" if "intel" in traits else "avx512vnni"
-    return next((name for name in ("avxvnni", "avx2") if name in traits), "")
+    return next((name for name in ("avxvnni", "avx2", "neon") if name in traits), "")
 
 
 class FewRows(NamedTuple):

@@ -3,7 +3,8 @@
  *
  *     guarded_products [quick]
  *
- * Linked with -Wl,--wrap=oe_thread_scratch. Prints what differs; a wild access ends it. */
+ * Linked with -Wl,--wrap=oe_thread_scratch. Prints what differs; a wild access ends it. Its status is 3 where this CPU
+ * has plain C alone. */
 #define _GNU_SOURCE
 #include <stdbool.h>
 #include <stdio.h>
@@ -127,12 +128,15 @@ static int differs(const expectation *e, oe_sb_multiply multiply, const char *ac
     return found;
 }
 
+static long compared;
+
 static int check(const expectation *e) {
     const oe_sb_kernel *k = oe_sb_kernel_find(e->t->type, (oe_sb_isa)e->isa, e->product.m);
     if (!k) {
         return 0;
     }
     int bad = 0;
+    compared++;
     no_memory = true;
     bad += differs(e, k->multiply, e->acts, e->product.m, "without memory");
     no_memory = false;
@@ -216,5 +220,5 @@ int main(int n, char **arguments) {
     if (panels && denied == 0) {
         printf("no kernel asked for memory\n");
     }
-    return bad != 0 || (panels && denied == 0);
+    return compared == 0 ? 3 : bad != 0 || (panels && denied == 0);
 }

@@ -14,6 +14,7 @@ from tests.support.suite import scaled
 
 ROOT = Path(__file__).resolve().parents[3]
 SOURCE = Path(__file__).with_name("guarded_products.c")
+PLAIN_C_ALONE = 3
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang") or ""
 KERNELS = (
     "oe_small_batch_*.dir/**/*.c.o",
@@ -44,4 +45,6 @@ def test_guarded_products(tmp_path: Path) -> None:
     child = subprocess.run(
         [str(program), scaled("whole", quick="quick")], capture_output=True, text=True, timeout=200, check=False
     )
+    if child.returncode == PLAIN_C_ALONE:
+        pytest.skip("this CPU has plain C alone")
     assert (child.returncode, child.stdout) == (0, ""), child.stderr
