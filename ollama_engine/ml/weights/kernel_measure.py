@@ -1,8 +1,10 @@
 """Measures kernels of few rows on weights that are read from memory, as a model reads them while it decodes.
 
 A sample multiplies some weights of one kind, a few MiB in all, with one kernel. All kernels, kinds and numbers of rows
-take turns, each with weights further on, so that none finds its weights in a cache. The best of all turns counts:
-neighbours slow things down and never speed them up. A kernel that is far behind takes no further turns.
+take turns, each with weights further on, so that none finds its weights in a cache. Memory is quicker in one moment than
+in the next, so a kernel counts by how it compares, in each turn, with the one that the engine begins with: the median of
+that. A kernel that is far behind takes no further turns. What is read first pays for pages and for threads that sleep;
+it is not timed.
 
 ggml's kernels take part only where a row of their results has the same bits with any few rows beside it: an answer must
 not depend on its company.
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import math
 import mmap
+import statistics
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -38,7 +41,7 @@ from ollama_engine.ml.ops.small_batch import (
     plain_read,
     small_batch_instructions,
 )
-from ollama_engine.ml.weights.kernel_choice import FEW_ROWS, FewRows
+from ollama_engine.ml.weights.kernel_choice import BY_TABLE, FEW_ROWS, FewRows
 from ollama_engine.ml.weights.kernel_timings import GGML, REPACKED
 
 __all__ = ["PLAIN_READ", "Kind", "Weighed", "kinds_of", "measure", "most_bytes"]
@@ -52,7 +55,7 @@ MOST_PARTS = 256
 PART_BYTES = 4 << 20
 BEHIND = (2.0, 1.3, 1.1)
 """After each turn, kernels so many times as slow as the fastest drop out."""
-TURNS = 6
+TURNS = 12
 STEADY_ROWS = (1, 2, 3, 4, 7, 8, 15)
 """Numbers of rows with which a kernel of ggml's must give the same bits."""
 TILE = 32
@@ -142,12 +145,14 @@ def measure(
         end = max(end, time.perf_counter() + seconds / 2)
         weights = [_Weights(backend, files, kind, mine, undo, everything) for kind, mine in mapped.items() if mine]
         contests = [_Contest(backend, mine, n) for n in FEW_ROWS for mine in weights]
+        for contest in contests[: len(weights)]:
+            contest.warm_up(end)
         for turn in range(TURNS):
             for contest in contests:
                 if not contest.take_turn(turn, end):
-                    partly = {_kind(it.question) for it in contests if not it.complete}
-                    return {it.question: it.best for it in contests if _kind(it.question) not in partly}
-    return {it.question: it.best for it in contests}
+                    partly = {_kind(it.question) for it in contests if not it.turns}
+                    return {it.question: it.seconds() for it in contests if _kind(it.question) not in partly}
+    return {it.question: it.seconds() for it in contests}
 
 
 def _kind(question: FewRows) -> Kind:
@@ -235,15 +240,17 @@ def _content(file: mmap.mmap, part: WeightPart) -> np.ndarray:
 
 @dataclass
 class _Contest:
-    """The kernels of a kind for one number of rows, by their best times."""
+    """The kernels of a kind for one number of rows."""
 
     backend: Backend
     weights: _Weights
     rows: int
-    best: dict[str, float] = field(default_factory=dict)
-    complete: bool = False
+    turns: list[dict[str, float]] = field(default_factory=list)
+    """Seconds per GB of those that took part in each turn."""
 
     def __post_init__(self) -> None:
+        kind = self.weights.kind
+        self.start = BY_TABLE.variant(kind.dtype, self.rows, experts=kind.experts)
         self.sides = [name for name in SMALL_BATCH_VARIANTS if self.rows == 1 or not name.endswith("-2")]
         self.sides += self.weights.ggml + [PLAIN_READ] * self.weights.everything
 
@@ -251,17 +258,34 @@ class _Contest:
     def question(self) -> FewRows:
         return FewRows(self.weights.kind.dtype, self.rows, self.weights.kind.experts)
 
+    def warm_up(self, end: float) -> None:
+        """Read all weights once, as far as there is time."""
+        left = sum(tensor.nbytes for tensor in self.weights.tensors)
+        while left > 0 and time.perf_counter() < end:
+            self._sample(self.start)
+            left -= SAMPLE_BYTES
+
     def take_turn(self, turn: int, end: float) -> bool:
         """Measure each kernel once more; False where the time is over before."""
+        seconds: dict[str, float] = {}
         for name in self.sides:
             if time.perf_counter() > end:
                 return False
-            self.best[name] = min(self.best.get(name, math.inf), self._sample(name))
-        self.complete = True
-        fastest = min(seconds for name, seconds in self.best.items() if name != PLAIN_READ)
-        behind = BEHIND[min(turn, len(BEHIND) - 1)]
-        self.sides = [name for name in self.sides if name == PLAIN_READ or self.best[name] <= behind * fastest]
+            seconds[name] = self._sample(name)
+        self.turns.append(seconds)
+        so_far = self.seconds()
+        limit = BEHIND[min(turn, len(BEHIND) - 1)] * min(so_far[name] for name in so_far if name != PLAIN_READ)
+        self.sides = [name for name in self.sides if name in (PLAIN_READ, self.start) or so_far[name] <= limit]
         return True
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds per GB, by kernel: the start's median, times the median of how many times as long another took."""
+        start = statistics.median(turn[self.start] for turn in self.turns)
+        compared: dict[str, list[float]] = {}
+        for turn in self.turns:
+            for name, seconds in turn.items():
+                compared.setdefault(name, []).append(seconds / turn[self.start])
+        return {name: start * statistics.median(ratios) for name, ratios in compared.items()}
 
     def _sample(self, name: str) -> float:
         """Seconds per GB. Each product has activations of its own: our kernels would round shared ones once."""

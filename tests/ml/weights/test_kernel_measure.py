@@ -121,6 +121,28 @@ def test_ggmls_kernel_takes_part_only_where_a_row_has_the_same_bits_in_any_batch
     assert GGML in measure(backend, [file.mapping()], weighed, LONG)[FewRows("f16", 1, False)]
 
 
+@pytest.mark.parametrize("rest", [1.0, 2.0, 0.5], ids=["steady", "slower", "quicker"])
+def test_memory_that_changes_its_speed_decides_nothing(
+    small: None, backend: Backend, file: ModelFile, monkeypatch: pytest.MonkeyPatch, rest: float
+) -> None:
+    """Equal kernels: what is read first takes 5 times as long, one sample a fifth, and each turn `rest` times."""
+    weighed = {Kind("q4_0", experts=False): [info("q4_0", 256, 1024)]}
+    circle, taken = 2, 0  # samples of all weights: 4 parts of 224 rows
+
+    def sample(contest: kernel_measure._Contest, name: str) -> float:
+        nonlocal taken
+        taken += 1
+        turn = len(contest.turns)
+        lucky = name == "burst" and turn == 1
+        return 5.0 if taken <= circle else rest**turn * (0.2 if lucky else 1.0)
+
+    monkeypatch.setattr(kernel_measure._Contest, "_sample", sample)
+    found = measure(backend, [file.mapping()], weighed, LONG)
+    assert found
+    for times in found.values():
+        assert set(times.values()) == {times["spread"]}
+
+
 def test_without_time_nothing_is_measured(small: None, backend: Backend, file: ModelFile) -> None:
     assert measure(backend, [file.mapping()], kinds_of([info("q4_0", 1024, 912)]), 0.0) == {}
 
