@@ -12,10 +12,10 @@ from ollama_engine.errors import ShapeError
 
 from ollama_engine.ml.ggml cimport libggml as lib
 from ollama_engine.ml.ggml.libattention cimport (
-    OE_ATTENTION_AVX2, OE_ATTENTION_AVX512, OE_ATTENTION_BF16, OE_ATTENTION_F16, OE_ATTENTION_F32, OE_ATTENTION_NEON, OE_ATTENTION_Q4_0,
-    OE_ATTENTION_Q8_0, OE_ATTENTION_SCALAR, oe_attention_isa, oe_attention_kernel, oe_attention_kernel_find,
-    oe_attention_op, oe_attention_params, oe_attention_plan_op, oe_attention_plan_size, oe_attention_shape,
-    oe_attention_size, oe_attention_type,
+    OE_ATTENTION_AVX2, OE_ATTENTION_AVX512, OE_ATTENTION_BF16, OE_ATTENTION_F16, OE_ATTENTION_F32, OE_ATTENTION_NEON,
+    OE_ATTENTION_Q4_0, OE_ATTENTION_Q8_0, OE_ATTENTION_SCALAR, oe_attention_isa, oe_attention_kernel,
+    oe_attention_kernel_find, oe_attention_op, oe_attention_params, oe_attention_plan_op, oe_attention_plan_size,
+    oe_attention_shape, oe_attention_size, oe_attention_type,
 )
 from ollama_engine.ml.graph.computation cimport Computation
 from ollama_engine.ml.ops.operands cimport finite, read_softcap

@@ -1,10 +1,10 @@
 """Measures kernels of few rows on weights that are read from memory, as a model reads them while it decodes.
 
 A sample multiplies some weights of one kind, a few MiB in all, with one kernel. All kernels, kinds and numbers of rows
-take turns, each with weights further on, so that none finds its weights in a cache. Memory is quicker in one moment than
-in the next, so a kernel counts by how it compares, in each turn, with the one that the engine begins with: the median of
-that. A kernel that is far behind takes no further turns. What is read first pays for pages and for threads that sleep;
-it is not timed.
+take turns, each with weights further on, so that none finds its weights in a cache. Memory is quicker in one moment
+than in the next. So a kernel is compared, in each turn, with the one that the engine begins with, and the median of
+that counts. A kernel that is far behind takes no further turns. What is read first pays for pages and for threads that
+sleep; it is not timed.
 
 ggml's kernels take part only where a row of their results has the same bits with any few rows beside it: an answer must
 not depend on its company.
@@ -12,7 +12,6 @@ not depend on its company.
 
 from __future__ import annotations
 
-import math
 import mmap
 import statistics
 import time

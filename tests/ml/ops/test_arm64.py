@@ -18,8 +18,8 @@ SOURCE = Path(__file__).with_name("guarded_products.c")
 COMPILER, EMULATOR = shutil.which("aarch64-linux-gnu-gcc") or "", shutil.which("qemu-aarch64") or ""
 KERNELS = ROOT / "csrc/kernels/small_batch"
 # As CMakeLists.txt compiles them.
-NEON = ("-march=armv8.2-a+dotprod", "-DOE_NEON", "-DOE_SB_SET=neon")
-PLAIN = ("-DOE_SB_SCALAR", "-DOE_SB_SET=scalar", "-O1")
+NEON: tuple[str, ...] = ("-march=armv8.2-a+dotprod", "-DOE_NEON", "-DOE_SB_SET=neon")
+PLAIN: tuple[str, ...] = ("-DOE_SB_SCALAR", "-DOE_SB_SET=scalar", "-O1")
 OTHERS = ("kernels/small_batch/kernel.c", "kernels/amx/amx.c", "threads/thread_scratch.c")
 
 pytestmark = [
@@ -41,11 +41,11 @@ def compiled(source: Path, to: Path, *options: str) -> Path:
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("arm64")
     sources = [path for path in sorted(KERNELS.glob("*.c")) if path.stem not in ("kernel", "op", "experts_op")]
-    jobs = [(path, folder / f"{path.stem}_{name}.o", *options)
+    jobs = [(path, folder / f"{path.stem}_{name}.o", options)
             for name, options in (("neon", NEON), ("plain", PLAIN)) for path in sources]  # fmt: skip
-    jobs += [(ROOT / "csrc" / path, folder / f"{Path(path).stem}.o") for path in OTHERS]
+    jobs += [(ROOT / "csrc" / path, folder / f"{Path(path).stem}.o", ()) for path in OTHERS]
     with ThreadPoolExecutor(2) as pool:
-        objects = list(pool.map(lambda job: compiled(*job), jobs))
+        objects = list(pool.map(lambda job: compiled(job[0], job[1], *job[2]), jobs))
     made = folder / "guarded_products"
     command = [COMPILER, "-O1", f"-I{ROOT / 'csrc'}", str(SOURCE), *map(str, objects), "-static", "-lm"]
     subprocess.run([*command, "-Wl,--wrap=oe_thread_scratch", "-o", str(made)], check=True, timeout=200)
@@ -53,7 +53,8 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(program: Path, cpu: str) -> tuple[int, str]:
-    done = subprocess.run([EMULATOR, "-cpu", cpu, program, "quick"], capture_output=True, text=True, timeout=600)
+    command = [EMULATOR, "-cpu", cpu, str(program), "quick"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     return done.returncode, done.stdout
 
 
