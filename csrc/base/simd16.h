@@ -1,5 +1,6 @@
 /* Vectors of 16 floats: one AVX-512 register, two AVX2 registers, four NEON registers (OE_NEON), or an array, by the
- * flags of the including file. Every operation gives the same bits in all of them. Products are added with one rounding (FMA) everywhere. */
+ * flags of the including file. Every operation gives the same bits in all of them. Products are added with one rounding
+ * (FMA) everywhere. */
 #ifndef OE_SIMD16_H
 #define OE_SIMD16_H
 

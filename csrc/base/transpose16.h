@@ -82,7 +82,8 @@ INLINE void lanes_transpose(const lanes *x, float *to, int64_t stride) {
 
 /* to[i][j] = x[j][i], of 4 times 4. */
 INLINE void transpose_4(float32x4_t a, float32x4_t b, float32x4_t c, float32x4_t d, float *to, int64_t stride) {
-    const float64x2_t low_ab = vreinterpretq_f64_f32(vzip1q_f32(a, b)), low_cd = vreinterpretq_f64_f32(vzip1q_f32(c, d));
+    const float64x2_t low_ab = vreinterpretq_f64_f32(vzip1q_f32(a, b));
+    const float64x2_t low_cd = vreinterpretq_f64_f32(vzip1q_f32(c, d));
     const float64x2_t high_ab = vreinterpretq_f64_f32(vzip2q_f32(a, b));
     const float64x2_t high_cd = vreinterpretq_f64_f32(vzip2q_f32(c, d));
     vst1q_f32(to, vreinterpretq_f32_f64(vzip1q_f64(low_ab, low_cd)));

@@ -2,7 +2,8 @@
 #include "kernels/recurrent/kernel.h"
 
 extern const oe_recurrent_kernel oe_recurrent_scalar;
-extern const oe_recurrent_kernel oe_recurrent_avx2, oe_recurrent_avx512, oe_recurrent_neon; /* where the build has them */
+/* Where the build has them. */
+extern const oe_recurrent_kernel oe_recurrent_avx2, oe_recurrent_avx512, oe_recurrent_neon;
 
 const oe_recurrent_kernel *oe_recurrent_kernel_find(oe_recurrent_isa isa) {
     switch (isa) {

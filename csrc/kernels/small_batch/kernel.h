@@ -3,8 +3,8 @@
  *
  * Weights are read as they lie in GGUF files. For quantized weights, activations are first quantized to 8 bits, as in
  * ggml; for F16 they stay f32, for BF16 they are rounded to it (floats.h). Vector kernels take 16 (AVX-512) or 8 (AVX2,
- * NEON) rows of weights at a time, one in each 32-bit lane, unpack a block of them once, and multiply it with all rows of
- * activations. A single row of activations waits mainly for memory; there the lanes are 4 blocks each of 4 (or 2)
+ * NEON) rows of weights at a time, one in each 32-bit lane, unpack a block of them once, and multiply it with all rows
+ * of activations. A single row of activations waits mainly for memory; there the lanes are 4 blocks each of 4 (or 2)
  * rows of weights, so that the working set fits the L1 cache.
  *
  * Sums within a block are whole numbers. The blocks of a row are added up in order with plain float operations (no
