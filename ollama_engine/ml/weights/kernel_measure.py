@@ -13,7 +13,6 @@ not depend on its company.
 from __future__ import annotations
 
 import mmap
-import statistics
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -279,12 +278,12 @@ class _Contest:
 
     def seconds(self) -> dict[str, float]:
         """Seconds per GB, by kernel: the start's median, times the median of how many times as long another took."""
-        start = statistics.median(turn[self.start] for turn in self.turns)
+        start = float(np.median([turn[self.start] for turn in self.turns]))
         compared: dict[str, list[float]] = {}
         for turn in self.turns:
             for name, seconds in turn.items():
                 compared.setdefault(name, []).append(seconds / turn[self.start])
-        return {name: start * statistics.median(ratios) for name, ratios in compared.items()}
+        return {name: start * float(np.median(ratios)) for name, ratios in compared.items()}
 
     def _sample(self, name: str) -> float:
         """Seconds per GB. Each product has activations of its own: our kernels would round shared ones once."""
