@@ -51,6 +51,8 @@ SUITES: dict[str, tuple[str, ...]] = {
         f"{MODELS}/test_qwen3vl.py",
         f"{MODELS}/llama4/test_preprocess.py",
         "tests/convert/test_vision_reference.py",
+        "tests/convert/vocab/test_clip.py",
+        "tests/models/test_vl_embedding.py",
         "tests/convert/test_source.py",
         "tests/ml/ops/test_ops_image.py",
     ),
