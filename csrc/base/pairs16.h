@@ -7,7 +7,7 @@
 
 #define OE_PAIRED (2 * OE_LANES) /* numbers in a vector */
 
-#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+#if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512VL__)
 
 typedef __m512i pairs;
 typedef __m512i wholes; /* 16 whole numbers of 32 bits */
@@ -33,12 +33,8 @@ INLINE wholes wholes_zero(void) { return _mm512_setzero_si512(); }
 
 /* Adds the two products of each pair. */
 INLINE wholes wholes_add_products(wholes sum, pairs a, pairs b) {
-#if defined(__AVX512VNNI__)
     __asm__("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b)); /* around its builtin GCC 12 copies the sum */
     return sum;
-#else
-    return _mm512_add_epi32(sum, _mm512_madd_epi16(a, b));
-#endif
 }
 
 INLINE lanes lanes_from_wholes(wholes x) { return _mm512_cvtepi32_ps(x); }

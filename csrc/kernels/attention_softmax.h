@@ -63,8 +63,12 @@ INLINE void weigh_vectors(float *score, int64_t begin, int64_t end, float scale,
     lanes_store(partial + SUM_AT, sum);
 }
 
+/* From here on the rounding of a score times its scale counts: weigh_vectors rounds only the difference to `max`, which
+ * was rounded before, so that both are rounded alike. */
+#define ROUNDED_FROM 0x1p22f
+
 /* Turns scores of the queries [at, at + queries) into 2^(score - max), after updating max with them: shrink becomes
- * 2^(old max - max). Nothing branches on values: maxima change often, and at random. */
+ * 2^(old max - max). Nothing branches on values that change often: maxima do, and at random. */
 INLINE void weigh(const int queries, float cap, scores *s, int at) {
     float change[OE_LANES] = {0};
     bool plain[OE_QUERIES];
@@ -85,6 +89,9 @@ INLINE void weigh(const int queries, float cap, scores *s, int at) {
             const float max = largest > before ? largest : before;
             change[i - at] = before - max;
             lanes_store(s->partial[i] + MAX_AT, lanes_set(max));
+            if (plain[i] && !(fabsf(max) < ROUNDED_FROM)) {
+                scale_some(s, i, cap);
+            }
         }
     }
     lanes_store(change, lanes_exp2(lanes_load(change)));

@@ -37,10 +37,20 @@ static int64_t now(void) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
+/* Leaves the core to its other thread for a moment, which may be one that computes. */
+static void pause_core(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
 /* With the lock held: looks for a state until a time. */
 static void look_for(oe_worker *w, int state, int64_t until) {
     pthread_mutex_unlock(&w->lock);
     while (atomic_load_explicit(&w->state, memory_order_relaxed) != state && now() < until) {
+        pause_core();
     }
     pthread_mutex_lock(&w->lock);
 }

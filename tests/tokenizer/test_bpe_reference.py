@@ -127,7 +127,10 @@ def original(name: str) -> list[hf.PreTokenizer]:
 
 def test_every_row_of_the_table_is_compared() -> None:
     compared = {find_spec(name).stages for name in (*ORIGINALS, *distinct(), *GROUPED)}
-    assert [n for n in pretokenizer_names() if find_spec(n).byte_level and find_spec(n).stages not in compared] == []
+    specs = {name: find_spec(name) for name in pretokenizer_names()}
+    # Those with ends of words are CLIP's: tests/convert/vocab/test_clip.py.
+    theirs = [name for name, spec in specs.items() if spec.byte_level and not spec.end_of_word]
+    assert [name for name in theirs if specs[name].stages not in compared] == []
 
 
 @pytest.mark.parametrize("name", distinct())

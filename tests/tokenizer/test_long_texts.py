@@ -118,7 +118,7 @@ def test_words_of_a_text_that_is_cut(lowercase: bool, monkeypatch: pytest.Monkey
 def test_lower_case_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bpe, "AT_ONCE", 2)
     for text in (*wild_texts(5)[::5], "ΑΣ Σ", ""):
-        assert bpe._lower(text) == "".join(map(str.lower, text))
+        assert bpe.lower(text) == "".join(map(str.lower, text))
 
 
 def test_merges_of_long_pieces() -> None:

@@ -68,7 +68,7 @@ typedef enum oe_sb_fetch {
     OE_SB_FETCH_SPREAD, /* into L1, a few lines at a time */
     OE_SB_FETCH_BURST,  /* into L1, all lines of a step at once */
     OE_SB_FETCH_L2,     /* into L2, a few lines at a time */
-    OE_SB_FETCH_DEEP,   /* as SPREAD, and what lies OE_SB_DEEPER further on; weights pass by L2 and L3 (NTA) */
+    OE_SB_FETCH_DEEP,   /* a few lines, and those OE_SB_DEEPER further on; quantized weights pass by L2 and L3 (NTA) */
     OE_SB_FETCH_NONE    /* left to the CPU's own prefetchers */
 } oe_sb_fetch;
 

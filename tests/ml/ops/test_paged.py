@@ -508,11 +508,11 @@ def test_nan_in_a_listed_cell_is_told(backend: Backend, name: str, where: str) -
 
 
 @pytest.mark.parametrize("name", sets_for("f32"))
-@pytest.mark.parametrize("size", [1e4, 1e-30])
+@pytest.mark.parametrize("size", [1e12, 1e9, 1e4, 1e-30])
 def test_scores_of_any_size(backend: Backend, name: str, size: float) -> None:
     """Far apart, the largest one decides alone; close together, all count alike."""
-    shape = Shape(n_cells=100)
-    lists = [list(range(100))]
+    shape = Shape(n_cells=128)  # whole tiles: their scores are scaled last
+    lists = [list(range(128))]
     given = numbers(shape, 1)
     given = replace(given, query=given.query * np.float32(size))
     got = attend(backend, shape, "f32", given, lists, name)
