@@ -20,7 +20,7 @@ from ollama_engine.multimodal.formats import is_image
 from ollama_engine.multimodal.source import is_picture
 from ollama_engine.segments import ImageSource, Media
 
-__all__ = ["from_base64", "is_kept", "read_image_part", "read_images"]
+__all__ = ["from_base64", "is_kept", "read_image_part", "read_images", "read_sent_image"]
 
 SENT = "expected a data URL, base64 text, the bytes of a file, a PIL.Image or an array"
 EXPECTED = SENT.replace("expected", "expected a path,")
@@ -53,6 +53,11 @@ def read_image_part(where: str, part: Mapping[str, Any]) -> Media:
     if isinstance(value, dict):  # OpenAI's {"url": ..., "detail": ...}
         value, where = value.get("url"), f"{where}.url"
     return _read(where, value, may_be_path=key == "image")
+
+
+def read_sent_image(where: str, value: object) -> Media:
+    """An image that others sent, whose text names no file of this machine."""
+    return _read(where, value, may_be_path=False)
 
 
 def _read(where: str, value: object, *, may_be_path: bool) -> Media:

@@ -81,11 +81,12 @@ def test_values_are_checked(engine: Engine) -> None:
         (lambda e: SamplingParams(n=2), r"it belongs into Engine\.generate\(prompt, n=\.\.\.\)"),
         (lambda e: e.chat(MESSAGES, system="Be brief."), 'put {"role": "system", "content": ...} before'),
         (lambda e: Engine("x", lora_path="a"), "adapters .LoRA. are not applied; merge one into"),
-        (lambda e: Engine("x", speculative_model="a"), "a smaller model that guesses tokens is Engine's draft_model"),
+        (lambda e: Engine("x", speculative_model="a"), r"did you mean draft_model\?"),
+        (lambda e: Engine("x", speculative_config={}), "a smaller model that guesses tokens is the draft_model of the"),
         (lambda e: e.generate("x", max_new_tokens=3), r"did you mean max_tokens\?"),
         (lambda e: e.generate("x", frobnicate=3), "it takes on_overflow, .*, and the fields of SamplingParams$"),
     ],
-    ids=range(10),
+    ids=range(11),
 )  # fmt: skip
 def test_what_is_none_says_what_to_do(engine: Engine, ask: Callable[[Engine], Any], hint: str) -> None:
     with pytest.raises(UnknownOptionError, match=hint):

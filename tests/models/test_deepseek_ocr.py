@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 from gguf import GGUFReader
 
+from ollama_engine import Media, Text
 from ollama_engine.convert import convert_model
 from ollama_engine.errors import ModelFormatError, UnsupportedModelError
+from ollama_engine.models.deepseek_ocr.preprocess import MOST_TILES
 from ollama_engine.models.deepseek_ocr.vision import ENCODER_EPS
 from tests.models.vision import harness
 from tests.models.vision.deepseek_ocr import CASES, ENCODER, MOST, SAM, TILE
 from tests.models.vision.harness import greedy
+from tests.models.vision.pictures import Picture
 from tests.support.mmproj import Cut, changed, cut, vision_keys
 
 pytest.importorskip("PIL", reason="Pillow is not installed")
@@ -147,9 +150,11 @@ def test_a_window_that_spares_the_prompt_is_refused(tmp_path: Path) -> None:
     [
         ({"vision.tile_size": 40}, r"tile_size is 40, .* expected multiples of 16"),
         ({"vision.sam.head_count": 3}, r"embeddings of 32, 3 heads"),
+        ({"vision.window_size": 17}, r"windows of 17; .* windows of 1 to 16"),
         ({"vision.window_size": 4}, r"attn\.pos_h\.weight has shape \[16, 5\]"),
         ({"vision.embedding_length": 24}, r"makes hidden states of 48; .* and 24"),
         ({"vision.preproc_max_tiles": 1}, r"preproc_min_tiles is 2 and preproc_max_tiles 1"),
+        ({"vision.preproc_max_tiles": MOST_TILES + 1}, r"preproc_max_tiles 17; expected 1 to 16"),
         ({"expert_gating_func": 2}, r"expert_gating_func 2 is 1"),
     ],
 )
@@ -157,3 +162,10 @@ def test_files_that_say_what_cannot_be(keys: dict[str, Any], message: str, path:
     wrong = changed(path, tmp_path / "wrong.gguf", {f"deepseek2-ocr.{key}": value for key, value in keys.items()})
     with pytest.raises(ModelFormatError, match=message):
         harness.engine(wrong)
+
+
+def test_as_many_tiles_as_may_be_are_loaded(path: Path, tmp_path: Path) -> None:
+    most = changed(path, tmp_path / "most.gguf", {"deepseek2-ocr.vision.preproc_max_tiles": MOST_TILES})
+    with harness.engine(most, num_ctx=2048) as engine:
+        prompt = [Media(Picture(TILE, TILE * MOST_TILES).file), Text("a")]
+        assert len(engine.generate(prompt, max_tokens=1).tokens) == 1

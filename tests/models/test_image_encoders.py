@@ -10,10 +10,12 @@ import pytest
 
 from ollama_engine import Media
 from ollama_engine.convert import convert_model
+from ollama_engine.errors import ModelFormatError
 from tests.models.cases import difference
-from tests.models.image_encoders import PICTURES, TEXTS, TOLERANCE, Case, cases, converted, load
+from tests.models.image_encoders import N_CTX, PICTURES, TEXTS, TOLERANCE, Case, cases, converted, load
 from tests.models.make_image_encoder_goldens import ImageEncoderReference
 from tests.models.vision.pictures import Picture
+from tests.support.mmproj import changed
 
 pytest.importorskip("PIL", reason="Pillow is not installed")
 
@@ -45,6 +47,16 @@ def test_texts_and_images_meet(case: Case, tmp_path: Path) -> None:
         assert difference(both[::2], golden.texts[[0, 2]]) <= TOLERANCE
         assert difference(both[1::2], golden.vectors[[1, 0]]) <= TOLERANCE
         assert engine.info.n_embd == found.shape[1]
+
+
+@pytest.mark.parametrize("keys", [{"padded_length": N_CTX + 1}, {"padding_token_id": None}], ids=str)
+def test_texts_are_padded_to_what_the_model_holds(keys: dict[str, Any], tmp_path: Path) -> None:
+    case = next(case for case in cases() if case.name == "siglip-dual")
+    wrong = {f"tokenizer.ggml.{key}": value for key, value in keys.items()}
+    file = changed(converted(case, tmp_path), tmp_path / "wrong.gguf", wrong)
+    told = pytest.raises(ModelFormatError, match=f"padded_length: expected up to {N_CTX}, with a padding_token_id")
+    with told, case.engine(file) as engine:
+        engine.embed("a")
 
 
 @pytest.mark.slow

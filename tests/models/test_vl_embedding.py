@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ollama_engine import Media, Text
+from ollama_engine import Engine, Media, Text, Tokens
 from ollama_engine.convert import convert_model
 from ollama_engine.convert.qwen3vl import EMBED, INSTRUCTION, PIXELS, RERANK
 from ollama_engine.errors import ConfigError, ContextOverflowError, UnsupportedInputError
+from ollama_engine.runner.embed.call import EmbeddingCall
 from ollama_engine.runner.embed.task_prompts import Purpose
 from ollama_engine.runner.embed.texts import EmbedTexts
+from tests.engine.test_embed import counted
 from tests.models.cases import difference
 from tests.models.vision import harness
 from tests.models.vision.harness import TOLERANCE, Case
 from tests.models.vision.pictures import Picture
 from tests.models.vision.qwen3vl import Qwen3Case
+from tests.support.engine_thread import held
+from tests.support.mmproj import changed
 
 pytest.importorskip("PIL", reason="Pillow is not installed")
 
@@ -131,8 +138,45 @@ def test_a_long_text_keeps_what_stands_behind_it(files: Mapping[str, Path]) -> N
         (made,) = EmbedTexts(engine._loaded).alone([long], "last", "truncate", None, Purpose(), None)
         assert len(made.tokens) == 256
         assert made.tokens[-len(tail) :].tolist() == tail
-        with pytest.raises(ContextOverflowError, match="a text has"):
+        (cut,) = engine.embeddings([[Text(long), Tokens([5])]], on_overflow="truncate")  # type: ignore[list-item]
+        np.testing.assert_allclose(cut.vector, engine.embed(long, on_overflow="truncate"), atol=1e-5)
+        with pytest.raises(ContextOverflowError, match="a text has") as caught:
             engine.embed([Text(long), Media(PICTURE.file)], on_overflow="truncate")
+        assert "truncate" not in str(caught.value), "nothing cuts it"
+
+
+def test_a_text_that_no_context_holds_is_not_tokenized(files: Mapping[str, Path]) -> None:
+    long = Text("a fox " * 10_000)
+    asks: list[tuple[str, Callable[[Engine], Any]]] = [
+        ("Embedding", lambda e: e.embed([Media(PICTURE.file), long])),
+        ("Embedding", lambda e: e.embed([Media(PICTURE.file), long], prompt_name="")),
+        ("Reranker", lambda e: e.rank("a", [[Media(PICTURE.file), long]])),
+        ("Reranker", lambda e: e.rank([long], ["a"], on_overflow="truncate")),
+    ]
+    for kind, ask in asks:
+        told = pytest.raises(ContextOverflowError, match="characters, and so more than")
+        with harness.engine(files[kind], num_ctx=256) as engine, told:
+            ask(engine)
+
+
+def test_images_of_one_call_leave_batches_of_others_whole(files: Mapping[str, Path]) -> None:
+    pictures = [Picture(20 + i, 20, i) for i in range(3)]
+    with harness.engine(files["Embedding"], num_ctx=512) as engine, ThreadPoolExecutor(2) as pool:
+        embedder, batches = engine._embedding()._batcher._embedder, list[int]()
+        compute = embedder.compute
+
+        def count(texts: Any) -> Any:
+            batches.append(sum(not text.images for text in texts))
+            return compute(texts)
+
+        with patch.object(embedder, "compute", count):
+            with held(engine), patch.object(EmbeddingCall, "feed", counted(fed := threading.Semaphore(0))):
+                jobs = [pool.submit(engine.embed, [[Media(picture.file)] for picture in pictures])]
+                assert fed.acquire(timeout=30)
+                jobs.append(pool.submit(engine.embed, [[5, 6]] * 40))
+                assert fed.acquire(timeout=30)
+            assert [len(job.result(30)) for job in jobs] == [3, 40]
+    assert [n for n in batches if n] == [40]
 
 
 def test_scores_are_the_probability_of_yes(files: Mapping[str, Path]) -> None:
@@ -155,6 +199,13 @@ def test_scores_are_the_probability_of_yes(files: Mapping[str, Path]) -> None:
         )
         with pytest.raises(ConfigError, match=r"documents\[1\]: query and documents are texts"):
             engine.rank("a query", ["a document", Media(PICTURE.file)])  # type: ignore[list-item]
+
+
+def test_a_query_may_stand_behind_its_document(files: Mapping[str, Path], tmp_path: Path) -> None:
+    template = {"tokenizer.chat_template.rerank": "{document} answers {query}"}
+    with harness.engine(changed(files["Reranker"], tmp_path / "behind.gguf", template)) as engine:
+        queries: list[Any] = ["b", [Media(PICTURE.file)], [Media(OTHER.file)], [Tokens([5])], [Tokens([6])]]
+        assert len({engine.rank(query, ["a"])[0] for query in queries}) == len(queries)
 
 
 @pytest.mark.slow

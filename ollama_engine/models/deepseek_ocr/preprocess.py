@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 HALF = (0.5, 0.5, 0.5)
 GROUND = (127, 127, 127)
-MOST_TILES = 128
-"""More than any published model makes of a picture: 9."""
+MOST_TILES = 16
+"""The graphs of so many fit into the nodes that are planned for a file; the published model makes 9 at most."""
 
 
 class Preprocessor:

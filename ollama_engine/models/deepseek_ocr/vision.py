@@ -81,15 +81,16 @@ def _read_sam(metadata: Metadata, scope: nn.Scope) -> SamOptions:
         metadata.u32(f"vision.{key}")
         for key in ("sam.block_count", "sam.embedding_length", "sam.head_count", "window_size")
     )
-    if not 1 <= n_layer <= vision.MAX_LAYERS or n_head < 1 or n_embd < 1 or n_embd % n_head or window < 1:
+    side = _size(scope, "v.sam.pos_embd", 1)
+    if not 1 <= n_layer <= vision.MAX_LAYERS or n_head < 1 or n_embd < 1 or n_embd % n_head or not 1 <= window <= side:
         raise ModelFormatError(
             f"vision.sam: {n_layer} blocks, embeddings of {n_embd}, {n_head} heads, windows of {window}; expected 1 to "
-            f"{vision.MAX_LAYERS} blocks, embeddings that divide among the heads, and windows of at least 1"
+            f"{vision.MAX_LAYERS} blocks, embeddings that divide among the heads, and windows of 1 to {side}"
         )
     patch_size = _size(scope, "v.sam.patch_embd", 0)
     return SamOptions(
         n_layer=n_layer, n_embd=n_embd, n_head=n_head, window=window, norm_eps=SAM_EPS, patch_size=patch_size,
-        image_size=_size(scope, "v.sam.pos_embd", 1) * patch_size, n_ff=_size(scope, "v.sam.blk.0.mlp.lin1", 1),
+        image_size=side * patch_size, n_ff=_size(scope, "v.sam.blk.0.mlp.lin1", 1),
         n_neck=_size(scope, "v.sam.neck.0", 3), n_half=_size(scope, "v.sam.net_2", 3),
         n_out=_size(scope, "v.sam.net_3", 3),
     )  # fmt: skip

@@ -67,9 +67,10 @@ class TextBatcher:
         try:
             request.encoded[image.hash] = image.embeddings()
         except Exception as error:
-            if request.name is not None and isinstance(error, EngineError):
-                error = numbered(error, request.name, request.pending[0][0])
-            return [(request, error)]
+            told = _told(error)
+            if request.name is not None and isinstance(told, EngineError):
+                told = numbered(told, request.name, request.pending[0][0])
+            return [(request, told)]
         self._monitor.encoded(self._batches, begin)
         return []
 
@@ -79,7 +80,7 @@ class TextBatcher:
         room = self._batch_size
         for count, request in enumerate(_in_turn(turns)):
             n = len(request.pending[0][1].tokens)
-            if count == MAX_TEXTS or (count and (n > room or request.image_to_encode() is not None)):
+            if count == MAX_TEXTS or (count and n > room):
                 break
             room -= n
             if request not in taken:
@@ -105,7 +106,7 @@ def _in_turn(turns: Sequence[EmbeddingRequest]) -> Iterable[EmbeddingRequest]:
         ready = deque(alike)
         while ready:
             request = ready.popleft()
-            if request.pending:
+            if request.pending and request.image_to_encode() is None:
                 yield request
                 ready.append(request)
 

@@ -19,7 +19,7 @@ from ollama_engine.errors import (
 from ollama_engine.input import Input
 from ollama_engine.models import known_values
 from ollama_engine.multimodal.source import image_bytes
-from ollama_engine.runner.core.input_processor import prompt_inputs
+from ollama_engine.runner.core.input_processor import prompt_inputs, segment_ids
 from ollama_engine.runner.core.text_room import TextRoom
 from ollama_engine.runner.embed.prompt_template import PromptTemplate, find_template
 from ollama_engine.runner.embed.task_prompts import Purpose, prefixed
@@ -43,6 +43,8 @@ ADVICE = (
     ("choose a larger ", NUM_CTX, " where the model can take it"),
     ("let it be cut with ", Option("on_overflow", "truncate")),
 )
+UNCUT = ADVICE[:2]
+"""For a text with images, which nothing cuts."""
 
 
 class EmbedTexts:
@@ -59,6 +61,8 @@ class EmbedTexts:
         self._padding = fields.token_id("padding_token_id", loaded.model.n_vocab)
         self._padded = fields.number("padded_length")
         """Tokens of every text, for models that were trained with padding."""
+        if self._padded > loaded.model.context_length or (self._padded and self._padding is None):
+            raise fields.wrong("padded_length", f"up to {loaded.model.context_length}, with a padding_token_id")
         self._takes_images = traits_beside_text(loaded.model) is not None
 
     def alone(
@@ -80,9 +84,10 @@ class EmbedTexts:
     ) -> Iterator[TokenizedText]:
         """A query with each of the documents. `types`: the model has token types for the two."""
         self._check_pair(query)
-        text = query if isinstance(query, str) else ""
-        self._room("error").check(self._loaded.tokenizer, len(text), "the query")
-        first = self._query(text, checkpoint) if self._template is None else []
+        texts = [segment.text for segment in _segments(query) if isinstance(segment, Text)]
+        n_characters = sum(len(text) for text in texts if isinstance(text, str))
+        self._room("error").check(self._loaded.tokenizer, n_characters, "the query")
+        first = self._query(query, checkpoint) if self._template is None and isinstance(query, str) else []
         for number, document in enumerate(documents):
             with about_one("documents", number):
                 self._check_pair(document)
@@ -120,8 +125,12 @@ class EmbedTexts:
         loaded = self._loaded
         if loaded.images is not None and not self._takes_images:
             raise UnsupportedInputError(f"{loaded.model.architecture} embeds texts only; leave the images out")
-        inputs = prompt_inputs(loaded, segments, add_special=pooling != "rank", checkpoint=checkpoint)
-        self._fitted(inputs.tokens.tolist(), loaded.num_ctx, "error")
+        room = TextRoom(loaded.num_ctx, advice=UNCUT)
+        inputs = prompt_inputs(loaded, segments, add_special=pooling != "rank", checkpoint=checkpoint, room=room)
+        if len(inputs) > loaded.num_ctx:
+            raise ContextOverflowError(
+                f"a text has {len(inputs)} tokens, but ", NUM_CTX, f" is {loaded.num_ctx}", advice=UNCUT
+            )
         return TokenizedText(inputs.tokens, pooling, len(inputs), inputs=inputs if inputs.media else None)
 
     def _image(self, text: Prompt, reader: ImageReader, pooling: Pooling) -> TokenizedText:
@@ -171,12 +180,12 @@ class EmbedTexts:
         """The template with both texts in it. Where it is too long, the second loses its end; not with images in it."""
         before, behind = template.around(first)
         middle = _segments(text)
-        if not all(isinstance(segment, Text) for segment in (*before, *middle)):
+        if has_media([*before, *middle, *behind]):
             return self._with_images([*before, *middle, *behind], pooling, checkpoint)
-        tokenizer = self._loaded.tokenizer
-        fitted = self._room(too_long).fitted(tokenizer, _parts(middle), "a text")
-        head = tokenizer.encode_parts([*_parts(before), *fitted], add_special=False, checkpoint=checkpoint)
-        tail = tokenizer.encode_parts(_parts(behind), add_special=False)
+        tokenizer, room = self._loaded.tokenizer, self._room(too_long)
+        given = [*before, *middle]
+        head = prompt_inputs(self._loaded, given, add_special=False, checkpoint=checkpoint, room=room).tokens.tolist()
+        tail = segment_ids(self._loaded, behind, add_special=False)
         if pooling != "rank":  # as around any text
             head[:0] = [tokenizer.bos_id] if tokenizer.add_bos and tokenizer.bos_id is not None else []
             tail += [tokenizer.eos_id] if tokenizer.add_eos and tokenizer.eos_id is not None else []
@@ -186,9 +195,9 @@ class EmbedTexts:
             self._fitted(head + tail, limit, too_long)
         elif len(head) + len(tail) > limit:
             # The last token before the document may be another one with it.
-            least = len(tokenizer.encode_parts(_parts(before), add_special=False))
-            room = limit - len(tail) if least + len(tail) < limit else 0
-            cut = self._fitted(head, room, too_long, f"around a document stand {least + len(tail)} tokens, so ")
+            least = len(segment_ids(self._loaded, before, add_special=False))
+            n = limit - len(tail) if least + len(tail) < limit else 0
+            cut = self._fitted(head, n, too_long, f"around a document stand {least + len(tail)} tokens, so ")
         return TokenizedText(np.array(cut + tail, dtype=np.int32), pooling, len(head) + len(tail))
 
     def _room(self, too_long: TooLong) -> TextRoom:
@@ -233,8 +242,3 @@ def _is_written(text: Prompt) -> bool:
 
 def _segments(text: Prompt) -> Sequence[Segment]:
     return [Text(text)] if isinstance(text, str) else cast("Sequence[Segment]", text)
-
-
-def _parts(segments: Sequence[Segment]) -> list[tuple[str, bool]]:
-    """Texts, and whether control tokens are parsed in them; see `Tokenizer.encode_parts`."""
-    return [(segment.text, segment.parse_special) for segment in segments if isinstance(segment, Text)]

@@ -7,7 +7,7 @@ from typing import Any
 from ollama_engine.server.large_answers import check_texts
 from ollama_engine.server.model_access import leased, named_or_only
 from ollama_engine.server.native.schemas import RankRequest
-from ollama_engine.server.requests.embedding_inputs import embedding_prompt
+from ollama_engine.server.requests.embedding_inputs import embedding_prompts
 from ollama_engine.server.service import Service
 
 __all__ = ["ranking"]
@@ -19,7 +19,7 @@ async def ranking(service: Service, request: RankRequest) -> dict[str, Any]:
     "usage" counts the tokens of the query and of each document's text, without those that stand between them.
     """
     check_texts(len(request.documents), "documents")
-    documents: Any = [embedding_prompt(f"documents[{n}]", document) for n, document in enumerate(request.documents)]
+    documents: Any = await embedding_prompts("documents", request.documents)
     texts = [document if isinstance(document, str) else document.text or "" for document in request.documents]
     name = named_or_only(service, request.model)
     async with leased(service, name) as model:

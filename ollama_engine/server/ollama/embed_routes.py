@@ -16,7 +16,7 @@ from ollama_engine.server.large_answers import check_texts, large_response
 from ollama_engine.server.ollama.answers import OllamaCall, read_call
 from ollama_engine.server.ollama.schemas import EmbeddingsRequest, EmbedRequest
 from ollama_engine.server.request_log import note
-from ollama_engine.server.requests.embedding_inputs import embedding_prompt
+from ollama_engine.server.requests.embedding_inputs import embedding_prompts
 from ollama_engine.server.service import Service, service_of
 from ollama_engine.server.streaming import while_connected
 
@@ -34,10 +34,10 @@ async def embed(body: EmbedRequest, request: Request, service: Annotated[Service
     """Embeddings of texts, each of length 1."""
     call = await read_call(service, body, request)
     listed = body.input if isinstance(body.input, list) else [body.input] if body.input else []
-    texts = [embedding_prompt(f"input[{number}]", each) for number, each in enumerate(listed)]
+    check_texts(len(listed), "input")
+    texts = await embedding_prompts("input", listed)
     if body.dimensions is not None and body.dimensions < 0:
         raise ApiError(400, f"dimensions must not be negative, got {body.dimensions}")
-    check_texts(len(texts), "input")
     answer = await while_connected(request, embedded(service, call, body, texts))
     note(request, texts=len(texts), prompt_tokens=answer["prompt_eval_count"])
     return await large_response(answer)

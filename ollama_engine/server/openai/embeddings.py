@@ -10,7 +10,7 @@ from ollama_engine.server.large_answers import check_texts
 from ollama_engine.server.model_access import leased
 from ollama_engine.server.openai.completions import prompts_of
 from ollama_engine.server.openai.schemas import EmbeddingsRequest
-from ollama_engine.server.requests.embedding_inputs import EmbeddingInput, embedding_prompt
+from ollama_engine.server.requests.embedding_inputs import EmbeddingInput, embedding_prompts
 from ollama_engine.server.requests.messages import as_dicts, engine_messages
 from ollama_engine.server.requests.stored_defaults import conversation
 
@@ -27,8 +27,9 @@ async def embeddings(service: Service, request: EmbeddingsRequest) -> dict[str, 
     """Vectors of length 1, as arrays. A text longer than the context raises ContextOverflowError."""
     if (request.input is None) == (request.messages is None):
         raise ApiError(400, "input: expected input or messages, one of the two", param="input")
+    _refuse_ignored(request)
     as_base64 = request.encoding_format == "base64"
-    texts = [] if request.input is None else _inputs(request.input)
+    texts = [] if request.input is None else await _inputs(request.input)
     async with leased(service, request.model, "embedding") as model:
         named = request.prompt_name
         if request.messages is not None:
@@ -51,11 +52,21 @@ async def embeddings(service: Service, request: EmbeddingsRequest) -> dict[str, 
     }
 
 
-def _inputs(given: Any) -> list[Prompt]:
+def _refuse_ignored(request: EmbeddingsRequest) -> None:
+    """Raise ApiError for options of the form that was not given."""
+    given, others = "messages", ["prompt_name"]
+    if request.messages is None:
+        given, others = "input", ["add_generation_prompt", "continue_final_message"]
+    for name in others:
+        if getattr(request, name):
+            raise ApiError(400, f"{name} does not go with {given}; leave it out", param=name)
+
+
+async def _inputs(given: Any) -> list[Prompt]:
     """Raises ApiError for an empty list, and more texts than one request may have."""
     listed: list[Any] = [given] if isinstance(given, EmbeddingInput) else list(prompts_of(given, "input"))
     check_texts(len(listed), "input")
-    return [embedding_prompt(f"input[{number}]", each) for number, each in enumerate(listed)]
+    return await embedding_prompts("input", listed)
 
 
 def _written(embedding: Embedding, *, as_base64: bool) -> str | FloatArray:

@@ -109,7 +109,7 @@ class EmbeddingsRequest(Schema):
     """POST /v1/embeddings."""
 
     model: str
-    input: str | EmbeddingInput | TokenIds | list[TokenIds] | list[str | EmbeddingInput] | None = Field(
+    input: str | list[str] | TokenIds | list[TokenIds] | EmbeddingInput | list[str | EmbeddingInput] | None = Field(
         None, description='a text, token ids, {"text": ..., "image": ...}, or several of these'
     )
     messages: list[ChatMessage] | None = Field(

@@ -64,6 +64,8 @@ def test_images_are_embedded(path: str, server: str) -> None:
         ({}, "expected an object with"),
         ({"image": "/etc/hostname"}, "base64"),
         ({"image": "aaaa"}, "image"),
+        ({"text": "a", "image_url": {"url": red}}, "image_url: an image is in"),
+        ({"text": "a", "images": [red]}, "images: an image is in"),
     ):
         refused = post(server, {"model": "vl", "input": ["a", wrong]}, path)
         assert (refused.status_code, "[1]" in refused.text) == (400, True), refused.text
@@ -79,8 +81,15 @@ def test_a_conversation_is_embedded(server: str) -> None:
     assert len(plain["data"]) == 1
     assert plain["usage"]["prompt_tokens"] < open_ended["usage"]["prompt_tokens"]
     assert not np.allclose(plain["data"][0]["embedding"], open_ended["data"][0]["embedding"], atol=1e-3)
-    for wrong in ({"input": "a"}, {"messages": None}):
-        assert post(server, body | wrong, "/v1/embeddings").json()["error"]["param"] == "input"
+    for wrong, param in (
+        ({"input": "a"}, "input"),
+        ({"messages": None}, "input"),
+        ({"prompt_name": "query"}, "prompt_name"),
+        ({"input": "a", "messages": None, "add_generation_prompt": True}, "add_generation_prompt"),
+        ({"input": "a", "messages": None, "continue_final_message": True}, "continue_final_message"),
+    ):
+        refused = post(server, body | wrong, "/v1/embeddings")
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
 
 
 def test_documents_with_images_are_ranked(server: str) -> None:
@@ -89,5 +98,6 @@ def test_documents_with_images_are_ranked(server: str) -> None:
     scores = {row["index"]: row["relevance_score"] for row in answer["results"]}
     assert scores[0] == pytest.approx(scores[1])
     assert len({round(score, 6) for score in scores.values()}) == 3
-    refused = post(server, {"model": "ranks", "query": "a", "documents": ["a", {}]}, "/v1/rerank")
-    assert (refused.status_code, "documents[1]: expected an object with" in refused.text) == (400, True)
+    for wrong, told in (({}, ": expected an object with"), ({"text": "a", "images": ["b"]}, ".images: an image is in")):
+        refused = post(server, {"model": "ranks", "query": "a", "documents": ["a", wrong]}, "/v1/rerank")
+        assert (refused.status_code, f"documents[1]{told}" in refused.text) == (400, True)
