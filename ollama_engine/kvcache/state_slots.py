@@ -97,14 +97,16 @@ class StateSlots:
     def place(self, runs: Mapping[int, Run]) -> dict[int, dict[int, int]]:
         """Find slots for a step, {sequence: {position: slot}} of the states to write, ascending.
 
-        The state at each `end` always gets a slot, the others as far as there are any: first those to go back to. The
-        caller has asked `available` for as many as sequences.
+        The state at each `end` always gets a slot, the others as far as there are any. All returns of a sequence but
+        the first take free slots only: no checkpoint makes way for them. The caller has asked `available` for as many
+        as sequences.
         """
         firsts = {sequence: run.first for sequence, run in runs.items()}
         for sequence, first in firsts.items():
             self._pass_on(sequence, first)
         inner = {sequence: run for sequence, run in runs.items() if run.checkpoints or run.returns}
-        n_wanted = len(runs) + sum(len(_inner(run)) for run in inner.values())
+        first_returns = (run._replace(returns=sorted(run.returns)[:1]) for run in inner.values())
+        n_wanted = len(runs) + sum(len(_inner(run)) for run in first_returns)
         if n_wanted > len(self._free):
             self._evict(n_wanted - len(self._free), firsts)
         spare = len(self._free) - len(runs)
@@ -217,10 +219,14 @@ def _inner(run: Run) -> set[int]:
 
 
 def _chosen(runs: Mapping[int, Run], most: int) -> dict[int, set[int]]:
-    """Up to `most` positions before the ends: those to go back to, from the first one on, then the last checkpoints."""
-    wanted = [(sequence, at) for sequence, run in runs.items() for at in sorted(run.returns) if at < run.end]
+    """Up to `most` positions before the ends: the first of each to go back to, the last checkpoints, other returns."""
+    returns = [
+        (i, sequence, at) for sequence, run in runs.items() for i, at in enumerate(sorted(run.returns)) if at < run.end
+    ]
+    wanted = [(sequence, at) for i, sequence, at in returns if i == 0]
     for sequence, run in runs.items():
         wanted += [(sequence, at) for at in sorted(_inner(run) - set(run.returns), reverse=True)]
+    wanted += [(sequence, at) for i, sequence, at in sorted(returns) if i > 0]
     chosen: dict[int, set[int]] = {sequence: set() for sequence in runs}
     for sequence, at in wanted[:most]:
         chosen[sequence].add(at)

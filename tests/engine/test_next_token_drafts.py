@@ -101,13 +101,29 @@ def test_hidden_states_that_nobody_reads_are_not_kept_without_end(engine: Engine
             assert engine.generate(TEXTS[1], PARAMS).tokens == plain.tokens
 
 
-def test_a_head_that_fails_is_left_out(agreed: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("method", ["_compute", "cut"])
+def test_a_head_that_fails_is_left_out(agreed: Path, caplog: pytest.LogCaptureFixture, method: str) -> None:
     with opened(agreed, draft="mtp") as engine, drafted_answers.eager(by_model=True):
         expected = engine.generate(TEXTS[2], PARAMS, draft="off").tokens
-        with patch.object(NextTokenSource, "_compute", side_effect=RuntimeError("told to")) as asked:
+        with patch.object(NextTokenSource, method, side_effect=RuntimeError("told to")) as asked:
             assert engine.generate(TEXTS[2], PARAMS, cache=False).tokens == expected
         assert asked.call_count == 1
         assert "the model's head failed, and guesses no more: told to" in caplog.text
+
+
+def test_hidden_states_that_cannot_be_taken_are_a_gap(engine: Engine) -> None:
+    def failing(drafter: HeadDrafter, begin: int, rows: FloatArray) -> None:
+        if begin % 9 == 0:
+            raise MemoryError("told to")
+        read(drafter, begin, rows)
+
+    read = HeadDrafter.read_hidden
+    prompt = list(range(20, 60))
+    plain = engine.generate(prompt, PARAMS, draft="off", cache=False)
+    with patch.object(HeadDrafter, "read_hidden", failing), drafted_answers.eager(by_model=True):
+        found = engine.generate(prompt, PARAMS)
+    assert found.tokens == plain.tokens
+    assert found.usage.accepted_tokens > 0
 
 
 def test_its_memory_is_in_the_report_and_planned(agreed: Path) -> None:

@@ -99,6 +99,20 @@ def test_where_a_draft_begins_is_kept_before_checkpoints(n_slots: int) -> None:
     assert positions(slots, 0) == [[5, 6]]
 
 
+def test_no_checkpoint_makes_way_for_further_returns_of_drafts() -> None:
+    """They take free slots, the first ones of all drafts before the second ones."""
+    slots = StateSlots(9)
+    for sequence in (7, 8):
+        step(slots, sequence, 0, 4)
+        slots.release(sequence)
+    for sequence in (0, 1):
+        slots.hold(sequence)
+        step(slots, sequence, 0, 4)
+    slots.place({0: Run(4, 9, (), (8, 5, 6, 7)), 1: Run(4, 9, (), (5, 6, 7, 8))})
+    slots.check()
+    assert positions(slots, 7, 8, 0, 1) == [[4], [4], [4, 5, 6, 9], [4, 5, 9]]
+
+
 def test_checkpoints_of_one_sequence_leave_room_for_drafts_of_another() -> None:
     slots = StateSlots(6)
     for sequence in (0, 1):

@@ -108,7 +108,7 @@ class EngineCore:
             self._exclusive()
             self._speculation.leave_out(self.monitor.clock() - begin)
             if self._next is None and outputs and all(output.goes_on for output in outputs):
-                self._prepare()  # before tokens are delivered, so that the device need not wait for that
+                self._prepare(early=True)  # so that the device need not wait for the delivery
                 record.mark("plan")
             self._launch(record)
             deliver(outputs, self.queue, self.monitor.clock())
@@ -231,15 +231,16 @@ class EngineCore:
             # Not before the launch: the cells of the sequence belong to the step.
             self.queue.end(step.sequence_at(part.row), failure)
 
-    def _prepare(self) -> None:
+    def _prepare(self, *, early: bool = False) -> None:
+        """`early`: nobody makes room for it, for that may end a request whose tokens are not delivered."""
         computing = self._in_flight is not None
         if self._follow():
             return
         groups = most = self._traits.groups_per_batch
         while (planned := self._plan(groups)) is not None:
-            if planned.short and self.queue.make_room(planned, computing=computing):
+            if planned.short and not early and self.queue.make_room(planned, computing=computing):
                 continue
-            if not planned.scheduled and groups == most:
+            if (planned.short and early) or (not planned.scheduled and groups == most):
                 return
             step = assemble(self._steps, planned.scheduled, self.queue.running, self._traits, recurrent=self._recurrent)
             if step.entries and self._place(step):
@@ -250,7 +251,7 @@ class EngineCore:
                 continue
             groups = most
             # Layers of several kinds fill up at different speeds, which `room` cannot express.
-            if not self.queue.make_room(planned._replace(scheduled=()), computing=computing):
+            if early or not self.queue.make_room(planned._replace(scheduled=()), computing=computing):
                 return
 
     def _follow(self) -> bool:

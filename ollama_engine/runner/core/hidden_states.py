@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from ollama_engine.input import FloatArray
 from ollama_engine.runner.execute.executor import Executor
 from ollama_engine.runner.schedule.batching import Step
@@ -30,4 +32,5 @@ def give_hidden(step: Step, executor: Executor) -> None:
         hidden = executor.hidden() if hidden is None else hidden
         begin = int(step.batch.positions[at - n_drawn])
         right = min(n_drawn, entry.sequence.submitted - begin)
-        reader.read_hidden(begin, hidden[row - n_drawn : row - n_drawn + right])
+        with suppress(Exception):  # a gap, behind which the drafter begins anew; the step's tokens must not get lost
+            reader.read_hidden(begin, hidden[row - n_drawn : row - n_drawn + right])

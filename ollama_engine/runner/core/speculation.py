@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from ollama_engine.input import Int32Array
 from ollama_engine.runner.core.request_queue import RequestQueue
 from ollama_engine.runner.core.step_output import StepOutput
-from ollama_engine.runner.schedule.batching import Step, StepEntry
+from ollama_engine.runner.schedule.batching import Step
 from ollama_engine.runner.schedule.draft_budget import SHARE, DraftBudget
 from ollama_engine.runner.schedule.draft_lengths import draft_lengths
 from ollama_engine.runner.schedule.sequence import Generation, ScheduledRequest
@@ -29,7 +30,8 @@ class Speculation:
         self._costs = StepCosts()
         self._budget = DraftBudget()
         # -- the step before --
-        self._entries: tuple[StepEntry, ...] = ()
+        self._slots: Int32Array | None = None
+        """Of its rows. No entries: these would keep sequences that have ended, and errors with their frames."""
         self._keys: frozenset[int] = frozenset()
         self._collected_at = 0.0
         """When its tokens were there, or later: see `leave_out`."""
@@ -42,10 +44,10 @@ class Speculation:
         """The tokens of a step are there. It counts where it followed another one of the same answers."""
         then, self._collected_at = self._collected_at, now
         usual = step.decoding
-        if step.entries is not self._entries:  # a step that follows another one has its entries
-            before, self._entries = self._keys, step.entries
+        if step.batch.sequences is not self._slots:  # a step that follows another one has its array
+            before, self._slots = self._keys, step.batch.sequences
             self._keys = frozenset(entry.sequence.key for entry in step.entries)
-            self._budget.begin(self._keys)
+            self._budget.begin(self._keys | self._queue.running.keys())  # one that a step leaves out keeps its account
             usual = self._keys <= before and all(entry.decoding for entry in step.entries)
         if not usual:
             self._drafted_before = (0, 0.0)

@@ -90,8 +90,8 @@ class GuessSource:
         if self._failed:
             return {}
         guess = self._costs.seconds(len(drafters)) or 0.0
-        guessing = {key: drafter for key, drafter in drafters.items() if drafter.wants(prices, guess)}
         try:
+            guessing = {key: drafter for key, drafter in drafters.items() if drafter.wants(prices, guess)}
             self._guess(list(guessing.values()), prices)
         except Exception as error:
             # Whatever it is, answers go on without it.
@@ -103,9 +103,10 @@ class GuessSource:
 
     def _guess(self, active: list[GuessingDrafter], prices: StepPrices) -> None:
         for _ in range(MOST_AHEAD):
-            parts = [drafter.next_part(self._executor.batch_size) for drafter in active]
-            if not parts:
+            if not active:
                 return
+            each = max(1, self._executor.batch_size // len(active))
+            parts = [drafter.next_part(each) for drafter in active]
             for drafter, part, guess in zip(active, parts, self._compute(parts), strict=True):
                 drafter.take(part, guess)
             cost = (self._costs.seconds(len(active)) or 0.0) / len(active) + prices.row

@@ -34,11 +34,13 @@ class NextTokenSource(GuessSource):
 
     def take(self) -> int | None:
         """An empty sequence; None where all are in use."""
-        return self._free.pop() if self._free else None
+        if not self._free:
+            return None
+        self.cut(self._free[-1], 0)
+        return self._free.pop()
 
     def give_back(self, sequence: int) -> None:
-        """A sequence is free."""
-        self.cut(sequence, 0)
+        """A sequence is free. Raises nothing: `take` empties it."""
         self._free.append(sequence)
 
     def _batch(self, parts: Sequence[DraftPart]) -> Batch:

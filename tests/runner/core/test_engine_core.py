@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from ollama_engine.errors import ClosedError
+from ollama_engine.errors import ClosedError, ContextOverflowError
 from ollama_engine.input import Batch
 from ollama_engine.runner.core import engine_core as core_module
 from ollama_engine.runner.core.engine_core import EngineCore
@@ -18,9 +18,22 @@ from ollama_engine.runner.request.inputs import Inputs
 from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.runner.request.results import Chunk
 from ollama_engine.runner.schedule.sequence import Generation
+from ollama_engine.runner.schedule.steering import Draft
 from ollama_engine.runner.schedule.text_emitter import TextEmitter
 from ollama_engine.sample import Sampler, SamplingParams
 from tests.runner.fakes import N_VOCAB, Events, FakeCache, FakeExecutor
+
+
+class Guesser:
+    """Guesses one token, which is right, whatever that costs."""
+
+    source = None
+
+    def propose(self, tokens: Sequence[int], most: int) -> Draft:
+        return Draft((0,))
+
+    def end(self, answer: Sequence[int]) -> None:
+        pass
 
 
 class Letters:
@@ -163,3 +176,15 @@ def test_a_cache_that_fills_up_has_the_younger_one_give_way(rig: Rig) -> None:
     rig.finish()
     assert (first.n_tokens, other.n_tokens) == (33, 33)
     assert rig.core.metrics().preemptions > 0
+
+
+@pytest.mark.parametrize("n_cells", [12, 13])
+def test_an_answer_for_which_there_are_no_cells_ends_with_all_of_its_tokens(rig: Rig, n_cells: int) -> None:
+    """A step with drafts is prepared before the tokens of the one before are delivered."""
+    rig.cache.n_cells = n_cells
+    answer = Asked(60)
+    answer.sequence.drafter = Guesser()
+    rig.add(answer)
+    rig.finish()
+    assert isinstance(answer.end, ContextOverflowError)
+    assert answer.n_tokens == len(answer.sequence.sampled) > 8

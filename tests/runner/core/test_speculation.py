@@ -6,11 +6,14 @@ from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import create_autospec
 
+import numpy as np
 import pytest
 
+from ollama_engine.input import Batch
 from ollama_engine.runner.core.request_queue import RequestQueue
 from ollama_engine.runner.core.speculation import Speculation
 from ollama_engine.runner.core.step_output import StepOutput
+from ollama_engine.runner.schedule.draft_budget import FIRST
 from ollama_engine.runner.schedule.sequence import Generation
 from ollama_engine.runner.schedule.steering import Draft
 
@@ -29,15 +32,38 @@ def test_nothing_is_drafted_for_an_answer_that_ends_with_the_step() -> None:
     assert ends.draft == (5,)
 
 
+def test_an_answer_that_a_step_leaves_out_keeps_its_account() -> None:
+    queue = SimpleNamespace(running={0: None, 1: None})
+    speculation = Speculation(cast(RequestQueue, queue), 32, lambda: 0.0)
+
+    def step(*keys: int) -> None:
+        entries = tuple(SimpleNamespace(sequence=SimpleNamespace(key=key), decoding=False) for key in keys)
+        batch = Batch(*np.zeros((4, len(keys)), np.int32))
+        speculation.note(cast(Any, SimpleNamespace(entries=entries, batch=batch, decoding=False)), [], 0.0)
+
+    step(0, 1)
+    lost = FIRST - 1
+    speculation._budget.note({0: (1, 0)}, 1 + lost)
+    left = dict(speculation._budget._accounts)
+    step(1)
+    step(0, 1)
+    assert speculation._budget._accounts == left
+    del queue.running[0]
+    step(1)
+    step(0, 1)
+    assert speculation._budget._accounts[0] == FIRST, "an account is closed with its answer"
+
+
 def test_what_the_next_step_waits_for_is_a_cost_of_the_drafts_before_it() -> None:
     entries = (SimpleNamespace(sequence=SimpleNamespace(key=0), decoding=True),)
-    speculation = Speculation(cast(RequestQueue, None), 32, lambda: 0.0)
+    speculation = Speculation(cast(RequestQueue, SimpleNamespace(running={0: None})), 32, lambda: 0.0)
     now = 0.0
 
     def step(rows: int, seconds: float, *, drafted: bool = False) -> None:
         nonlocal now
         now += seconds
-        noted: Any = SimpleNamespace(entries=entries, batch=range(rows), decoding=True, drafted=drafted, built=False)
+        batch = Batch(*np.zeros((4, rows), np.int32))
+        noted: Any = SimpleNamespace(entries=entries, batch=batch, decoding=True, drafted=drafted, built=False)
         speculation.note(noted, [StepOutput(cast(Any, entries[0].sequence), (1,), drafted=rows - 1)], now)
 
     for _ in range(40):

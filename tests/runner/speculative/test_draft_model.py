@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -12,7 +15,7 @@ from ollama_engine.runner.schedule.step_costs import StepPrices
 from ollama_engine.runner.speculative.acceptance import Acceptance
 from ollama_engine.runner.speculative.draft_depth import MOST_AHEAD, best_depth
 from ollama_engine.runner.speculative.draft_model import DraftModel, ModelDrafter
-from ollama_engine.runner.speculative.guessing import LONGEST_PAUSE, SURE, USUAL, Guess
+from ollama_engine.runner.speculative.guessing import LONGEST_PAUSE, SURE, USUAL, DraftPart, Guess, GuessSource
 from ollama_engine.runner.speculative.lookup import LookupDrafter
 
 PRICES = StepPrices(1, 10.0, lambda rows: 10.0 + rows)
@@ -65,6 +68,22 @@ def test_the_depth_gives_most_tokens_a_second(chance: float, guess: float) -> No
     found = best_depth(PRICES, chance, guess)
     best = max(range(1, MOST_AHEAD + 1), key=speed)
     assert found == (best if speed(best) > 1.05 / PRICES.plain else 0)
+
+
+def test_parts_of_several_answers_fit_one_batch() -> None:
+    rows: list[list[int]] = []
+
+    def compute(parts: Sequence[DraftPart]) -> list[Guess]:
+        rows.append([len(part.tokens) for part in parts])
+        return [Guess(1, 0.9)] * len(parts)
+
+    model = GuessSource(cast(Any, SimpleNamespace(batch_size=8)), cast(Any, None), 4096, 100)
+    drafters = {key: drafter_of(Source()) for key in range(3)}
+    for drafter in drafters.values():
+        drafter.propose(list(range(20)), 20)
+    with patch.object(model, "_compute", compute):
+        model.make(drafters, PRICES)
+    assert rows == [[2, 2, 2]]
 
 
 def test_right_guesses_stay_and_wrong_ones_are_removed() -> None:
