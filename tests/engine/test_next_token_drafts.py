@@ -53,11 +53,13 @@ def test_a_head_that_agrees_is_mostly_right(engine: Engine) -> None:
     assert found.usage.accepted_tokens > 0.6 * found.usage.drafted_tokens
 
 
-@pytest.mark.parametrize("seed", range(scaled(20, quick=2)))
-def test_answers_in_any_company_are_those_without_drafts(engine: Engine, seed: int) -> None:
+def test_answers_in_any_company_are_those_without_drafts(engine: Engine) -> None:
+    """How many guesses a company has depends on which answers meet: all are counted together."""
+    n, accepted = scaled(20, quick=2), 0
     with drafted_answers.eager(by_model=True):
-        counts = compared(engine, np.random.default_rng(seed), 12)
-    assert counts["accepted"] > 20
+        for seed in range(n):
+            accepted += compared(engine, np.random.default_rng(seed), 12)["accepted"]
+    assert accepted > 20 * n
 
 
 @pytest.mark.parametrize("kind", ["wrong", "right", "random"])
@@ -129,13 +131,16 @@ def test_hidden_states_that_cannot_be_taken_are_a_gap(engine: Engine) -> None:
 def test_its_memory_is_in_the_report_and_planned(agreed: Path) -> None:
     options: dict[str, Any] = {"num_ctx": 256, "threads": 1, "gpu_layers": 0}
     with Engine(agreed, draft="off", **options) as engine:
-        (without,) = engine.memory.devices
+        (without,), serving = engine.memory.devices, sum(engine.memory.serving.values())
     with Engine(agreed, draft="mtp", **options) as engine:
         (taken,) = engine.memory.devices
+        assert sum(engine.memory.serving.values()) > serving
     (planned,) = Engine.plan_memory(agreed, draft="mtp", **options).devices
+    (planned_without,) = Engine.plan_memory(agreed, draft="off", **options).devices
     assert taken.cache > without.cache
     assert taken.mapped > without.mapped
     assert (planned.cache, planned.mapped) == (taken.cache, taken.mapped)
+    assert planned.work - planned_without.work >= taken.work - without.work > 0, "masks"
 
 
 def test_its_weights_are_not_among_the_model_s(engine: Engine) -> None:

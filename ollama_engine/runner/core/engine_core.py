@@ -28,7 +28,7 @@ from ollama_engine.runner.core.request_queue import RequestQueue
 from ollama_engine.runner.core.speculation import Speculation
 from ollama_engine.runner.core.steered_rows import prepare_masks
 from ollama_engine.runner.core.step_media import NO_STEP_MEDIA, serve_gap, step_media
-from ollama_engine.runner.core.step_output import StepOutput, deliver, lacks_tokens, step_outputs
+from ollama_engine.runner.core.step_output import StepOutput, deliver, is_outdated, step_outputs
 from ollama_engine.runner.core.task import Task
 from ollama_engine.runner.execute.executor import Executor
 from ollama_engine.runner.media.image_reader import ImageReader
@@ -102,7 +102,7 @@ class EngineCore:
         with self.monitor.step() as record:
             outputs = self._collect(record)
             drafted = self._speculation.draft(outputs)
-            if drafted or (outputs and self._next is not None and lacks_tokens(self._next, outputs)):
+            if drafted or (outputs and self._next is not None and is_outdated(self._next, outputs)):
                 self.scrap()
             begin = self.monitor.clock()
             self._exclusive()

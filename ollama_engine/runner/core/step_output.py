@@ -18,7 +18,7 @@ from ollama_engine.runner.schedule.scoring import Scoring
 from ollama_engine.runner.schedule.sequence import Generation, ScheduledRequest
 from ollama_engine.sample import TokenLogprobs
 
-__all__ = ["StepOutput", "deliver", "lacks_tokens", "outcome", "step_outputs"]
+__all__ = ["StepOutput", "deliver", "is_outdated", "outcome", "step_outputs"]
 
 
 @dataclass(slots=True, eq=False)
@@ -84,10 +84,11 @@ def step_outputs(step: Step, logits: FloatArray, now: float, best: BestLogits | 
     return outputs
 
 
-def lacks_tokens(prepared: Step, outputs: list[StepOutput]) -> bool:
-    """Whether a step that was prepared has earlier drafts, or lacks tokens that a constraint has forced since.
+def is_outdated(prepared: Step, outputs: list[StepOutput]) -> bool:
+    """Whether a step was prepared for other tokens than there are now.
 
-    Computing one token takes many times as long as planning a step.
+    With earlier drafts, or without those that a constraint has forced since. Computing one token takes many times as
+    long as planning a step.
     """
     if prepared.drafted:
         return True

@@ -20,7 +20,7 @@ from ollama_engine.models import Model, known_names
 from ollama_engine.models.next_tokens import next_token_head
 from ollama_engine.runner.execute.executor import Executor
 from ollama_engine.runner.load.caches import make_model_cache
-from ollama_engine.runner.load.memory_plan import batch_size_of, plan_cache, refuse_cache_if_too_large
+from ollama_engine.runner.load.memory_plan import batch_size_of, plan_cache, plan_masks, refuse_cache_if_too_large
 from ollama_engine.runner.load.vision import traits_of
 
 __all__ = ["HeadParts", "can_use_head", "load_head", "uses_head", "without_head"]
@@ -88,7 +88,7 @@ def load_head(backend: Backend, weights: Weights, model: Model, config: EngineCo
             raise ConfigError(Option("draft"), f" is mtp, and the file's head is of no use: {reason}")
         log.warning("the file's head, which predicts further tokens, is left aside: %s", reason)
         return None
-    refuse_cache_if_too_large(backend, plan_cache(backend, weights, head, config), 0)
+    refuse_cache_if_too_large(backend, plan_cache(backend, weights, head, config), plan_masks(head, config))
     cache = make_model_cache(backend, weights, head, config)
     traits = traits_of(model) or MediaTraits()
     executor = Executor(

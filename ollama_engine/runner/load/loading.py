@@ -124,12 +124,11 @@ class Loaded:
         """The memory taken, by device and layer."""
         cache = self.cache
         states = {} if cache.recurrent is None else cache.recurrent.nbytes
-        nbytes = Counter(cache.nbytes)
+        nbytes, masks = Counter(cache.nbytes), cache.mask_bytes
         if self.head is not None:
             nbytes.update(self.head.cache.nbytes)
-        report = memory_report(
-            self.backend, self.weights, nbytes, cache.mask_bytes, self.placement, self.serving, states
-        )
+            masks += self.head.cache.mask_bytes
+        report = memory_report(self.backend, self.weights, nbytes, masks, self.placement, self.serving, states)
         return report if self.draft is None else self.draft.beside(report)
 
     def close(self) -> None:
@@ -255,9 +254,9 @@ def _load_planned(
             weights.repack()
             reader = images if image_vectors is None else image_vectors.reader
             serving = image_bounds(model, config, None if reader is None else reader.memory)
-            serving |= graph_bounds(executor, text_executor) | text_bounds(
-                backend, None if isinstance(model, TextEncoder) else text_executor, config, backend.graph_bytes()
-            )
+            serving |= graph_bounds(executor, text_executor, *(each.executor for each in (draft, head) if each))
+            texts = None if isinstance(model, TextEncoder) else text_executor
+            serving |= text_bounds(backend, texts, config, backend.graph_bytes())
         except NoMemoryError as error:
             report = error.report or memory_report(backend, weights, planned_cache, planned_masks, choice.plan)
             raise does_not_fit(gguf.path, error, report) from error

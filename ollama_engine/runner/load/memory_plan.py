@@ -31,6 +31,7 @@ __all__ = [
     "cells_of",
     "image_slots",
     "layer_cache",
+    "layer_masks",
     "memory_report",
     "num_ctx_of",
     "plan_cache",
@@ -131,13 +132,15 @@ def plan_states(model: Model, config: EngineConfig) -> int:
 
 def plan_masks(model: Model, config: EngineConfig) -> int:
     """Host bytes for the masks of a full batch, or the KV indices of a short one, over all kinds of layers."""
-    kinds = {
-        (layer.window, layer.chunk): cells_of(layer, model, config)
-        for layer in model.cache_layers
-        if layer.attends and layer.image_rows is None
-    }
-    size = batch_size_of(config)
-    return sum(max(mask_bytes(size, n), index_bytes(min(size, config.parallel, MOST_LISTS), n)) for n in kinds.values())
+    layers = (layer for layer in model.cache_layers if layer.attends and layer.image_rows is None)
+    kinds = {(layer.window, layer.chunk): layer for layer in layers}
+    return sum(layer_masks(layer, model, config) for layer in kinds.values())
+
+
+def layer_masks(layer: LayerShape, model: Model, config: EngineConfig) -> int:
+    """The part of `plan_masks` that layers of one kind share."""
+    size, n = batch_size_of(config), cells_of(layer, model, config)
+    return max(mask_bytes(size, n), index_bytes(min(size, config.parallel, MOST_LISTS), n))
 
 
 def refuse_cache_if_too_large(backend: Backend, planned: dict[str, int], masks: int) -> None:

@@ -23,7 +23,7 @@ from ollama_engine.runner.load.errors import naming
 from ollama_engine.runner.load.fit import fit
 from ollama_engine.runner.load.head_parts import uses_head
 from ollama_engine.runner.load.loading import backend_params, opened
-from ollama_engine.runner.load.memory_plan import layer_cache, plan_masks, plan_states
+from ollama_engine.runner.load.memory_plan import layer_cache, layer_masks, plan_masks, plan_states
 from ollama_engine.runner.load.projector import known_metadata
 from ollama_engine.runner.load.serving_memory import graph_bounds, image_bounds, text_bounds
 from ollama_engine.runner.load.sizes import declared, is_encoder, max_nodes, tower_memory
@@ -105,7 +105,10 @@ def _report(
         if model is not None and not is_encoder(model):
             masks = plan_masks(model, config)
             states = plan_states(model, config)
-            cache = layer_cache(head_layer(model), model, config) if head else 0
+            if head:
+                layer = head_layer(model)
+                cache = layer_cache(layer, model, config)
+                masks += layer_masks(layer, model, config)
             texts = make_text_executor(here, model, config, reserve=False)
             if texts is not None:
                 texts.measure_batch(1)

@@ -1,4 +1,4 @@
-"""DraftBudget: what drafts may lose: what they have won, and one in a hundred of the time that answers take. Pure.
+"""DraftBudget: drafts may lose what they have won, and one in a hundred of the time that answers take. Pure.
 
 Chances are estimates, and a text may belie them. So each answer has an account, and the engine one for all. Their unit
 is a token: the part of a step without drafts that one of its answers pays.

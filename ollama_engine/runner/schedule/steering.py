@@ -72,7 +72,8 @@ class Drafter(Protocol):
     """Guesses the next tokens, so that one step verifies several (speculative decoding, arXiv:2211.17192).
 
     The answer does not depend on it: each proposal is compared with the token that the sampler takes. The engine thread
-    calls it whenever tokens have come and no step is in flight; an exception ends only its request.
+    calls it between steps, not behind each: while asking gives nothing, some steps are left out, so `tokens` may have
+    grown by several. An exception ends only its request.
     """
 
     @property
