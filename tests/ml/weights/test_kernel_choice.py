@@ -20,6 +20,7 @@ from ollama_engine.ml.weights.kernel_choice import (
     GGML,
     LONG,
     REPACKED_ROWS,
+    ROWS_OF_F32_ALIKE,
     TABLE,
     THIS_CPU,
     Borders,
@@ -94,7 +95,7 @@ def test_small_batches_go_to_our_kernels(backend: Backend, dtype: str) -> None:
         assert (operations(backend, dtype, n) == 2) == (n in rows), n
 
 
-EXACT = ["f32", *(t for t in TYPES if {1, 600} <= set(BY_TABLE.rows(t, 256)))]
+EXACT = [*["f32"] * ROWS_OF_F32_ALIKE, *(t for t in TYPES if {1, 600} <= set(BY_TABLE.rows(t, 256)))]
 
 
 @pytest.mark.parametrize("dtype", EXACT)
