@@ -232,7 +232,7 @@ class EngineCore:
             self.queue.end(step.sequence_at(part.row), failure)
 
     def _prepare(self, *, early: bool = False) -> None:
-        """`early`: nobody makes room for it, for that may end a request whose tokens are not delivered."""
+        """`early`: before tokens are delivered. No request is ended to make room: it may have some of them."""
         computing = self._in_flight is not None
         if self._follow():
             return
