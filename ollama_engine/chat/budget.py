@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import Any
+from contextvars import ContextVar, copy_context
+from typing import Any, TypeVar
 
 from jinja2.exceptions import SecurityError
 from jinja2.utils import Namespace
@@ -27,6 +27,8 @@ MOST_SOURCE = 1 << 17
 """Characters of a template. To compile so many takes a second or two; published ones have some ten thousands."""
 BETWEEN_CHECKS = 1000
 """Steps between two looks at whether the request was cancelled, or is late."""
+
+Made = TypeVar("Made")
 
 _current: ContextVar[Budget | None] = ContextVar("budget", default=None)
 _check: ContextVar[Callable[[], object] | None] = ContextVar("check", default=None)
@@ -105,14 +107,15 @@ def current_budget() -> Budget:
     return _current.get() or Budget()
 
 
-@contextmanager
-def checked_by(check: Callable[[], object] | None) -> Iterator[None]:
-    """An exception of `check` ends what this thread renders meanwhile."""
-    token = _check.set(check)
-    try:
-        yield
-    finally:
-        _check.reset(token)
+def checked_by(check: Callable[[], object] | None, work: Callable[[], Made]) -> Made:
+    """The result of `work`. An exception of `check` ends what it renders.
+
+    It runs in a context of its own. A variable that were set and reset here might stay set where a signal, such as
+    Ctrl-C, comes in between, and its check would end all that this thread renders later.
+    """
+    context = copy_context()
+    context.run(_check.set, check)
+    return context.run(work)
 
 
 def values_of(value: object) -> Iterator[object]:

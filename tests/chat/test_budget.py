@@ -115,8 +115,8 @@ def test_a_check_ends_a_rendering_and_the_probing_before_it() -> None:
     template = ChatTemplate(ENDLESS["loops"])
     for work in (lambda: template.render([{"role": "user", "content": "x"}]), lambda: form_of(template)):
         calls.clear()
-        with checked_by(check), pytest.raises(DeadlineError):
-            work()
+        with pytest.raises(DeadlineError):
+            checked_by(check, work)
         assert len(calls) == 4
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from ollama_engine import Engine, SamplingParams, Session
+from ollama_engine.chat.template import ChatTemplate
 from tests.robustness.test_faults import check_nothing_left
 from tests.support.suite import scaled
 from tests.support.tiny import write_tiny_llama
@@ -28,6 +29,7 @@ NEW = [1, 2, 3]
 ENDLESS = SamplingParams(temperature=0, logit_bias=NO_END)
 QUESTION = [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]
 TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
+LONG_TEMPLATE = "{% for number in range(9999) %}x{% endfor %}"
 SHIFT: Any = {"on_overflow": "shift"}
 POINTS = 600
 """Where an answer without end is interrupted: before so many calls have returned."""
@@ -57,6 +59,7 @@ def engine(path: str) -> Iterator[Engine]:
         yield made
         check_no_session_left(made)
         check_nothing_left(made)
+        assert ChatTemplate(LONG_TEMPLATE).render(QUESTION)  # nobody's cancelled request ends it
         assert made.generate(PROMPT, greedy(6), cache=False).tokens == expected
 
 

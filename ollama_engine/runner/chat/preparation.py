@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from weakref import WeakKeyDictionary
 
 from ollama_engine.chat.budget import checked_by
@@ -105,10 +105,9 @@ class ChatPreparation:
         And ConfigError for a stop text beside a forced call, which it might cut. An exception of `checkpoint`, which is
         called now and then, ends the work.
         """
-        with checked_by(checkpoint):
-            rendered = self._fitted(
-                conversation, options, add_generation_prompt=not options.continue_final_message, checkpoint=checkpoint
-            )
+        add = not options.continue_final_message
+        render = partial(self._fitted, conversation, options, add_generation_prompt=add, checkpoint=checkpoint)
+        rendered = checked_by(checkpoint, render)
         if len(self._known) >= KNOWN_TEMPLATES:
             self._known.clear()
         self._known.add(_template_key(options))

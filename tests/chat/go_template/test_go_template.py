@@ -169,8 +169,8 @@ def test_a_cancelled_request_ends_what_it_renders() -> None:
     def check() -> None:
         raise TimeoutError("late")
 
-    with checked_by(check), pytest.raises(TimeoutError, match="late"):
-        GoTemplate("{{ range 9999 }}x{{ end }}").render([USER])
+    with pytest.raises(TimeoutError, match="late"):
+        checked_by(check, lambda: GoTemplate("{{ range 9999 }}x{{ end }}").render([USER]))
 
 
 def test_how_long_a_template_may_be() -> None:
