@@ -300,10 +300,10 @@ class Saveable(Protocol):
     def row_bytes(self) -> tuple[tuple[int, ...], ...]:
         """Bytes of one row in each array of `SavedRows.rows`, for each kind of layers that `save` returns."""
 
-    def first_seen(self, position: int) -> tuple[int, ...] | None:
+    def first_seen(self, position: int) -> tuple[int, ...]:
         """The lowest position that a token at `position` sees in each kind of layers: `save` of a part keeps those.
 
-        None where parts of sequences cannot be saved.
+        `position` itself for images of cross-attention, which are saved with their whole sequence.
         """
 
     def save(self, sequence: int, begin: int = 0, end: int | None = None) -> list[SavedRows]:

@@ -230,14 +230,8 @@ class _CompositeSaver:
     def row_bytes(self) -> tuple[tuple[int, ...], ...]:
         return tuple(kind for saveable in self._saveables for kind in saveable.row_bytes)
 
-    def first_seen(self, position: int) -> tuple[int, ...] | None:
-        seen: tuple[int, ...] = ()
-        for saveable in self._saveables:
-            kinds = saveable.first_seen(position)
-            if kinds is None:
-                return None
-            seen += kinds
-        return seen
+    def first_seen(self, position: int) -> tuple[int, ...]:
+        return tuple(first for saveable in self._saveables for first in saveable.first_seen(position))
 
     def save(self, sequence: int, begin: int = 0, end: int | None = None) -> list[SavedRows]:
         return [kind for saveable in self._saveables for kind in saveable.save(sequence, begin, end)]

@@ -33,8 +33,9 @@ class ImageSaver:
         """Bytes of one image in keys and values of each layer in turn, and of its length; lost images have none."""
         return (*(self._rows * size for size in row_bytes(self._store)), _LENGTH.itemsize), ()
 
-    def first_seen(self, position: int) -> None:
-        """None: an image is saved with its sequence. See `Saveable.first_seen`."""
+    def first_seen(self, position: int) -> tuple[int, ...]:
+        """See `Saveable.first_seen`."""
+        return position, position
 
     def save(self, sequence: int, begin: int = 0, end: int | None = None) -> list[SavedRows]:
         """The images of a sequence."""
@@ -63,6 +64,8 @@ class ImageSaver:
         """Put what `save` returned into `sequence`, which has no images; as many as fit, the latest first."""
         self.require_restore(saved)
         kept, lost = saved
+        if not len(kept.positions) and not len(lost.positions):  # a part of a text
+            return
         n = min(len(kept.positions), len(slots := self._slots.available()))
         fits = kept.positions[len(kept.positions) - n :].tolist()
         images: dict[int, int | None] = dict.fromkeys([*lost.positions.tolist(), *kept.positions.tolist()])

@@ -21,13 +21,16 @@ from ollama_engine.runner.core import engine_thread, stored_prefixes
 from ollama_engine.runner.core.engine_core import EngineCore
 from ollama_engine.runner.prefix_store.block_folder import BlockFolder
 from ollama_engine.runner.prefix_store.block_format import check_block
-from ollama_engine.runner.prefix_store.block_keys import BLOCK
 from ollama_engine.runner.prefix_store.folder_contents import files_of
 from ollama_engine.runner.prefix_store.prefix_store import PrefixStore
+from ollama_engine.runner.prefix_store.stored_prefix import rows_of_block
+from ollama_engine.runner.schedule.prefix_blocks import BLOCK, most_in_memory
 from tests.engine.test_media import open_engine
 from tests.engine.test_media import prompt as media_prompt
 from tests.models import families
 from tests.models.variants import prompt
+from tests.models.vision import harness
+from tests.models.vision.pictures import Picture
 from tests.support.same_bits import bits, same
 from tests.support.suite import scaled, slow_except
 from tests.support.tiny import write_tiny_llama
@@ -83,6 +86,13 @@ def test_a_restart_goes_on_from_what_is_stored(name: str, tmp_path: Path) -> Non
         assert all(
             (file.path.stat().st_mode & 0o777) == 0o600 for file in files_of(store) if file.path.suffix != ".json"
         )
+        with opened(path, store, kv_cache_type=kv_cache_type) as engine:
+            blocks = engine._core.queue.stored._store.layout  # type: ignore[union-attr]
+            block = sum((end - begin) * sum(blocks.row_bytes[kind])
+                        for kind, (begin, end) in enumerate(rows_of_block(1, blocks.first_seen)))  # fmt: skip
+            bound = engine.memory.serving["prefixes on their way to disk and back"]
+            assert bound >= most_in_memory(block)
+            assert bound == most_in_memory(block) or name == "llama4", "chunks begin within a block"
 
 
 def test_what_shapes_keys_and_values_keeps_prompts_apart(llama: str, tmp_path: Path) -> None:
@@ -96,6 +106,34 @@ def test_what_shapes_keys_and_values_keeps_prompts_apart(llama: str, tmp_path: P
         assert engine.generate(ids, params(), cache_salt="mine").usage.cached_tokens == 0
     with opened(llama, tmp_path) as engine:
         assert engine.generate(ids, params(), cache_salt="mine", cache=False).usage.cached_tokens == 0
+    with (
+        patch("ollama_engine.runner.session.stored.build_digest", lambda: "another"),
+        opened(llama, tmp_path) as engine,
+    ):
+        assert engine.generate(ids, params(), cache_salt="mine").usage.cached_tokens == 0
+
+
+def test_cross_attention_keeps_what_is_before_an_image(tmp_path: Path) -> None:
+    """An image's keys and values would take hundreds of megabytes; what comes before it depends on none."""
+    pytest.importorskip("PIL", reason="Pillow is not installed")
+    case = next(case for case in harness.cases() if case.name == "mllama")
+    path, text = harness.converted(case, tmp_path), "a dog and a cat. " * 30
+    asked = [case.segments([text, Picture(40, 30, seed), " What is it?"]) for seed in (1, 2)]
+    asked.append(case.segments([text + text]))
+    options = {"num_ctx": N_CTX, "parallel": 2, "verify": True}
+
+    def answered(store: Path | bool, prompts: Sequence[Any]) -> list[Completion]:
+        with harness.engine(path, prefix_store=store, **options) as engine:
+            return [engine.generate(ids, greedy) for ids in prompts]
+
+    greedy = SamplingParams(temperature=0, max_tokens=12, logprobs=2, logit_bias=case.banned)
+    expected = [answered(False, [ids])[0] for ids in asked]
+    found = [answered(tmp_path / "store", [ids])[0] for ids in (asked[0], *asked)]
+    assert alike(found, [expected[0], *expected])
+    with harness.engine(path) as engine:
+        before = len(engine.tokenize(text)) // BLOCK * BLOCK
+    assert BLOCK <= before < found[0].usage.prompt_tokens - BLOCK // 4
+    assert cached(found) == [0, before, before, before]
 
 
 def test_an_image_is_a_part_of_its_prompt(llama: str, tmp_path: Path) -> None:
@@ -317,6 +355,14 @@ def test_options(llama: str, tmp_path: Path) -> None:
     with opened(llama, False) as engine:
         engine.generate(prompt(N_PROMPT), params())
         assert engine.metrics.prefix_store_written_tokens == 0
+
+
+def test_a_bound_that_holds_no_block(llama: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for most in (0, 1000):
+        found = answers(llama, tmp_path, [prompt(N_PROMPT)] * 2, prefix_store_bytes=most)
+        assert cached(found) == [0, N_PROMPT - 1]
+    assert not list(files_of(tmp_path))
+    assert caplog.text.count("prefixes are not stored: a block of this model takes") == 2
 
 
 # -- many conversations, processes that are killed ---------------------------------------------------------------------

@@ -22,11 +22,12 @@ from ollama_engine.kvcache import Saveable, SavedRows
 from ollama_engine.runner.core.prefix_gaps import PrefixGaps
 from ollama_engine.runner.observe.monitor import Monitor, report
 from ollama_engine.runner.prefix.cached_sequence import CachedSequence
-from ollama_engine.runner.prefix_store.block_keys import BLOCK, block_keys
+from ollama_engine.runner.prefix_store.block_keys import block_keys
 from ollama_engine.runner.prefix_store.prefix_store import PrefixReading, PrefixStore
 from ollama_engine.runner.prefix_store.stored_prefix import BlockPart, is_whole, rows_of_block
-from ollama_engine.runner.request.inputs import Inputs, spans_between
+from ollama_engine.runner.request.inputs import Inputs, MediaIdentity, MediaSpan, spans_between
 from ollama_engine.runner.schedule.pinned_prefix import PinnedPrefix, Saved
+from ollama_engine.runner.schedule.prefix_blocks import BLOCK
 
 if TYPE_CHECKING:
     from ollama_engine.runner.prefix.cache_manager import CacheManager
@@ -124,7 +125,7 @@ class StoredPrefixes(PrefixGaps):
     def awaited(self, sequence: ScheduledRequest) -> bool:
         """Whether a request that waits to be admitted waits for the store, which is asked the first time."""
         inputs, key = sequence.inputs, sequence.key
-        reusable = inputs.most_reusable(sequence.rows_from)
+        reusable = self._storable(inputs.most_reusable(sequence.rows_from), inputs.media)
         if not sequence.options.cache or reusable < BLOCK:
             return False
         media = [span.identity for span in inputs.media]
@@ -164,7 +165,7 @@ class StoredPrefixes(PrefixGaps):
     def _put(self, restoring: _Restoring, block: int, rows: list[SavedRows | None]) -> None:
         """Put a block into cells. Where there is no room, the rest of the prompt is computed."""
         reading, pinned, begin = restoring.reading, restoring.pinned, self._monitor.clock()
-        reading.room.release()
+        self._store.took()
         at = 0 if pinned.slot is None else self._cache_manager.prefix_cache.length(pinned.slot)
         if reading.stopped or at != block * BLOCK:  # a failed step has all histories forgotten
             reading.stopped = True
@@ -217,7 +218,8 @@ class StoredPrefixes(PrefixGaps):
         if slot is None or prefix_cache.state(slot) != "finished" or prefix_cache.length(slot) < BLOCK:
             return
         history = prefix_cache.snapshot(slot)
-        keys = block_keys(self._store.root, np.array(history.tokens, np.int32), history.media, history.namespace)
+        tokens = np.array(history.tokens[: self._storable(len(history), history.media)], np.int32)
+        keys = block_keys(self._store.root, tokens, history.media, history.namespace)
         storing = _Storing(slot, history, keys)
         if len(self._storing) == MOST_HISTORIES:
             self._storing.popleft()
@@ -265,7 +267,7 @@ class StoredPrefixes(PrefixGaps):
     def _write(self, storing: _Storing, block: int) -> None:
         """Hand a copied block to the store, as far as the cells had all that tokens behind it see."""
         assert storing.missing is not None
-        ranges = rows_of_block(block, self._first_seen)
+        ranges = rows_of_block(block, self._saveable.first_seen)
         while storing.missing and storing.missing[0].block == block:
             kind = storing.missing.popleft().kind
             begin, end = ranges[kind]
@@ -296,8 +298,9 @@ class StoredPrefixes(PrefixGaps):
         self._storing.clear()
         self._store.close(until - time.monotonic())
 
-    def _first_seen(self, position: int) -> Sequence[int]:
-        return self._saveable.first_seen(position) or ()
+    def _storable(self, n: int, media: Sequence[MediaSpan | MediaIdentity]) -> int:
+        """How many of `n` inputs may be in blocks: those before the first image where blocks hold nothing of images."""
+        return n if self._store.layout.stores_media or not media else min(n, media[0].begin)
 
 
 def _from(saved: SavedRows, begin: int) -> SavedRows:

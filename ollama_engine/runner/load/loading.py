@@ -50,7 +50,7 @@ from ollama_engine.runner.load.memory_plan import (
 )
 from ollama_engine.runner.load.pooling_type import read_pooling
 from ollama_engine.runner.load.projector import JoinedFile, known_metadata, with_projector
-from ollama_engine.runner.load.serving_memory import graph_bounds, image_bounds, text_bounds
+from ollama_engine.runner.load.serving_memory import graph_bounds, image_bounds, prefix_bounds, text_bounds
 from ollama_engine.runner.load.sizes import LOGIT_ROWS, max_nodes
 from ollama_engine.runner.load.source import NO_DEFAULTS, ModelDefaults, ModelSource
 from ollama_engine.runner.load.vision import ImageVectors, make_image_reader, make_image_vectors, reads_media, traits_of
@@ -256,7 +256,7 @@ def _load_planned(
             serving = image_bounds(model, config, None if reader is None else reader.memory)
             serving |= graph_bounds(executor, text_executor, *(each.executor for each in (draft, head) if each))
             texts = None if isinstance(model, TextEncoder) else text_executor
-            serving |= text_bounds(backend, texts, config, backend.graph_bytes())
+            serving |= text_bounds(backend, texts, config, backend.graph_bytes()) | prefix_bounds(model, config)
         except NoMemoryError as error:
             report = error.report or memory_report(backend, weights, planned_cache, planned_masks, choice.plan)
             raise does_not_fit(gguf.path, error, report) from error

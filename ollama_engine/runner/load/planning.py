@@ -25,7 +25,7 @@ from ollama_engine.runner.load.head_parts import uses_head
 from ollama_engine.runner.load.loading import backend_params, opened
 from ollama_engine.runner.load.memory_plan import layer_cache, layer_masks, plan_masks, plan_states
 from ollama_engine.runner.load.projector import known_metadata
-from ollama_engine.runner.load.serving_memory import graph_bounds, image_bounds, text_bounds
+from ollama_engine.runner.load.serving_memory import graph_bounds, image_bounds, prefix_bounds, text_bounds
 from ollama_engine.runner.load.sizes import declared, is_encoder, max_nodes, tower_memory
 from ollama_engine.runner.load.source import ModelSource
 
@@ -103,6 +103,7 @@ def _report(
             config = config.for_model(model.context_length)
             serving = image_bounds(model, config, tower_memory(model, here, config))
         if model is not None and not is_encoder(model):
+            serving |= prefix_bounds(model, config)
             masks = plan_masks(model, config)
             states = plan_states(model, config)
             if head:

@@ -11,14 +11,16 @@ from ollama_engine.kvcache.mask import mask_bytes
 from ollama_engine.kvcache.null_paged import lists_rows
 from ollama_engine.ml.device.hostmem import available_bytes
 from ollama_engine.ml.graph.backend import Backend
+from ollama_engine.ml.graph.types import block_of
 from ollama_engine.models import Embeds, Model
 from ollama_engine.runner.execute.executor import Executor
 from ollama_engine.runner.load.memory_plan import batch_size_of, num_ctx_of
 from ollama_engine.runner.load.vision import traits_of
 from ollama_engine.runner.media.encoder import ImageMemory
 from ollama_engine.runner.media.image_reader import PREPARED_BYTES
+from ollama_engine.runner.schedule.prefix_blocks import BLOCK, most_in_memory
 
-__all__ = ["LONG_TEXTS", "graph_bounds", "image_bounds", "text_bounds"]
+__all__ = ["LONG_TEXTS", "graph_bounds", "image_bounds", "prefix_bounds", "text_bounds"]
 
 F32 = 4
 LONG_TEXTS = "texts to embed beyond batch_size"
@@ -47,6 +49,19 @@ def image_bounds(model: Model, config: EngineConfig, image: ImageMemory | None) 
 def graph_bounds(*executors: Executor | None) -> dict[str, int]:
     """Most bytes of graphs that are kept for steps of the same shapes."""
     return {"graphs that are kept": sum(executor.kept_bytes for executor in executors if executor is not None)}
+
+
+def prefix_bounds(model: Model, config: EngineConfig) -> dict[str, int]:
+    """Most bytes of the prefix store's blocks in memory. Empty without a store."""
+    if config.prefix_store == "off" or not model.cache_layers:
+        return {}
+    elements, nbytes = block_of(config.kv_cache_type)
+    layers = [layer for layer in model.cache_layers if layer.attends and layer.image_rows is None]
+    # A token behind a block sees one less than its window of it.
+    seen = [BLOCK if layer.window is None else min(BLOCK, layer.window - 1) for layer in layers]
+    rows = [n * (layer.n_keys + layer.n_values) // elements for n, layer in zip(seen, layers, strict=True)]
+    states = sum(layer.state_bytes for layer in model.cache_layers)
+    return {"prefixes on their way to disk and back": most_in_memory(sum(rows) * nbytes + states)}
 
 
 def text_bounds(

@@ -13,11 +13,9 @@ import numpy as np
 
 from ollama_engine.input import Int32Array
 from ollama_engine.runner.request.inputs import MediaIdentity
+from ollama_engine.runner.schedule.prefix_blocks import BLOCK
 
-__all__ = ["BLOCK", "block_keys", "root_key"]
-
-BLOCK = 256
-"""Inputs of a block. Half of the distance between checkpoints of recurrent models, so their places end blocks."""
+__all__ = ["block_keys", "root_key"]
 
 
 def root_key(*parts: str) -> bytes:

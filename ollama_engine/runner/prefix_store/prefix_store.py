@@ -9,14 +9,13 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Condition, Semaphore, Thread
 
 from ollama_engine.kvcache import SavedRows
 from ollama_engine.runner.prefix_store.block_file import block_bytes
 from ollama_engine.runner.prefix_store.block_folder import BlockFolder
-from ollama_engine.runner.prefix_store.block_keys import BLOCK
 from ollama_engine.runner.prefix_store.stored_prefix import (
     BlockPart,
     FirstSeen,
@@ -24,16 +23,13 @@ from ollama_engine.runner.prefix_store.stored_prefix import (
     longest_stored,
     rows_of_block,
 )
+from ollama_engine.runner.schedule.prefix_blocks import BLOCK, MOST_PENDING, blocks_ahead
 
 __all__ = ["PrefixReading", "PrefixStore", "StoreLayout"]
 
 log = logging.getLogger(__name__)
 
 READERS = 2
-AHEAD, MOST_AHEAD = 8, 64 << 20
-"""Blocks, and bytes, that are read of a prompt before the engine has taken them; one block at least."""
-MOST_PENDING = 128 << 20
-"""Bytes that wait to be written."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +39,21 @@ class StoreLayout:
     row_bytes: tuple[tuple[int, ...], ...]
     """See `Saveable.row_bytes`."""
     first_seen: FirstSeen
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of the files of a prompt's first block."""
+        return self.nbytes(self.parts_of(0))
+
+    @property
+    def stores_media(self) -> bool:
+        """Whether blocks hold all that a token sees of media before it."""
+        return all(first < BLOCK for first in self.first_seen(BLOCK))
+
+    def parts_of(self, block: int) -> list[BlockPart]:
+        """The files of a block: one for each kind of layers that stores something of it."""
+        ranges = enumerate(rows_of_block(block, self.first_seen))
+        return [BlockPart(block, kind) for kind, (begin, end) in ranges if begin < end]
 
     def nbytes(self, parts: Sequence[BlockPart]) -> int:
         """Bytes of the files of these parts."""
@@ -68,8 +79,6 @@ class PrefixReading:
     """Called once, at the end; also where nothing was read."""
     stopped: bool = False
     """Set by the engine where no more is wanted."""
-    room: Semaphore = field(init=False)
-    """Blocks that may be read. The store makes it, and the engine releases it with each block that it has taken."""
 
 
 class Speed:
@@ -98,6 +107,9 @@ class PrefixStore:
         self._folder = folder
         self._read_speed = Speed()
         self._put_speed = Speed()
+        self._ahead = Semaphore(blocks_ahead(layout.block_bytes))
+        """Blocks that may be read before the engine has taken them."""
+        self._closed = False
         self._readings: SimpleQueue[PrefixReading | None] = SimpleQueue()
         self._writings: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._pending = 0
@@ -111,10 +123,12 @@ class PrefixStore:
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def read(self, reading: PrefixReading) -> None:
-        """Look for a prompt's blocks, and read them."""
-        block = self.layout.nbytes([BlockPart(0, kind) for kind in range(len(self.layout.row_bytes))])
-        reading.room = Semaphore(min(max(1, MOST_AHEAD // block), AHEAD))
+        """Look for a prompt's blocks, and read them. The engine says `took` of each that it is given."""
         self._readings.put(reading)
+
+    def took(self) -> None:
+        """The engine has a block: another may be read."""
+        self._ahead.release()
 
     def _read_all(self) -> None:
         while (reading := self._readings.get()) is not None:
@@ -130,17 +144,27 @@ class PrefixStore:
         if not self.pays(n * BLOCK - reading.cached, self.layout.nbytes(parts), reading.tokens_per_second):
             return
         for block in range(n):
-            while not reading.room.acquire(timeout=1.0):
-                if reading.stopped:
+            while not self._ahead.acquire(timeout=1.0):
+                if reading.stopped or self._closed:
                     return
-            rows: list[SavedRows | None] = [None] * len(self.layout.row_bytes)
-            for part in (part for part in parts if part.block == block):
-                rows[part.kind] = self._timed_read(reading.keys[block], part.kind)
-                if rows[part.kind] is None:
-                    return
-            if reading.stopped:
+            rows = None
+            try:
+                rows = self._read_block(reading, [part.kind for part in parts if part.block == block], block)
+            finally:
+                if rows is None:
+                    self.took()
+            if rows is None:
                 return
             reading.taken(block, rows)
+
+    def _read_block(self, reading: PrefixReading, kinds: Sequence[int], block: int) -> list[SavedRows | None] | None:
+        """The rows of these kinds; None where they are gone, or no longer wanted."""
+        rows: list[SavedRows | None] = [None] * len(self.layout.row_bytes)
+        for kind in kinds:
+            rows[kind] = self._timed_read(reading.keys[block], kind)
+            if rows[kind] is None:
+                return None
+        return None if reading.stopped else rows
 
     def _has(self, keys: Sequence[bytes], part: BlockPart) -> bool:
         return self._folder.has(keys[part.block], part.kind)
@@ -190,7 +214,7 @@ class PrefixStore:
 
     def _missing(self, keys: Sequence[bytes]) -> list[BlockPart]:
         """What is not stored of these blocks, in order."""
-        parts = (BlockPart(block, kind) for block in range(len(keys)) for kind in range(len(self.layout.row_bytes)))
+        parts = (part for block in range(len(keys)) for part in self.layout.parts_of(block))
         return [part for part in parts if not self._has(keys, part)]
 
     def write(self, key: bytes, kind: int, parts: Sequence[SavedRows], then: Callable[[bool], None]) -> None:
@@ -221,6 +245,7 @@ class PrefixStore:
 
     def close(self, seconds: float) -> None:
         """Wait up to so long for what is being written, and end the threads."""
+        self._closed = True
         for _ in range(READERS):
             self._readings.put(None)
         with self._settled:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from ollama_engine.input import Int32Array
-from ollama_engine.runner.prefix_store.block_keys import BLOCK
+from ollama_engine.runner.schedule.prefix_blocks import BLOCK
 
 __all__ = ["BlockPart", "FirstSeen", "blocks_needed", "is_whole", "longest_stored", "rows_of_block"]
 

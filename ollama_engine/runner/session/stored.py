@@ -7,7 +7,6 @@ import os
 import shutil
 import sys
 
-from ollama_engine import __version__
 from ollama_engine.ml.weights.kernel_choice import kernels_of
 from ollama_engine.models import FitsContext
 from ollama_engine.runner.core.engine_core import EngineCore
@@ -19,6 +18,7 @@ from ollama_engine.runner.prefix_store.block_folder import BlockFolder
 from ollama_engine.runner.prefix_store.block_keys import root_key
 from ollama_engine.runner.prefix_store.folder_contents import make_prefix_folder
 from ollama_engine.runner.prefix_store.prefix_store import PrefixStore, StoreLayout
+from ollama_engine.runner.session.build import build_digest
 from ollama_engine.runner.session.identity import ModelIdentity
 
 __all__ = ["attach_prefix_store"]
@@ -36,8 +36,8 @@ def attach_prefix_store(loaded: Loaded, identity: ModelIdentity, core: EngineCor
     OSError where a folder that the caller has named cannot be made.
     """
     option, saveable = str(loaded.config.prefix_store), loaded.cache.saveable
-    if saveable is None or saveable.first_seen(0) is None:
-        log.info("prefixes are not stored: parts of this model's cache cannot be saved")
+    if saveable is None:
+        log.info("prefixes are not stored: this model's cache cannot be saved")
         return
     try:
         folder = make_prefix_folder(option)
@@ -49,7 +49,11 @@ def attach_prefix_store(loaded: Loaded, identity: ModelIdentity, core: EngineCor
         return
     most = loaded.config.prefix_store_bytes
     most = min(MOST_BYTES, free // 10) if most is None else most
-    layout = StoreLayout(saveable.row_bytes, lambda position: saveable.first_seen(position) or ())
+    layout = StoreLayout(saveable.row_bytes, saveable.first_seen)
+    if layout.block_bytes > most:
+        log.warning("prefixes are not stored: a block of this model takes %d bytes, and the store %d at most "
+                    "(prefix_store_bytes)", layout.block_bytes, most)  # fmt: skip
+        return
     root = _root(loaded, identity, layout)
     store = PrefixStore(BlockFolder(folder, root, most, os.path.basename(loaded.path)), root, layout)
     core.queue.stored = StoredPrefixes(
@@ -66,7 +70,7 @@ def _root(loaded: Loaded, identity: ModelIdentity, layout: StoreLayout) -> bytes
     context = config.num_ctx if isinstance(loaded.model, FitsContext) else None
     devices = [f"{device.name} {device.description}" for device in loaded.backend.devices]
     return root_key(
-        identity.fingerprint, __version__, config.kv_cache_type, repr(layout.row_bytes), sys.byteorder, repr(context),
-        repr(devices), repr(sorted(kernels.borders.items())), repr(kernels.attention),
+        identity.fingerprint, build_digest(), config.kv_cache_type, repr(layout.row_bytes), sys.byteorder,
+        repr(context), repr(devices), repr(sorted(kernels.borders.items())), repr(kernels.attention),
         repr(loaded.executor.flash_attention),
     )  # fmt: skip

@@ -12,9 +12,10 @@ from ollama_engine.kvcache import SavedRows
 from ollama_engine.runner.prefix_store.block_file import block_bytes, read_block, write_block
 from ollama_engine.runner.prefix_store.block_folder import BlockFolder
 from ollama_engine.runner.prefix_store.block_format import BlockFormatError, check_block
-from ollama_engine.runner.prefix_store.block_keys import BLOCK, block_keys, root_key
+from ollama_engine.runner.prefix_store.block_keys import block_keys, root_key
 from ollama_engine.runner.prefix_store.folder_contents import files_of, remove_model, remove_unused, stored_models
 from ollama_engine.runner.request.inputs import MediaIdentity
+from ollama_engine.runner.schedule.prefix_blocks import BLOCK
 
 ROOT = root_key("model")
 KEY = root_key("some", "block")

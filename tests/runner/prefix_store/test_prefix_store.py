@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from ollama_engine.runner.prefix_store.block_folder import BlockFolder
-from ollama_engine.runner.prefix_store.block_keys import BLOCK, root_key
+from ollama_engine.runner.prefix_store.block_keys import root_key
 from ollama_engine.runner.prefix_store.prefix_store import PrefixReading, PrefixStore, StoreLayout
+from ollama_engine.runner.schedule.prefix_blocks import BLOCK
 from tests.support.waiting import eventually
 
 ROOT = root_key("model")
@@ -20,7 +21,7 @@ SIZE = 1 << 10
 @pytest.mark.parametrize(("most", "ahead"), [(1 << 40, 8), (3 * 2 * SIZE * BLOCK + 5000, 3), (0, 1)])
 def test_few_bytes_are_read_ahead(most: int, ahead: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of a large model take tens of megabytes each, and the engine takes them only between steps."""
-    monkeypatch.setattr("ollama_engine.runner.prefix_store.prefix_store.MOST_AHEAD", most)
+    monkeypatch.setattr("ollama_engine.runner.schedule.prefix_blocks.MOST_AHEAD", most)
     folder: Any = BlockFolder(tmp_path, ROOT, 1 << 30)
     folder.has, folder.read = (lambda *_: True), (lambda *_: SimpleRows)
     store = PrefixStore(folder, ROOT, StoreLayout(((SIZE, SIZE),), lambda _: (0,)))
@@ -29,9 +30,9 @@ def test_few_bytes_are_read_ahead(most: int, ahead: int, tmp_path: Path, monkeyp
     reading = PrefixReading([ROOT] * 20, 0, None, lambda block, _: taken.put(block), lambda: ended.put(True))
     store.read(reading)
     eventually(lambda: taken.qsize() == ahead)
-    assert reading.room._value == 0  # type: ignore[attr-defined]
+    assert store._ahead._value == 0  # type: ignore[attr-defined]
     for _ in range(20 - ahead):
-        reading.room.release()
+        store.took()
     assert ended.get(timeout=30)
     assert [taken.get() for _ in range(20)] == list(range(20))
     store.close(30)

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ollama_engine.kvcache.visibility import Visibility
-from ollama_engine.runner.prefix_store.block_keys import BLOCK
 from ollama_engine.runner.prefix_store.stored_prefix import BlockPart, blocks_needed, longest_stored, rows_of_block
+from ollama_engine.runner.schedule.prefix_blocks import BLOCK
 
 KINDS = (
     Visibility(), Visibility(window=1), Visibility(window=100), Visibility(window=BLOCK + 1), Visibility(window=700),
