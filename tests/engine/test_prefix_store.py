@@ -169,6 +169,44 @@ def test_what_is_damaged_or_gone_is_computed(llama: str, tmp_path: Path, caplog:
     assert caplog.text.count("is damaged") == len(files)
 
 
+FULL = """
+import resource, sys
+from ollama_engine import Engine, SamplingParams
+path, folder, limit, *ids = sys.argv[1:]
+with Engine(path, num_ctx=1300, threads=1, prefix_store=folder) as engine:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))
+    answer = engine.generate(list(map(int, ids)), SamplingParams(temperature=0, max_tokens=12, logprobs=1))
+print(*(entry.logprob.hex() for entry in answer.logprobs))
+"""
+
+
+def test_a_full_disk_loses_nothing_else(tmp_path: Path) -> None:
+    """The system cuts files off: those of some layers fit, others never, and in the end all do."""
+    path, store = str(families.converted(families.case("gemma3"), tmp_path)), tmp_path / "store"
+    ids, greedy = prompt(N_PROMPT), SamplingParams(temperature=0, max_tokens=12, logprobs=1)
+
+    def said_of(answer: Completion) -> list[str]:
+        assert answer.logprobs is not None
+        return [entry.logprob.hex() for entry in answer.logprobs]
+
+    with opened(path, False) as engine:
+        expected = said_of(engine.generate(ids, greedy))
+    found = list[int]()
+    for limit in (100, 20_000, 1 << 30):
+        command = [sys.executable, "-c", FULL, path, str(store), str(limit), *map(str, ids)]
+        said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+        assert said.split() == expected
+        files = list(files_of(store))
+        assert not any(file.path.name.startswith(".") for file in files)
+        for file in files:
+            check_block(file.path)
+        found.append(len(files))
+    assert 0 == found[0] < found[1] < found[2]
+    with opened(path, store) as engine:
+        answer = engine.generate(ids, greedy)
+    assert (said_of(answer), answer.usage.cached_tokens) == (expected, 3 * BLOCK)
+
+
 def test_prompts_that_begin_alike_are_read_once(llama: str, tmp_path: Path) -> None:
     ids = prompt(N_PROMPT)
     asked = [[*ids, *prompt(20, seed=seed)] for seed in range(6)]

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from io import FileIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from ollama_engine.kvcache import SavedRows
+from ollama_engine.runner.prefix_store import block_file
 from ollama_engine.runner.prefix_store.block_file import block_bytes, read_block, write_block
 from ollama_engine.runner.prefix_store.block_folder import BlockFolder
 from ollama_engine.runner.prefix_store.block_format import BlockFormatError, check_block
 from ollama_engine.runner.prefix_store.block_keys import block_keys, root_key
-from ollama_engine.runner.prefix_store.folder_contents import files_of, remove_model, remove_unused, stored_models
+from ollama_engine.runner.prefix_store.folder_contents import (
+    ABOUT,
+    LOCK,
+    files_of,
+    remove_model,
+    remove_unused,
+    stored_models,
+)
 from ollama_engine.runner.request.inputs import MediaIdentity
 from ollama_engine.runner.schedule.prefix_blocks import BLOCK
 
@@ -151,6 +162,42 @@ def test_files_of_others_are_neither_counted_nor_removed(tmp_path: Path) -> None
     assert not mine.exists()
     assert all(path.read_text() == "theirs" for path in others)
     assert stored_models(outside) == stored_models(tmp_path / "gone") == stored_models(others[0]) == []
+
+
+def test_a_disk_that_becomes_full_loses_the_block_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may do so at any write, and when the file is closed."""
+    folder, room = BlockFolder(tmp_path, ROOT, 1 << 30, "x.gguf"), [10**6]
+    assert folder.write(KEY, 0, [rows(4)])
+    before = folder.path(KEY, 0).read_bytes()
+
+    class Full(FileIO):
+        def write(self, data: Any) -> int:
+            room[0] -= 1
+            if room[0] < 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return super().write(data)
+
+        def close(self) -> None:
+            full = not self.closed and room[0] == 0
+            super().close()
+            if full:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(block_file, "open", Full, raising=False)
+    other, n = root_key("other"), 0
+    while True:
+        room[0] = n
+        done = folder.write(other, 0, [rows(3)]), folder.write(KEY, 0, [rows(4, fill=9)])
+        names = [path.name for path in tmp_path.rglob("*") if path.is_file() and path.name != LOCK]
+        assert sorted(names) == sorted({folder.path(KEY, 0).name, folder.path(other, 0).name, ABOUT} & set(names))
+        if done[1]:
+            break
+        assert folder.path(KEY, 0).read_bytes() == before
+        assert folder.has(other, 0) == done[0]
+        n += 1
+    assert n > 8
+    for key in (other, KEY):
+        check_block(folder.path(key, 0))
 
 
 def test_a_disk_that_takes_nothing_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
