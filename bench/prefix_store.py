@@ -1,79 +1,177 @@
 """What does a restart cost? The first token of a long prompt: computed, from memory, and from the prefix store.
 
     python bench/prefix_store.py FILE.gguf -p 8000 -t 2
+    python bench/prefix_store.py FILE.gguf -p 3500 -t 2 --projector MMPROJ.gguf    # with a picture at the end
+    python bench/prefix_store.py FILE.gguf -p 8000 -t 2 --peer                     # llama-server's slot files, too
 
-Each time in a new engine, but for "memory". The file of each block is in the system's cache of pages unless `--cold`
-has that dropped (as root). Then one answer is decoded alone, and beside the writing of another prompt's blocks: how
-long were the gaps between its tokens?
+"Disk" is a new engine, or a new server whose slot is restored first. Files are in the system's cache of pages unless
+`--cold` has that dropped (as root). Then one answer is decoded alone, and beside the writing of other prompts' blocks:
+what do copies between steps take, and how long are the gaps between tokens? `--folder` keeps files, so that `--stages`
+can be measured in several calls.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import sys
 import tempfile
 import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for when this file is run as a program
 
-from ollama_engine import Engine, SamplingParams
+from bench.servers import Setting, serving
+from ollama_engine import Engine, Media, SamplingParams, Tokens
+from ollama_engine.runner.core.prefix_writes import PrefixWrites
 
+STAGES = ("computed", "disk", "steps")
+PEER_STAGES = ("peer-computed", "peer-disk")
 ONE = SamplingParams(temperature=0, max_tokens=1)
+SLOT = "prompt.slot"
 
 
-def seconds_to_first(engine: Engine, prompt: list[int]) -> tuple[float, int]:
-    """Seconds, and the tokens that were not computed."""
+def tokens(n: int, offset: int = 0) -> list[int]:
+    return [int(token) for token in np.random.default_rng(offset).integers(100, 250, n)]
+
+
+def prompt(args: argparse.Namespace) -> Any:
+    if args.projector is None:
+        return tokens(args.p)
+    picture = np.random.default_rng(1).integers(0, 256, (896, 896, 3), dtype=np.uint8)
+    return [Tokens(tokens(args.p)), Media(picture), Tokens(tokens(20, 2))]
+
+
+def opened(args: argparse.Namespace) -> Engine:
+    return Engine(args.model, projector=args.projector, num_ctx=args.p + 1024, parallel=2, threads=args.t, draft="off",
+                  prefix_store=args.folder)  # fmt: skip
+
+
+def timed(engine: Engine, asked: Any) -> str:
     begin = time.perf_counter()
-    answer = engine.generate(prompt, ONE)
-    return time.perf_counter() - begin, answer.usage.cached_tokens
+    usage = engine.generate(asked, ONE).usage
+    seconds = time.perf_counter() - begin
+    return f"{seconds:7.3f} s to the first token, {usage.cached_tokens} of {usage.prompt_tokens} tokens cached"
+
+
+def computed(args: argparse.Namespace) -> None:
+    with opened(args) as engine:
+        print("computed     ", timed(engine, prompt(args)), flush=True)
+        print("memory       ", timed(engine, prompt(args)))
+        begin = time.perf_counter()
+    stored = sum(path.stat().st_size for path in Path(args.folder).rglob("*") if path.is_file())
+    print(f"stored        {stored / 1e6:7.0f} MB; closing took {time.perf_counter() - begin:.2f} s")
+
+
+def disk(args: argparse.Namespace) -> None:
+    with opened(args) as engine:
+        print("disk         ", timed(engine, prompt(args)))
 
 
 def gaps(engine: Engine, n: int) -> list[float]:
     """Milliseconds between the tokens of an answer."""
     at = []
-    for _ in engine.submit([100, 200, 300], SamplingParams(temperature=1, seed=1, max_tokens=n)):
+    for _ in engine.submit([100, 200, 130], SamplingParams(temperature=1, seed=1, max_tokens=n)):
         at.append(time.perf_counter())
     return [float(gap) for gap in np.diff(at) * 1e3]
+
+
+def steps(args: argparse.Namespace) -> None:
+    """What the writing of blocks takes from the steps of another answer."""
+    copies, serve = list[float](), PrefixWrites.serve_gap
+
+    def timed_copy(self: PrefixWrites, *, alone: bool) -> None:
+        begin, at = time.perf_counter(), self._next_copy_at
+        serve(self, alone=alone)
+        if self._next_copy_at != at and not alone:
+            copies.append(1e3 * (time.perf_counter() - begin))
+
+    with patch.object(PrefixWrites, "serve_gap", timed_copy), opened(args) as engine:
+        engine.generate([100], ONE)
+        alone, beside = gaps(engine, 60), list[float]()
+        for number in range(3):
+            engine.generate(tokens(min(args.p, 1024), 10 + number), ONE)
+            beside += gaps(engine, 60)
+        n = engine.metrics.prefix_store_written_tokens
+    for name, each in (("alone", alone), (f"while {n} tokens were stored", beside)):
+        print(f"steps {name}: median {statistics.median(each):.2f}, longest {max(each):.2f} ms")
+    if copies:
+        few = np.percentile(copies, [50, 90, 99])
+        print(f"{len(copies)} copies between steps: median {few[0]:.2f}, 90 % {few[1]:.2f}, 99 % {few[2]:.2f}, "
+              f"longest {max(copies):.2f} ms")  # fmt: skip
+
+
+# -- llama-server ------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def peer(args: argparse.Namespace) -> Iterator[int]:
+    options = ("--slot-save-path", f"{args.folder}/")
+    with serving("llama-server", Setting(Path(args.model), 1, args.p + 1024, args.t, options)) as port:
+        yield port
+
+
+def post(port: int, path: str, body: dict[str, Any]) -> Any:
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=600) as answer:
+        return json.load(answer)
+
+
+def peer_first(port: int, args: argparse.Namespace, begin: float) -> str:
+    said = post(port, "/completion", {"prompt": tokens(args.p), "n_predict": 1, "cache_prompt": True, "id_slot": 0})
+    seconds = time.perf_counter() - begin
+    return f"{seconds:7.3f} s to the first token, {said['timings']['prompt_n']} tokens computed"
+
+
+def peer_computed(args: argparse.Namespace) -> None:
+    with peer(args) as port:
+        print("llama-server, computed", peer_first(port, args, time.perf_counter()), flush=True)
+        print("llama-server, memory  ", peer_first(port, args, time.perf_counter()))
+        post(port, "/slots/0?action=save", {"filename": SLOT})
+    print(f"llama-server, stored   {Path(args.folder, SLOT).stat().st_size / 1e6:.0f} MB")
+
+
+def peer_disk(args: argparse.Namespace) -> None:
+    with peer(args) as port:
+        begin = time.perf_counter()
+        post(port, "/slots/0?action=restore", {"filename": SLOT})
+        print("llama-server, disk    ", peer_first(port, args, begin))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("-p", type=int, default=8000, metavar="TOKENS", help="length of the prompt")
-    parser.add_argument("-t", type=int, default=None, metavar="THREADS")
+    parser.add_argument("-t", type=int, default=2, metavar="THREADS")
+    parser.add_argument("--projector", metavar="FILE", help="ask with a picture behind the tokens")
     parser.add_argument("--cold", action="store_true", help="drop the system's cache of pages before reading")
+    parser.add_argument("--peer", action="store_true", help="llama-server, too; not with a picture")
+    parser.add_argument("--stages", nargs="+", choices=(*STAGES, *PEER_STAGES), help="these only")
+    parser.add_argument("--folder", help="of the files, which stay there")
     args = parser.parse_args()
-    prompt = [int(token) for token in np.random.default_rng(0).integers(100, 500, args.p)]
-    with tempfile.TemporaryDirectory() as folder:
-
-        def opened() -> Engine:
-            return Engine(args.model, num_ctx=args.p + 64, parallel=2, threads=args.t, prefix_store=folder, draft="off")
-
-        with opened() as engine:
-            computed, _ = seconds_to_first(engine, prompt)
-            memory, kept = seconds_to_first(engine, prompt)
-            begin = time.perf_counter()
-        written = time.perf_counter() - begin
-        stored = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
-        if args.cold:
-            Path("/proc/sys/vm/drop_caches").write_text("1")
-        with opened() as engine:
-            disk, read = seconds_to_first(engine, prompt)
-        print(f"computed {computed:.3f} s, memory {memory:.3f} s ({kept} tokens), disk {disk:.3f} s ({read} tokens): "
-              f"{computed / disk:.1f} times as fast; {stored / 1e6:.0f} MB, closing took {written:.2f} s")  # fmt: skip
-        with opened() as engine:
-            engine.generate([100], ONE)
-            alone = gaps(engine, 60)
-            other = [token + 1 for token in prompt[:2048]]
-            engine.generate(other, ONE)
-            beside = gaps(engine, 60)
-            n = engine.metrics.prefix_store_written_tokens
-        for name, each in (("alone", alone), (f"while {n} tokens were stored", beside)):
-            print(f"gaps between tokens {name}: median {statistics.median(each):.2f}, longest {max(each):.2f} ms")
+    stages = {
+        "computed": computed,
+        "disk": disk,
+        "steps": steps,
+        "peer-computed": peer_computed,
+        "peer-disk": peer_disk,
+    }
+    with tempfile.TemporaryDirectory() as temporary:
+        args.folder = args.folder or temporary
+        for name in args.stages or (*STAGES, *(PEER_STAGES if args.peer else ())):
+            if args.cold:
+                Path("/proc/sys/vm/drop_caches").write_text("1")
+            stages[name](args)
 
 
 if __name__ == "__main__":

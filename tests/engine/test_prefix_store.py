@@ -17,7 +17,7 @@ import pytest
 from ollama_engine import Completion, Engine, SamplingParams, demo
 from ollama_engine.errors import ClosedError, ConfigError
 from ollama_engine.kvcache.saving import CellSaver
-from ollama_engine.runner.core import engine_thread, stored_prefixes
+from ollama_engine.runner.core import engine_thread, prefix_reads
 from ollama_engine.runner.core.engine_core import EngineCore
 from ollama_engine.runner.prefix_store.block_folder import BlockFolder
 from ollama_engine.runner.prefix_store.block_format import check_block
@@ -87,7 +87,7 @@ def test_a_restart_goes_on_from_what_is_stored(name: str, tmp_path: Path) -> Non
             (file.path.stat().st_mode & 0o777) == 0o600 for file in files_of(store) if file.path.suffix != ".json"
         )
         with opened(path, store, kv_cache_type=kv_cache_type) as engine:
-            blocks = engine._core.queue.stored._store.layout  # type: ignore[union-attr]
+            blocks = engine._core.queue.stored._reads._store.layout  # type: ignore[union-attr]
             block = sum((end - begin) * sum(blocks.row_bytes[kind])
                         for kind, (begin, end) in enumerate(rows_of_block(1, blocks.first_seen)))  # fmt: skip
             bound = engine.memory.serving["prefixes on their way to disk and back"]
@@ -180,6 +180,7 @@ print(*(entry.logprob.hex() for entry in answer.logprobs))
 """
 
 
+@pytest.mark.timeout(180)  # processes that compute beside others
 def test_a_full_disk_loses_nothing_else(tmp_path: Path) -> None:
     """The system cuts files off: those of some layers fit, others never, and in the end all do."""
     path, store = str(families.converted(families.case("gemma3"), tmp_path)), tmp_path / "store"
@@ -194,7 +195,7 @@ def test_a_full_disk_loses_nothing_else(tmp_path: Path) -> None:
     found = list[int]()
     for limit in (100, 20_000, 1 << 30):
         command = [sys.executable, "-c", FULL, path, str(store), str(limit), *map(str, ids)]
-        said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+        said = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
         assert said.split() == expected
         files = list(files_of(store))
         assert not any(file.path.name.startswith(".") for file in files)
@@ -277,7 +278,7 @@ def test_reading_that_is_slower_than_computing_is_left_out(llama: str, tmp_path:
     with patch.object(PrefixStore, "pays", lambda *_: False), opened(llama, tmp_path) as engine:
         assert engine.generate(ids, params()).usage.cached_tokens == 0
     with opened(llama, tmp_path) as engine:
-        store: Any = engine._core.queue.stored
+        store: Any = engine._core.queue.stored._reads
         pays: Callable[..., bool] = store._store.pays
         assert pays(1000, 10**6, 1e9), "nothing is known"
         store._store._read_speed.note(10**6, 0.5)
@@ -333,16 +334,16 @@ def test_a_disk_that_is_stuck_holds_up_no_answer(llama: str, tmp_path: Path) -> 
     ids, go = prompt(N_PROMPT), Event()
     answers(llama, tmp_path, [ids])
     stuck: Any = lambda *_: go.wait(120) and False  # noqa: E731
-    patience, longest = stored_prefixes.PATIENCE, engine_thread.FLUSH_SECONDS
+    patience, longest = prefix_reads.PATIENCE, engine_thread.FLUSH_SECONDS
     try:
-        stored_prefixes.PATIENCE = engine_thread.FLUSH_SECONDS = 0.1
+        prefix_reads.PATIENCE = engine_thread.FLUSH_SECONDS = 0.1
         with patch.object(BlockFolder, "has", stuck), opened(llama, tmp_path) as engine:
             asked = [[*ids, number] for number in range(3)] + [prompt(N_PROMPT, seed=seed) for seed in (3, 4, 5)]
             found = engine.generate(asked, params(2))
         assert [len(answer.tokens) for answer in found] == [2] * len(asked)
         assert not go.is_set(), "it has closed meanwhile"
     finally:
-        stored_prefixes.PATIENCE, engine_thread.FLUSH_SECONDS = patience, longest
+        prefix_reads.PATIENCE, engine_thread.FLUSH_SECONDS = patience, longest
         go.set()
 
 

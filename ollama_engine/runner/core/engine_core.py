@@ -132,7 +132,7 @@ class EngineCore:
     def flush(self, seconds: float) -> None:
         """Before closing: have the prefix store write what waits, for so long at most. Raises nothing."""
         try:
-            if self.queue.stored.holds:
+            if self.queue.stored.pending:
                 with self.monitor.step() as record:
                     self._collect(record)  # cells are not read while it computes, and may not hold its rows yet
             self.queue.stored.flush(seconds)

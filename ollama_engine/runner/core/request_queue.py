@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ollama_engine.errors import ClosedError, ContextOverflowError, DeadlineError, Option, short_of_memory
 from ollama_engine.runner.core.gap_turns import GapTurns, arrival, is_fair
-from ollama_engine.runner.core.prefix_gaps import PrefixGaps
+from ollama_engine.runner.core.stored_prefixes import StoredPrefixes
 from ollama_engine.runner.observe.metrics import Outcome
 from ollama_engine.runner.observe.monitor import Monitor, SlotInfo, outcome_of, slot_info
 from ollama_engine.runner.prefix.cache_manager import CacheManager
@@ -35,7 +35,7 @@ class RequestQueue:
 
     def __init__(self, cache_manager: CacheManager, parallel: int, monitor: Monitor, gaps: GapTurns) -> None:
         self._cache_manager = cache_manager
-        self.stored = PrefixGaps()
+        self.stored = StoredPrefixes()
         """The prefix store, if there is one."""
         self._parallel = parallel
         self._monitor = monitor
@@ -177,7 +177,7 @@ class RequestQueue:
         """Whether a sequence may start: not while a prompt that it will share is read from the prefix store or being
         computed, and not after a preemption until another sequence has ended or there are enough cells.
         """
-        if not sequence.ready or self.stored.awaited(sequence):
+        if not sequence.ready or self.stored.ask(sequence):
             return False
         if shares_soon(sequence, self.running.values(), self._cache_manager.cached):
             return False

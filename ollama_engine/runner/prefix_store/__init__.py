@@ -6,5 +6,5 @@ block_folder.py     the files: found, written, bounded in bytes; several process
 stored_prefix.py    which blocks a prompt can go on from, and which are still to be written: pure
 prefix_store.py     PrefixStore: threads that read and write, beside the engine's
 
-The engine's side, which copies between cells and blocks, is `runner/core/stored_prefixes.py`.
+The engine's side, which copies between cells and blocks, is `runner/core/stored_prefixes.py`: reads and writes.
 """

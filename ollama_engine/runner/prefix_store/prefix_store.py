@@ -23,6 +23,7 @@ from ollama_engine.runner.prefix_store.stored_prefix import (
     longest_stored,
     rows_of_block,
 )
+from ollama_engine.runner.request.inputs import MediaIdentity, MediaSpan
 from ollama_engine.runner.schedule.prefix_blocks import BLOCK, MOST_PENDING, blocks_ahead
 
 __all__ = ["PrefixReading", "PrefixStore", "StoreLayout"]
@@ -45,10 +46,10 @@ class StoreLayout:
         """Bytes of the files of a prompt's first block."""
         return self.nbytes(self.parts_of(0))
 
-    @property
-    def stores_media(self) -> bool:
-        """Whether blocks hold all that a token sees of media before it."""
-        return all(first < BLOCK for first in self.first_seen(BLOCK))
+    def storable(self, n: int, media: Sequence[MediaSpan | MediaIdentity]) -> int:
+        """How many of `n` inputs may be in blocks: those before the first image where blocks hold none of its rows."""
+        holds_media = all(first < BLOCK for first in self.first_seen(BLOCK))
+        return n if holds_media or not media else min(n, media[0].begin)
 
     def parts_of(self, block: int) -> list[BlockPart]:
         """The files of a block: one for each kind of layers that stores something of it."""

@@ -6,11 +6,14 @@ import logging
 import os
 import shutil
 import sys
+from collections.abc import Callable
 
 from ollama_engine.ml.weights.kernel_choice import kernels_of
 from ollama_engine.models import FitsContext
 from ollama_engine.runner.core.engine_core import EngineCore
 from ollama_engine.runner.core.engine_thread import EngineThread
+from ollama_engine.runner.core.prefix_reads import PrefixReads
+from ollama_engine.runner.core.prefix_writes import PrefixWrites
 from ollama_engine.runner.core.stored_prefixes import StoredPrefixes
 from ollama_engine.runner.core.tasks import Update
 from ollama_engine.runner.load.loading import Loaded
@@ -56,10 +59,15 @@ def attach_prefix_store(loaded: Loaded, identity: ModelIdentity, core: EngineCor
         return
     root = _root(loaded, identity, layout)
     store = PrefixStore(BlockFolder(folder, root, most, os.path.basename(loaded.path)), root, layout)
+
+    def post(work: Callable[[], object]) -> None:
+        thread.post(Update(lambda core: work()))
+
+    caches, monitor = core.cache_manager, core.monitor
     core.queue.stored = StoredPrefixes(
-        store, saveable, core.cache_manager, core.monitor, core.scrap,
-        lambda work: thread.post(Update(lambda core: work())),
-    )  # fmt: skip
+        PrefixReads(store, saveable, caches, monitor, core.scrap, post),
+        PrefixWrites(store, saveable, caches, monitor, post),
+    )
 
 
 def _root(loaded: Loaded, identity: ModelIdentity, layout: StoreLayout) -> bytes:

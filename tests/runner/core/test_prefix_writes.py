@@ -1,11 +1,11 @@
-"""StoredPrefixes: how much time it takes from the requests that run."""
+"""PrefixWrites: how much time it takes from the requests that run."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
 
-from ollama_engine.runner.core.stored_prefixes import COPY_SHARE, StoredPrefixes
+from ollama_engine.runner.core.prefix_writes import COPY_SHARE, PrefixWrites
 
 
 def test_copies_that_take_long_are_rare_beside_requests() -> None:
@@ -13,7 +13,7 @@ def test_copies_that_take_long_are_rare_beside_requests() -> None:
     now, copied = [0.0], [0]
     parts: dict[str, Any] = {"store": SimpleNamespace(room=True), "saveable": None, "cache_manager": None}
     monitor: Any = SimpleNamespace(clock=lambda: now[0])
-    stored = StoredPrefixes(**parts, monitor=monitor, before_write=lambda: None, post=lambda work: None)
+    stored = PrefixWrites(**parts, monitor=monitor, post=lambda work: None)
     stored._storing.append(SimpleNamespace(missing=[1]))  # type: ignore[arg-type]
 
     def copy(_storing: object, rows: int) -> bool:

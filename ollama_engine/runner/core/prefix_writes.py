@@ -1,0 +1,174 @@
+"""PrefixWrites: histories of requests that end go to the prefix store, copied out of cells between two steps.
+
+A bounded part at a time, so that running requests lose little; the store's threads write it. Nothing here waits for a
+disk.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ollama_engine.kvcache import Saveable, SavedRows
+from ollama_engine.runner.observe.monitor import Monitor, report
+from ollama_engine.runner.prefix.cached_sequence import CachedSequence
+from ollama_engine.runner.prefix_store.block_keys import block_keys
+from ollama_engine.runner.prefix_store.prefix_store import PrefixStore
+from ollama_engine.runner.prefix_store.stored_prefix import BlockPart, is_whole, rows_of_block
+from ollama_engine.runner.schedule.prefix_blocks import BLOCK
+
+if TYPE_CHECKING:
+    from ollama_engine.runner.prefix.cache_manager import CacheManager
+
+__all__ = ["PrefixWrites"]
+
+log = logging.getLogger(__name__)
+
+FEWEST_ROWS = 8
+"""Rows that are copied out of the cache at once, at least: a worker takes as long for one."""
+COPY_SHARE = 0.05
+"""Share of the time that copies take while requests run."""
+SLICE_SECONDS = 0.0005
+"""How long a copy between two steps may take: half as many rows are copied after a longer one."""
+MOST_HISTORIES = 64
+"""Ended histories that wait to be copied; the oldest is given up for a new one."""
+
+
+@dataclass(eq=False)
+class _Storing:
+    """An ended history that is copied, as long as its cells hold it."""
+
+    slot: int
+    history: CachedSequence
+    keys: list[bytes]
+    missing: deque[BlockPart] | None = None
+    """What is not stored yet, in order; None while the store looks."""
+    at: int = 0
+    """Rows of the first missing block that are copied."""
+    pieces: list[list[SavedRows]] = field(default_factory=list)
+    """What is copied of that block, piece by piece, with an entry for each kind of layers."""
+
+
+class PrefixWrites:
+    """For the engine's thread, which `post` has call a function while nothing computes. Any thread may post."""
+
+    def __init__(
+        self, store: PrefixStore, saveable: Saveable, cache_manager: CacheManager, monitor: Monitor,
+        post: Callable[[Callable[[], object]], None],
+    ) -> None:  # fmt: skip
+        self._store = store
+        self._post = post
+        self._saveable = saveable
+        self._cache_manager = cache_manager
+        self._monitor = monitor
+        self._slice = FEWEST_ROWS
+        self._next_copy_at = float("-inf")
+        self._storing: deque[_Storing] = deque()
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is something to copy."""
+        return bool(self._storing) and self._storing[0].missing is not None and self._store.room
+
+    @property
+    def pending(self) -> bool:
+        """Whether histories are still to be stored."""
+        return bool(self._storing)
+
+    def left(self, slot: int) -> None:
+        """A request has left this sequence, whose history may be worth storing."""
+        prefix_cache = self._cache_manager.prefix_cache
+        if prefix_cache.state(slot) != "finished" or prefix_cache.length(slot) < BLOCK:
+            return
+        history = prefix_cache.snapshot(slot)
+        tokens = np.array(history.tokens[: self._store.layout.storable(len(history), history.media)], np.int32)
+        keys = block_keys(self._store.root, tokens, history.media, history.namespace)
+        storing = _Storing(slot, history, keys)
+        if len(self._storing) == MOST_HISTORIES:
+            self._storing.popleft()
+        self._storing.append(storing)
+        self._store.look_for_missing(keys, lambda missing: self._post(lambda: self._found(storing, missing)))
+
+    def _found(self, storing: _Storing, missing: list[BlockPart]) -> None:
+        storing.missing = deque(missing)
+        while self._storing and self._storing[0].missing is not None and not self._storing[0].missing:
+            self._storing.popleft()
+
+    def serve_gap(self, *, alone: bool) -> None:
+        """Copy a bounded number of rows out of cells, if there are any to store and the disk keeps up."""
+        begin = self._monitor.clock()
+        if not self.busy or (begin < self._next_copy_at and not alone):
+            return
+        try:
+            goes_on = self._copy(self._storing[0], self._slice)
+        except Exception as error:  # no memory, say: it must not end the engine
+            report(log, logging.ERROR, "a prefix could not be stored: %s", error)
+            goes_on = False
+        if not goes_on:
+            self._storing.popleft()
+        seconds = self._monitor.clock() - begin
+        self._next_copy_at = begin + seconds / COPY_SHARE
+        self._slice = self._slice // 2 if seconds > SLICE_SECONDS else self._slice + 1
+        self._slice = min(max(self._slice, FEWEST_ROWS), BLOCK)
+
+    def _copy(self, storing: _Storing, rows: int) -> bool:
+        """Copy up to so many rows; False where nothing is left to copy, or the cells hold other inputs now."""
+        missing = storing.missing
+        if not missing:
+            return False
+        block = missing[0].block
+        if not self._cache_manager.prefix_cache.begins_with(storing.slot, storing.history, (block + 1) * BLOCK):
+            return False
+        begin, end = block * BLOCK + storing.at, min(block * BLOCK + storing.at + rows, (block + 1) * BLOCK)
+        storing.pieces.append(self._saveable.save(storing.slot, begin, end))
+        storing.at += end - begin
+        if storing.at == BLOCK:
+            self._write(storing, block)
+            storing.at, storing.pieces = 0, []
+        return bool(missing)
+
+    def _write(self, storing: _Storing, block: int) -> None:
+        """Hand a copied block to the store, as far as the cells had all that tokens behind it see."""
+        assert storing.missing is not None
+        ranges = rows_of_block(block, self._saveable.first_seen)
+        while storing.missing and storing.missing[0].block == block:
+            kind = storing.missing.popleft().kind
+            begin, end = ranges[kind]
+            parts = [_from(piece[kind], begin) for piece in storing.pieces]
+            if is_whole(np.concatenate([part.positions for part in parts]), begin, end):
+                self._store.write(storing.keys[block], kind, parts, self._written if kind == 0 else self._wake)
+
+    def _written(self, done: bool) -> None:
+        """A block's first kind of layers is written, or could not be. Called by the store's thread."""
+        if done:
+            self._monitor.stored(BLOCK)
+        self._wake(done)
+
+    def _wake(self, _done: bool) -> None:
+        """The disk may keep up again, for which histories wait. Called by the store's thread."""
+        if self._storing:
+            self._post(lambda: None)
+
+    def flush(self, seconds: float) -> None:
+        """Before the engine closes: copy and write what waits, for so long at most. Ends the store's threads."""
+        until = time.monotonic() + seconds
+        for storing in self._storing:
+            if storing.missing is None:
+                missing = self._store.missing_soon(storing.keys, until - time.monotonic())
+                storing.missing = deque(missing or ())
+            while self._store.wait_for_room(until - time.monotonic()) and self._copy(storing, BLOCK):
+                pass
+        self._storing.clear()
+        self._store.close(until - time.monotonic())
+
+
+def _from(saved: SavedRows, begin: int) -> SavedRows:
+    """The rows at positions from `begin` on."""
+    first = int(np.searchsorted(saved.positions, begin))
+    return saved if first == 0 else SavedRows(saved.positions[first:], tuple(rows[first:] for rows in saved.rows))
