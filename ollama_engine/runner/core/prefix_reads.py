@@ -1,8 +1,8 @@
 """PrefixReads: prompts go on from blocks of the prefix store, which are put into cells between two steps.
 
-A prompt of a block or more waits, before it gets a cache sequence, until the store has looked for it. What is read goes
-into a sequence of its own, block by block, and stays in the prefix cache, where the prompt then finds it as it finds
-what an earlier request has left. Nothing here waits for a disk.
+A prompt of `LEAST` inputs or more waits, before it gets a cache sequence, until the store has looked for it. What is
+read goes into a sequence of its own, block by block, and stays in the prefix cache, where the prompt then finds it as
+it finds what an earlier request has left. Nothing here waits for a disk.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ollama_engine.runner.prefix_store.block_keys import block_keys
 from ollama_engine.runner.prefix_store.prefix_store import PrefixReading, PrefixStore
 from ollama_engine.runner.request.inputs import Inputs, spans_between
 from ollama_engine.runner.schedule.pinned_prefix import PinnedPrefix, Saved
-from ollama_engine.runner.schedule.prefix_blocks import BLOCK
+from ollama_engine.runner.schedule.prefix_blocks import BLOCK, LEAST
 
 if TYPE_CHECKING:
     from ollama_engine.runner.prefix.cache_manager import CacheManager
@@ -68,7 +68,7 @@ class PrefixReads:
         self._monitor = monitor
         self._before_write = before_write
         self._restoring: dict[bytes, _Restoring] = {}
-        """By the key of their first block: prompts that begin alike are read one after the other."""
+        """By the key of their first inputs: prompts that begin alike are read one after the other."""
         self._asked: set[int] = set()
         """Requests that the store was asked about."""
         self.waiting: set[int] = set()
@@ -78,10 +78,10 @@ class PrefixReads:
         """Ask the store for the prefix of a request that is to be admitted, once; whether it waits for the answer."""
         inputs, key = sequence.inputs, sequence.key
         reusable = self._store.layout.storable(inputs.most_reusable(sequence.rows_from), inputs.media)
-        if not sequence.options.cache or reusable < BLOCK:
+        if not sequence.options.cache or reusable < LEAST:
             return False
         media = [span.identity for span in inputs.media]
-        first = block_keys(self._store.root, inputs.tokens[:BLOCK], media, inputs.namespace)[0]
+        first = block_keys(self._store.root, inputs.tokens[:LEAST], media, inputs.namespace)[-1]
         under_way = self._restoring.get(first)
         was_read = key in self._asked and (under_way is None or under_way.key != key)
         if was_read or self._is_stuck():

@@ -21,7 +21,7 @@ from ollama_engine.runner.prefix.cached_sequence import CachedSequence
 from ollama_engine.runner.prefix_store.block_keys import block_keys
 from ollama_engine.runner.prefix_store.prefix_store import PrefixStore
 from ollama_engine.runner.prefix_store.stored_prefix import BlockPart, is_whole, rows_of_block
-from ollama_engine.runner.schedule.prefix_blocks import BLOCK
+from ollama_engine.runner.schedule.prefix_blocks import BLOCK, LEAST
 
 if TYPE_CHECKING:
     from ollama_engine.runner.prefix.cache_manager import CacheManager
@@ -84,7 +84,7 @@ class PrefixWrites:
     def left(self, slot: int) -> None:
         """A request has left this sequence, whose history may be worth storing."""
         prefix_cache = self._cache_manager.prefix_cache
-        if prefix_cache.state(slot) != "finished" or prefix_cache.length(slot) < BLOCK:
+        if prefix_cache.state(slot) != "finished" or prefix_cache.length(slot) < LEAST:
             return
         history = prefix_cache.snapshot(slot)
         tokens = np.array(history.tokens[: self._store.layout.storable(len(history), history.media)], np.int32)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-__all__ = ["BLOCK", "MOST_PENDING", "blocks_ahead", "most_in_memory"]
+__all__ = ["BLOCK", "LEAST", "MOST_PENDING", "blocks_ahead", "most_in_memory"]
 
-BLOCK = 256
-"""Inputs of a block. Half of the distance between checkpoints of recurrent models, so their places end blocks."""
+BLOCK = 64
+"""Inputs of a block. It divides the distance between checkpoints of recurrent models, so their places end blocks."""
+LEAST = 256
+"""Inputs of the shortest prefix that is stored, or looked for: a shorter one is soon computed."""
 MOST_PENDING = 128 << 20
 """Bytes that wait to be written."""
-AHEAD, MOST_AHEAD = 8, 64 << 20
+AHEAD, MOST_AHEAD = 32, 64 << 20
 """Blocks, and bytes, that are read before the engine has taken them; one block at least."""
 
 

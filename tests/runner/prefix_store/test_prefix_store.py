@@ -18,7 +18,7 @@ ROOT = root_key("model")
 SIZE = 1 << 10
 
 
-@pytest.mark.parametrize(("most", "ahead"), [(1 << 40, 8), (3 * 2 * SIZE * BLOCK + 5000, 3), (0, 1)])
+@pytest.mark.parametrize(("most", "ahead"), [(1 << 40, 32), (3 * 2 * SIZE * BLOCK + 5000, 3), (0, 1)])
 def test_few_bytes_are_read_ahead(most: int, ahead: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of a large model take tens of megabytes each, and the engine takes them only between steps."""
     monkeypatch.setattr("ollama_engine.runner.schedule.prefix_blocks.MOST_AHEAD", most)
@@ -27,14 +27,14 @@ def test_few_bytes_are_read_ahead(most: int, ahead: int, tmp_path: Path, monkeyp
     store = PrefixStore(folder, ROOT, StoreLayout(((SIZE, SIZE),), lambda _: (0,)))
     taken: SimpleQueue[int] = SimpleQueue()
     ended: SimpleQueue[bool] = SimpleQueue()
-    reading = PrefixReading([ROOT] * 20, 0, None, lambda block, _: taken.put(block), lambda: ended.put(True))
+    reading = PrefixReading([ROOT] * 40, 0, None, lambda block, _: taken.put(block), lambda: ended.put(True))
     store.read(reading)
     eventually(lambda: taken.qsize() == ahead)
     assert store._ahead._value == 0  # type: ignore[attr-defined]
-    for _ in range(20 - ahead):
+    for _ in range(40 - ahead):
         store.took()
     assert ended.get(timeout=30)
-    assert [taken.get() for _ in range(20)] == list(range(20))
+    assert [taken.get() for _ in range(40)] == list(range(40))
     store.close(30)
 
 
