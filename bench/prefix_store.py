@@ -77,9 +77,9 @@ def disk(args: argparse.Namespace) -> None:
 
 
 def gaps(engine: Engine, n: int) -> list[float]:
-    """Milliseconds between the tokens of an answer."""
-    at = []
-    for _ in engine.submit([100, 200, 130], SamplingParams(temperature=1, seed=1, max_tokens=n)):
+    """Milliseconds between the tokens of an answer of one letter: others may wait for the rest of a character."""
+    at, letter = [], engine.tokenize("a")[-1]
+    for _ in engine.submit([100, 200, 130], SamplingParams(temperature=0, logit_bias={letter: 100.0}, max_tokens=n)):
         at.append(time.perf_counter())
     return [float(gap) for gap in np.diff(at) * 1e3]
 
