@@ -31,9 +31,12 @@ except ImportError:
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for when this file is run as a program
 
-from bench.model_shapes import PRESETS, SHAPES, Latent, Shape, tensor_shapes
+from bench.model_shapes import PRESETS, SHAPES, Latent, PerLayer, Shape, tensor_shapes
+from ollama_engine.convert.metadata import add_value
 from ollama_engine.convert.quant.layout import LayoutFacts, in_file_order, target_types
 from ollama_engine.ml.gguf.gguf_file import TensorInfo
+
+TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
 
 # -- which tensors, of which type --------------------------------------------------------------------------------------
 
@@ -126,8 +129,13 @@ def _random_blocks(rng: np.random.Generator, dims: tuple[int, ...], kind: QuantT
     return blocks.reshape(*dims[:-1], -1)
 
 
-def llama3_factors(shape: Shape) -> NDArray[np.float32]:
-    """Llama 3's rope factors for training on 8192 positions, low and high frequency factors 1 and 4."""
+def rope_factors(shape: Shape) -> NDArray[np.float32]:
+    """Llama 3's for training on 8192 positions, low and high frequency factors 1 and 4; Gemma 4's turn a quarter of a
+    global head.
+    """
+    if shape.per_layer is not None:
+        pairs = np.arange(shape.per_layer.global_dim // 2)
+        return np.where(pairs < len(pairs) // 4, 1, 1e30).astype(np.float32)
     assert shape.rope_factor is not None
     wavelength = 2 * np.pi * shape.rope_base ** (2 * np.arange(shape.head_dim // 2) / shape.head_dim)
     smooth = np.clip((8192 / wavelength - 1) / (4 - 1), 0, 1)
@@ -163,6 +171,29 @@ def add_latent(writer: gguf.GGUFWriter, shape: Shape, latent: Latent) -> None:
     writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SOFTMAX)
 
 
+def add_per_layer(writer: gguf.GGUFWriter, shape: Shape, per_layer: PerLayer) -> None:
+    """The sizes of global heads, and those of local ones under names of their own."""
+    writer.add_key_length(per_layer.global_dim)
+    writer.add_value_length(per_layer.global_dim)
+    writer.add_rope_dimension_count(per_layer.global_dim)
+    writer.add_key_length_swa(shape.head_dim)
+    writer.add_value_length_swa(shape.head_dim)
+    writer.add_rope_dimension_count_swa(shape.head_dim)
+    writer.add_rope_freq_base_swa(10000.0)
+    writer.add_sliding_window_pattern([not per_layer.is_global(i) for i in range(shape.n_layer)])
+    writer.add_shared_kv_layers(per_layer.n_shared)
+    writer.add_embedding_length_per_layer_input(per_layer.n_embd)
+    writer.add_final_logit_softcapping(30.0)
+
+
+def feed_forward_length(shape: Shape) -> int | list[int]:
+    """The number that all layers have, or that of each."""
+    if shape.per_layer is not None:
+        own = shape.n_layer - shape.per_layer.n_shared
+        return [shape.n_ff] * own + [2 * shape.n_ff] * shape.per_layer.n_shared
+    return shape.n_ff if shape.latent is None else shape.latent.n_ff_dense
+
+
 def add_metadata(writer: gguf.GGUFWriter, shape: Shape, preset: str) -> None:
     writer.add_name(f"random weights, {shape.name}")
     writer.add_file_type(PRESETS[preset].file_type)
@@ -171,10 +202,12 @@ def add_metadata(writer: gguf.GGUFWriter, shape: Shape, preset: str) -> None:
     writer.add_context_length(shape.n_ctx)
     writer.add_embedding_length(shape.n_embd)
     writer.add_block_count(shape.n_layer)
-    writer.add_feed_forward_length(shape.n_ff if shape.latent is None else shape.latent.n_ff_dense)
+    writer.add_feed_forward_length(feed_forward_length(shape))
     writer.add_head_count(shape.n_head)
     writer.add_head_count_kv(shape.n_head_kv)
-    if shape.latent is None:
+    if shape.per_layer is not None:
+        add_per_layer(writer, shape, shape.per_layer)
+    elif shape.latent is None:
         writer.add_key_length(shape.head_dim)
         writer.add_value_length(shape.head_dim)
         writer.add_rope_dimension_count(shape.head_dim)
@@ -188,8 +221,10 @@ def add_metadata(writer: gguf.GGUFWriter, shape: Shape, preset: str) -> None:
         writer.add_expert_feed_forward_length(shape.n_ff)
     if shape.window:
         writer.add_sliding_window(shape.window)
+    for key, value in shape.keys.items():
+        add_value(writer, f"{writer.arch}.{key}", value)
     tokens, merges = vocabulary(shape.n_text_tokens)
-    specials = [f"<|special_{i}|>" for i in range(shape.n_special)]
+    specials = [*shape.specials, *(f"<|special_{i}|>" for i in range(len(shape.specials), shape.n_special))]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("llama-bpe")
     writer.add_token_list(tokens + specials)
@@ -197,6 +232,8 @@ def add_metadata(writer: gguf.GGUFWriter, shape: Shape, preset: str) -> None:
     writer.add_token_merges(merges)
     writer.add_bos_token_id(shape.bos)
     writer.add_eos_token_id(shape.eos)
+    if shape.specials:  # llama-mtmd-cli reads pictures in chats only
+        writer.add_chat_template(TEMPLATE)
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
@@ -234,7 +271,7 @@ def write_model(path: str, shape: Shape, preset: str, *, arch: str | None = None
     written, total = 0, sum(sizes.values())
     for name, dims in tensor_shapes(shape):
         is_rope = name == "rope_freqs.weight"
-        writer.write_tensor_data(llama3_factors(shape) if is_rope else random_tensor(rng, name, dims, kinds[name]))
+        writer.write_tensor_data(rope_factors(shape) if is_rope else random_tensor(rng, name, dims, kinds[name]))
         written += sizes[name]
         print(f"\r{path}: {written >> 20} of {total >> 20} MiB", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)

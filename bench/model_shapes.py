@@ -3,8 +3,8 @@ presets of types that it can write."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from ollama_engine.convert.quant.presets import PRESETS as LLAMA_CPP_PRESETS
 
@@ -24,6 +24,22 @@ class Latent:
     n_dense: int
     n_ff_dense: int
     n_shared: int
+
+
+@dataclass(frozen=True)
+class PerLayer:
+    """Gemma 4's small models: an embedding for each layer, and heads of `head_dim` numbers in local layers only."""
+
+    n_embd: int
+    """Length of a token's embedding for one layer."""
+    n_shared: int
+    """The last so many layers attend to keys and values of earlier ones, and their n_ff is twice as large."""
+    global_dim: int
+    period: int
+    """One layer in so many is global."""
+
+    def is_global(self, layer: int) -> bool:
+        return layer % self.period == self.period - 1
 
 
 @dataclass(frozen=True)
@@ -53,8 +69,13 @@ class Shape:
     window: int = 0
     latent: Latent | None = None
     """Of models with latent attention; n_head_kv is 1 then."""
+    per_layer: PerLayer | None = None
     tied: bool = True
     """Whether the output has the weights of the embedding."""
+    keys: Mapping[str, int | list[int]] = field(default_factory=dict)
+    """Metadata of this architecture alone."""
+    specials: tuple[str, ...] = ()
+    """Names of the first special tokens."""
 
     @property
     def n_text_tokens(self) -> int:
@@ -115,6 +136,19 @@ SHAPES = {
         bos=16000, eos=16001, n_special=384, arch="deepseek2", n_expert=64, n_expert_used=6, tied=False,
         latent=Latent(512, 64, 128, 1536, 1, 10944, 2),
     ),
+    # 262,144 tokens in the whole model, whose embeddings for each layer take more memory than all else.
+    "gemma4-e2b": Shape(
+        name="Gemma 4 E2B shape", n_layer=35, n_embd=1536, n_ff=6144, n_head=8, n_head_kv=1, head_dim=256,
+        n_vocab=16384, n_ctx=32768, rope_base=1000000.0, norm_eps=1e-6, bos=16000, eos=16001, n_special=384,
+        arch="gemma4", window=512, per_layer=PerLayer(256, 20, 512, 5),
+    ),
+    # With the tower that bench/vision_families.py writes.
+    "qwen3-vl-2b": Shape(
+        name="Qwen3-VL-2B shape", n_layer=28, n_embd=2048, n_ff=6144, n_head=16, n_head_kv=8, head_dim=128,
+        n_vocab=16384, n_ctx=32768, rope_base=5000000.0, norm_eps=1e-6, bos=16000, eos=16001, n_special=384,
+        arch="qwen3vl", keys={"n_deepstack_layers": 3, "rope.dimension_sections": [24, 20, 20, 0]},
+        specials=("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"),
+    ),
 }  # fmt: skip
 
 
@@ -123,8 +157,11 @@ def tensor_shapes(shape: Shape) -> Iterator[tuple[str, Dims]]:
     yield "token_embd.weight", (shape.n_vocab, shape.n_embd)
     if shape.rope_factor is not None:
         yield "rope_freqs.weight", (shape.head_dim // 2,)
+    if shape.per_layer is not None:
+        yield from _per_layer_tables(shape, shape.per_layer)
     for i in range(shape.n_layer):
-        for name, dims in (*_attention(shape), *_feed_forward(shape, i)):
+        own = _gemma4_layer(shape, shape.per_layer, i) if shape.per_layer else None
+        for name, dims in own or (*_attention(shape), *_feed_forward(shape, i)):
             yield f"blk.{i}.{name}", dims
     yield "output_norm.weight", (shape.n_embd,)
     if not shape.tied:
@@ -142,7 +179,7 @@ def _attention(shape: Shape) -> Iterator[tuple[str, Dims]]:
         if shape.qkv_bias:
             yield f"{name}.bias", (rows,)
     yield "attn_output.weight", (shape.n_embd, q)
-    if shape.arch in ("qwen3moe", "gemma3"):
+    if shape.arch in ("qwen3moe", "gemma3", "qwen3vl"):
         yield "attn_q_norm.weight", (shape.head_dim,)
         yield "attn_k_norm.weight", (shape.head_dim,)
     if shape.arch == "gpt-oss":
@@ -200,3 +237,26 @@ def _feed_forward(shape: Shape, layer: int) -> Iterator[tuple[str, Dims]]:
             yield f"ffn_{name}_exps.bias", (shape.n_expert, dims[0])
     if shape.arch == "gemma3":
         yield "post_ffw_norm.weight", (shape.n_embd,)
+
+
+def _per_layer_tables(shape: Shape, per_layer: PerLayer) -> Iterator[tuple[str, Dims]]:
+    n_all = per_layer.n_embd * shape.n_layer
+    yield "rope_freqs.weight", (per_layer.global_dim // 2,)
+    yield "per_layer_token_embd.weight", (shape.n_vocab, n_all)
+    yield "per_layer_model_proj.weight", (n_all, shape.n_embd)
+    yield "per_layer_proj_norm.weight", (per_layer.n_embd,)
+
+
+def _gemma4_layer(shape: Shape, per_layer: PerLayer, i: int) -> Iterator[tuple[str, Dims]]:
+    n, shares = shape.n_embd, i >= shape.n_layer - per_layer.n_shared
+    head_dim = per_layer.global_dim if per_layer.is_global(i) else shape.head_dim
+    q, kv, n_ff = shape.n_head * head_dim, shape.n_head_kv * head_dim, shape.n_ff * (2 if shares else 1)
+    for name in ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm", "post_norm"):
+        yield f"{name}.weight", (n,)
+    matrices = {"attn_q": (q, n), "attn_k": (kv, n), "attn_v": (kv, n), "attn_output": (n, q),
+                "ffn_gate": (n_ff, n), "ffn_up": (n_ff, n), "ffn_down": (n, n_ff),
+                "inp_gate": (per_layer.n_embd, n), "proj": (n, per_layer.n_embd)}  # fmt: skip
+    vectors = {"attn_q_norm": (head_dim,), "attn_k_norm": (head_dim,), "layer_output_scale": (1,)}
+    for name, dims in (matrices | vectors).items():
+        if not (shares and name in ("attn_k", "attn_v", "attn_k_norm")):
+            yield f"{name}.weight", dims

@@ -1,7 +1,8 @@
-"""Vision towers of real widths with random weights, beside a small text model: pairs of files as llama.cpp reads them.
+"""Vision towers of real widths with random weights, beside a text model: pairs of files as llama.cpp reads them.
 
 Each family has the keys and the tensors of both files. Matrices are f16; `n_layer` of the tower is what one asks for,
-and everything else is the published size: Qwen2.5-VL 7B, Qwen3-VL, Mistral Small 3.1, LLaVA 1.5, Llama 4 Scout.
+and everything else is the published size: Qwen2.5-VL 7B, Qwen3-VL, Mistral Small 3.1, LLaVA 1.5, Llama 4 Scout. The
+text model of qwen3-vl-2b is whole, those of the others are small.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from pathlib import Path
 
 import gguf
 
+from bench.make_model import TEMPLATE, write_model
 from bench.make_vision import Pair, Shapes, add_bytes, norm, write_tensors
+from bench.model_shapes import SHAPES
 from ollama_engine.convert.metadata import add_value
 
 N_TEXT, N_FF, N_HEAD, N_HEAD_KV, N_TEXT_LAYER = 1024, 2816, 8, 2, 4
 HEAD_DIM = N_TEXT // N_HEAD
 N_EXPERT, N_EXPERT_FF = 16, 256
-TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
 HALVES = (0.5, 0.5, 0.5)
 CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 
@@ -56,7 +58,14 @@ class Family:
     """Layers of the text model that gain features, of the tower's first blocks here; at most as many as it has."""
     experts: bool = False
     text_keys: Mapping[str, Value] = field(default_factory=dict)
+    text: str = ""
+    """A shape of `model_shapes`, the text model of published size, in place of the small one."""
     means: tuple[tuple[float, ...], tuple[float, ...]] = (CLIP_MEAN, CLIP_STD)
+
+    @property
+    def n_text(self) -> int:
+        """Length of an embedding of the text model."""
+        return SHAPES[self.text].n_embd if self.text else N_TEXT
 
     def vision_tensors(self, n_layer: int) -> Shapes:
         """(name, numpy shape) of the projector's file."""
@@ -75,7 +84,7 @@ class Family:
                     yield f"v.blk.{i}.{name}.bias", dims[:1]
         for i in range(min(self.deepstack, n_layer)):
             yield from norm(f"v.deepstack.{i}.norm", 4 * n)
-            for name, out in {"fc1": 4 * n, "fc2": N_TEXT}.items():
+            for name, out in {"fc1": 4 * n, "fc2": self.n_text}.items():
                 yield f"v.deepstack.{i}.{name}.weight", (out, 4 * n)
                 yield f"v.deepstack.{i}.{name}.bias", (out,)
 
@@ -126,8 +135,8 @@ def _qwen() -> Family:
     )  # fmt: skip
 
 
-def _qwen3() -> Family:
-    n, merged = 1152, 4 * 1152
+def _qwen3(text: str = "") -> Family:
+    n, merged, n_text = 1152, 4 * 1152, SHAPES[text].n_embd if text else N_TEXT
     return Family(
         "qwen3vl", "qwen3vl_merger", n, 4304, 768, qk_norm=True, fused=True, deepstack=3, means=(HALVES, HALVES),
         keys=lambda n_layer: {"use_gelu": True, "vision.patch_size": 16, "vision.spatial_merge_size": 2,
@@ -136,10 +145,10 @@ def _qwen3() -> Family:
             ("v.patch_embd.weight", (n, 3, 16, 16)), ("v.patch_embd.weight.1", (n, 3, 16, 16)),
             ("v.patch_embd.bias", (n,)), ("v.position_embd.weight", (2304, n)), *norm("v.post_ln", n),
             ("mm.0.weight", (merged, merged)), ("mm.0.bias", (merged,)),
-            ("mm.2.weight", (N_TEXT, merged)), ("mm.2.bias", (N_TEXT,)),
+            ("mm.2.weight", (n_text, merged)), ("mm.2.bias", (n_text,)),
         ],
         specials=("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"),
-        text_keys={"rope.dimension_sections": [24, 20, 20, 0]},
+        text_keys={"rope.dimension_sections": [24, 20, 20, 0]}, text=text,
     )  # fmt: skip
 
 
@@ -192,6 +201,7 @@ def _llama4() -> Family:
 FAMILIES: Mapping[str, Family] = {
     "qwen2.5-vl": _qwen(),
     "qwen3-vl": _qwen3(),
+    "qwen3-vl-2b": _qwen3("qwen3-vl-2b"),
     "pixtral": _pixtral(),
     "llava-1.5": _llava(),
     "llama4": _llama4(),
@@ -199,10 +209,29 @@ FAMILIES: Mapping[str, Family] = {
 
 
 def write_family(folder: Path, name: str, n_layer: int) -> Pair:
-    """Write both files of a family, with so many layers of the tower."""
+    """Write both files of a family, with so many layers of the tower; a text model of published size is Q4_K_M."""
     family = FAMILIES[name]
     pair = Pair(folder / f"{name}-text.gguf", folder / f"mmproj-{name}-{n_layer}.gguf")
-    text = gguf.GGUFWriter(str(pair.text), family.architecture)
+    if family.text:
+        write_model(str(pair.text), SHAPES[family.text], "q4_k_m")
+    else:
+        _write_text(pair.text, family, n_layer)
+    vision = gguf.GGUFWriter(str(pair.projector), "clip")
+    vision.add_string("general.type", "mmproj")
+    add_keys(vision, "clip", {
+        "has_vision_encoder": True, "projector_type": family.projector, "vision.image_size": family.image_size,
+        "vision.patch_size": 14, "vision.embedding_length": family.n_embd, "vision.feed_forward_length": family.n_ff,
+        "vision.projection_dim": family.n_text, "vision.block_count": n_layer, "vision.attention.head_count": 16,
+        **family.keys(n_layer),
+    })  # fmt: skip
+    for key, values in zip(("image_mean", "image_std"), family.means, strict=True):
+        vision.add_array(f"clip.vision.{key}", list(values))
+    write_tensors(vision, family.vision_tensors(n_layer), "f16", seed=1)
+    return pair
+
+
+def _write_text(path: Path, family: Family, n_layer: int) -> None:
+    text = gguf.GGUFWriter(str(path), family.architecture)
     add_keys(text, family.architecture, {
         "context_length": 8192, "embedding_length": N_TEXT, "block_count": N_TEXT_LAYER, "feed_forward_length": N_FF,
         "attention.head_count": N_HEAD, "attention.head_count_kv": N_HEAD_KV, "rope.dimension_count": HEAD_DIM,
@@ -211,18 +240,6 @@ def write_family(folder: Path, name: str, n_layer: int) -> Pair:
     })  # fmt: skip
     add_bytes(text, ("<s>", "</s>", *family.specials), TEMPLATE)
     write_tensors(text, family.text_tensors(), "f16", seed=0)
-    vision = gguf.GGUFWriter(str(pair.projector), "clip")
-    vision.add_string("general.type", "mmproj")
-    add_keys(vision, "clip", {
-        "has_vision_encoder": True, "projector_type": family.projector, "vision.image_size": family.image_size,
-        "vision.patch_size": 14, "vision.embedding_length": family.n_embd, "vision.feed_forward_length": family.n_ff,
-        "vision.projection_dim": N_TEXT, "vision.block_count": n_layer, "vision.attention.head_count": 16,
-        **family.keys(n_layer),
-    })  # fmt: skip
-    for key, values in zip(("image_mean", "image_std"), family.means, strict=True):
-        vision.add_array(f"clip.vision.{key}", list(values))
-    write_tensors(vision, family.vision_tensors(n_layer), "f16", seed=1)
-    return pair
 
 
 def add_keys(writer: gguf.GGUFWriter, prefix: str, keys: Mapping[str, Value]) -> None:
