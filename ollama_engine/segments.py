@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     import io
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from PIL.Image import Image
 
-    ImageSource = str | os.PathLike[str] | bytes | bytearray | memoryview | io.BytesIO | Image | npt.NDArray[np.generic]
+    ImageSource: TypeAlias = (
+        str | os.PathLike[str] | bytes | bytearray | memoryview | io.BytesIO | Image | npt.NDArray[np.generic]
+    )
     """An image as callers pass it: a path; the bytes of a file; a PIL.Image; or an array, uint8 or floats from 0 to 1,
     [height, width] (grey), [height, width, 3] (RGB) or [height, width, 4] (RGBA)."""
 else:

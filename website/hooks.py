@@ -17,6 +17,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 import ollama_engine
+from website import commands
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -42,7 +43,7 @@ REFERENCE: Mapping[str, tuple[str, ...]] = {
 
 
 def on_files(files: Files, *, config: Any) -> Files:
-    """Add the pages beyond docs/, and that of the Python reference."""
+    """Add the pages beyond docs/, and those of the Python reference and the command line."""
     todo = [ROOT / name for name in ALWAYS]
     for page in sorted(DOCS.rglob("*.md")):
         todo += linked(page)
@@ -56,6 +57,7 @@ def on_files(files: Files, *, config: Any) -> Files:
                 files.append(File.generated(config, uri, content=page_of(path)))
                 todo += linked(path) if path.suffix == ".md" else []
     files.append(File.generated(config, "api.md", content=reference()))
+    files.append(File.generated(config, "commands.md", content=commands.page()))
     return files
 
 

@@ -42,7 +42,7 @@ def build(python: str, variants: str) -> Path:
     ).stdout.strip()  # fmt: skip
     venv, out = BUILD / f"venv-{name}", BUILD / f"wheel-{name}"
     if not (venv / "bin/pip").exists():
-        _run(python, "-m", "venv", venv)
+        _run(python, "-m", "venv", "--clear", venv)  # one that was left half made
     pip = (venv / "bin/python", "-m", "pip", "--disable-pip-version-check")
     _run(*pip, "install", "--quiet", *requirements())
     ggml = BUILD / "ggml"

@@ -28,7 +28,7 @@ from ollama_engine.cli.errors import (
 )
 from ollama_engine.cli.logs import FORMAT_VARIABLE, FORMATS, ShortFormatter, log_formatter
 
-__all__ = ["main", "program"]
+__all__ = ["EPILOG", "command_parsers", "main", "program"]
 
 COMMANDS = {
     "run": ("chat", "answer a prompt, or one prompt after the other"),
@@ -136,6 +136,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 # -- parsing -----------------------------------------------------------------------------------------------------------
 
 
+def command_parsers() -> dict[str, argparse.ArgumentParser]:
+    """The parser of each command with all of its arguments, by the command's name."""
+    (choice,) = (action for action in _parser()._actions if isinstance(action, argparse._SubParsersAction))
+    parsers: dict[str, argparse.ArgumentParser] = {}
+    for name in COMMANDS:
+        parser: _LazyParser = choice.choices[name]
+        parser.load()
+        parsers[name] = parser
+    return parsers
+
+
 class _CommandParser(argparse.ArgumentParser):
     """The program's parser. Of a command that is none it says which one may be meant."""
 
@@ -163,13 +174,17 @@ class _LazyParser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, **settings)
         self._module = module
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+    def load(self) -> None:
+        """Add the arguments, once."""
         if self._module:
             home = import_module(self._module)
             self._module = ""
             home.add_arguments(self)
             self.set_defaults(command=home.main, flags=Flags(self._actions))
             _add_debug(self, argparse.SUPPRESS)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self.load()
         parsed, extras = super().parse_known_args(args, namespace)
         _find_late_prompt(parsed, extras)
         if extras and getattr(parsed, "prompt", None) and not extras[0].startswith("-"):

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "build" / "site"
 CHROMIUM = next((path for name in ("chromium", "chromium-browser") if (path := shutil.which(name))), "")
 SCREENSHOTS = ROOT / "build" / "screenshots"
-PAGES = ("", "cookbook/", "from-vllm/", "api/", "performance/", "tour/", "source/CHANGELOG/")
+PAGES = ("", "cookbook/", "from-vllm/", "api/", "commands/", "performance/", "tour/", "source/CHANGELOG/")
 
 pytestmark = [
     pytest.mark.slow,

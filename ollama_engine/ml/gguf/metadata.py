@@ -26,7 +26,7 @@ _D = TypeVar("_D")
 # Inside of Metadata these names are methods.
 _Str: TypeAlias = str
 _Bool: TypeAlias = bool
-_List: TypeAlias = list
+_List: TypeAlias = list[_T]
 _REQUIRED: Final[Any] = object()
 _U32 = (0, 2**32 - 1)
 _I64 = (-(2**63), 2**63 - 1)

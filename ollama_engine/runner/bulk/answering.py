@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -65,7 +65,7 @@ def check_prompts(prompts: object) -> None:
                           advice=["put a single prompt into a list"])  # fmt: skip
 
 
-def answered(how: Answering, prompts: Iterable[tuple[int | str, Any]]) -> Iterator[BatchAnswer]:
+def answered(how: Answering, prompts: Iterable[tuple[int | str, Any]]) -> Generator[BatchAnswer, None, None]:
     """The answers to prompts, each with its key, in order. Prompts are taken as they are needed.
 
     Closing this cancels the requests that are under way.
@@ -143,16 +143,16 @@ def is_chat(prompt: Any) -> bool:
     return "role" in first if isinstance(first, Mapping) else hasattr(first, "role")
 
 
-def resumed(how: Answering, prompts: Iterable[Any], checkpoint: Checkpoint) -> Iterator[BatchAnswer]:
+def resumed(how: Answering, prompts: Iterable[Any], checkpoint: Checkpoint) -> Generator[BatchAnswer, None, None]:
     """The answers to prompts: first those of the checkpoint, then new ones, which it keeps before they are returned.
 
     Closes the checkpoint at the end. Raises ConfigError where it is of other prompts.
     """
-    with checkpoint, closing(_resumed(how, prompts, checkpoint)) as answers:  # type: ignore[type-var]
+    with checkpoint, closing(_resumed(how, prompts, checkpoint)) as answers:
         yield from answers
 
 
-def _resumed(how: Answering, prompts: Iterable[Any], checkpoint: Checkpoint) -> Iterator[BatchAnswer]:
+def _resumed(how: Answering, prompts: Iterable[Any], checkpoint: Checkpoint) -> Generator[BatchAnswer, None, None]:
     coming = iter(enumerate(prompts))
     for answer, digest in checkpoint.answers():
         number, prompt = next(coming, (None, None))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class BatchMethods:
     def map_batches(
         self, prompts: Iterable[Any], params: SamplingParams | None = None, *,
         checkpoint: str | os.PathLike[str] | None = None, on_error: OnError = "raise", **options: Unpack[ChatKeywords],
-    ) -> Iterator[BatchAnswer]:  # fmt: skip
+    ) -> Generator[BatchAnswer, None, None]:  # fmt: skip
         """The answers to any number of prompts, in their order; prompts are taken from the iterable as they are needed.
 
         A prompt is what `generate` takes, or a list of messages, which `chat` takes. With `checkpoint`, a path, answers
