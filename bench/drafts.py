@@ -1,136 +1,157 @@
-"""Speculative decoding by lookup, beside answers without it: tokens/s of this server and of llama.cpp's, in turn.
+"""Drafts beside answers without them: how many times as fast, with an interval; and llama.cpp's own beside ours.
 
-    python bench/drafts.py [MODEL] [--clients 1 4] [--rounds 3]
+    python bench/drafts.py [MODEL] [--clients 1 4] [--rounds 6] [--kinds edit JSON ...] [--draft lookup]
+    python bench/drafts.py servers [MODEL] [--clients 1 4] [--rounds 3]
 
-MODEL is SmolLM2 135M by default. Answers of four kinds: code that is written again with a change, JSON with the same
-keys, a summary with quotations, and text drawn at a high temperature, which repeats nothing. Each kind has several
-prompts, which the server has cached when the time is taken.
+MODEL is SmolLM2 135M by default. Kinds of answers: a file that is written again with an edit, which is dictated
+(`draft_texts.py` says why), JSON with a schema, and, as the model writes them, code, JSON, a summary with quotations,
+and text drawn at a high temperature, which repeats nothing. Prompts are cached when the time is taken.
+
+The first command asks one engine with drafts and without in turn, and prints seconds without drafts over seconds with
+them: the median of the rounds, and the values between which their true median lies. Both answers of a pair have the
+same tokens, or the program fails. `servers` compares tokens/s over HTTP, with servers started anew for each round.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import math
 import statistics
+import sys
 import time
-import urllib.request
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for when this file is run as a program
+
+from bench.draft_servers import compare_servers
+from bench.draft_texts import KINDS, Dictated, Text, texts
 from bench.real_model import real_model
-from bench.servers import NAMES, Setting, missing, serving
+from ollama_engine import Completion, Engine, SamplingParams
+from ollama_engine.config import Drafting
 
-ROOT = Path(__file__).resolve().parents[1]
 N_ANSWER = 128
-WAYS = {
-    "ollama_engine": {"off": ("--draft", "off"), "lookup": ("--draft", "lookup")},
-    "llama-server": {"off": (), "ngram-simple": ("--spec-type", "ngram-simple"),
-                     "ngram-cache": ("--spec-type", "ngram-cache")},
-}  # fmt: skip
-
-Body = dict[str, Any]
 
 
-def code() -> list[str]:
-    """Functions of this package, to be written again."""
-    names = ("new_file", "file_lock", "closing", "lazy")
-    texts = [(ROOT / f"ollama_engine/{name}.py").read_text()[:1200] for name in names]
-    return [
-        f"Write this Python code again with the function names in upper case:\n```python\n{text}\n```" for text in texts
-    ]
+def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float, float]:
+    """(low, high, confidence): two of these values, between which the median of what they are drawn from lies.
 
-
-def records() -> list[str]:
-    """Lines to be made JSON of."""
-    towns = ("Oslo", "Lima", "Bern", "Cairo", "Quito", "Hanoi", "Turin", "Perth")
-    lines = [f"{town} has {7 * i + 3} museums, {i + 2} airports and {90 + i} parks." for i, town in enumerate(towns)]
-    asked = "Make a JSON list of this, with the keys town, museums, airports and parks:\n"
-    return [asked + "\n".join(lines[i:] + lines[:i]) for i in range(0, 8, 2)]
-
-
-def quotations() -> list[str]:
-    """Pages of the docs, to be summed up with quotations."""
-    pages = [(ROOT / f"docs/{name}.md").read_text()[:1500] for name in ("sessions", "embeddings", "images", "ray")]
-    return [f"Sum up this text. Quote whole sentences of it:\n{page}" for page in pages]
-
-
-def bodies(kind: str) -> list[Body]:
-    """The requests of one kind."""
-    made: list[Body] = []
-    prompts = {"code": code, "JSON": records, "quotations": quotations, "random": code}[kind]()
-    for seed, prompt in enumerate(prompts):
-        body: Body = {"messages": [{"role": "user", "content": prompt}], "max_tokens": N_ANSWER, "temperature": 0}
-        made.append(body | ({"temperature": 2.0, "top_p": 1.0, "seed": seed} if kind == "random" else {}))
-    return made
-
-
-KINDS = ("code", "JSON", "quotations", "random")
-
-
-def ask(port: int, name: str, body: Body) -> Body:
-    """One answer, with its usage."""
-    data = json.dumps({"model": name, **body}).encode()
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/chat/completions", data)
-    request.add_header("Content-Type", "application/json")
-    with urllib.request.urlopen(request, timeout=600) as answer:
-        found: Body = json.load(answer)
-    return found
-
-
-def speed(port: int, name: str, asked: Sequence[Body], clients: int) -> float:
-    """Completion tokens a second of all clients together; each asks for all in its turn."""
-    for body in asked:
-        ask(port, name, {**body, "max_tokens": 1})
-    begin = time.perf_counter()
-    with ThreadPoolExecutor(clients) as pool:
-        done = list(pool.map(lambda body: ask(port, name, body), asked))
-    seconds = time.perf_counter() - begin
-    return sum(int(each["usage"]["completion_tokens"]) for each in done) / seconds
-
-
-def measured(model: Path, clients: int, rounds: int) -> Iterator[tuple[str, str, dict[str, float]]]:
-    """(server, way, tokens/s by kind), the median of rounds in which all take part in turn.
-
-    A server is started anew for each round, so that no answer of an earlier one can be looked up.
+    By order statistics, which assume nothing of the distribution: the narrowest pair of at least this confidence, or
+    least and greatest where these have less.
     """
-    servers = [name for name in NAMES if not missing(name)]
-    seen: dict[tuple[str, str], dict[str, list[float]]] = {}
-    for number in range(rounds):
-        for name in servers:
-            for way, options in WAYS[name].items():
-                print(f"round {number + 1} of {rounds}, {clients} clients: {name} {way}", flush=True)
-                with serving(name, Setting(model, clients, 4096, 2, options)) as port:
-                    for kind in KINDS:
-                        of_kind = seen.setdefault((name, way), {}).setdefault(kind, [])
-                        of_kind.append(speed(port, model.stem, bodies(kind), clients))
-    for (name, way), kinds in seen.items():
-        yield name, way, {kind: statistics.median(speeds) for kind, speeds in kinds.items()}
+    n, kept = len(values), sorted(values)
+    cut = 0
+    while 2 * (cut + 1) < n and _between(n, cut + 1) >= confidence:
+        cut += 1
+    return kept[cut], kept[n - 1 - cut], _between(n, cut)
 
 
-def table(rows: Sequence[tuple[str, str, dict[str, float]]], clients: int) -> str:
-    """Tokens/s, and beside them how many times those without drafts."""
-    lines = [f"| {clients} clients | drafts | " + " | ".join(KINDS) + " |", "|---|---|" + "---:|" * len(KINDS)]
-    for name, way, kinds in rows:
-        plain = next(of_plain for server, off, of_plain in rows if (server, off) == (name, "off"))
-        cells = [f"{kinds[kind]:.0f} ({kinds[kind] / plain[kind]:.2f})" for kind in KINDS]
-        lines.append(f"| {name} | {way} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+def _between(n: int, cut: int) -> float:
+    """The chance that a median lies between n values but the `cut` least and greatest."""
+    return float(1 - 2 * sum(math.comb(n, i) for i in range(cut + 1)) / 2**n)
+
+
+class Bench:
+    """Asks one engine for the texts of a kind, with drafts and without."""
+
+    def __init__(self, engine: Engine, kind: str, clients: int, drafting: Drafting) -> None:
+        self._engine = engine
+        self._kind = kind
+        self._clients = clients
+        self._drafting = drafting
+        self._texts = texts(kind)
+        self.ratios: list[float] = []
+        self.counts: Counter[str] = Counter()
+
+    def round(self, number: int) -> None:
+        """Ask once with drafts and once without: one client text by text, several each for two texts of its own."""
+        seconds = {self._drafting: 0.0, "off": 0.0}
+        turns = range(len(self._texts) if self._clients == 1 else 1)
+        for turn in turns:
+            pair: list[Drafting] = [self._drafting, "off"] if (turn + number) % 2 else ["off", self._drafting]
+            answers = {}
+            for draft in pair:
+                took, answers[draft] = self._ask(draft, turn, f"{self._kind} {number} {draft}")
+                seconds[draft] += took
+            if answers["off"] != answers[self._drafting]:
+                raise SystemExit(f"{self._kind}: drafts have changed an answer")
+        self.ratios.append(seconds["off"] / seconds[self._drafting])
+
+    def _ask(self, draft: Drafting, turn: int, salt: str) -> tuple[float, list[list[int]]]:
+        """(seconds, tokens of each answer). Answers of others, or of earlier rounds, are not there to be looked up."""
+        of_client = [
+            [self._texts[(turn + client + i) % len(self._texts)] for i in range(1 if self._clients == 1 else 2)]
+            for client in range(self._clients)
+        ]
+        for client, asked in enumerate(of_client):
+            for text in asked:
+                self._answer(text, "off", f"{salt} {client}", 1)
+        begin = time.perf_counter()
+        with ThreadPoolExecutor(self._clients) as pool:
+            done = list(pool.map(lambda client: [
+                self._answer(text, draft, f"{salt} {client}", N_ANSWER) for text in of_client[client]
+            ], range(self._clients)))  # fmt: skip
+        seconds = time.perf_counter() - begin
+        for answer in (answer for answers in done for answer in answers):
+            if draft != "off":
+                self.counts["tokens"] += answer.usage.completion_tokens
+                self.counts["drafted"] += answer.usage.drafted_tokens
+                self.counts["accepted"] += answer.usage.accepted_tokens
+        return seconds, [list(answer.tokens) for answers in done for answer in answers]
+
+    def _answer(self, text: Text, draft: Drafting, salt: str, most: int) -> Completion:
+        engine, params = self._engine, SamplingParams(max_tokens=most, **text.sampling)
+        messages = [{"role": "user", "content": text.prompt}]
+        processors = [] if text.answer is None else [Dictated(engine.tokenize(text.answer, add_special=False))]
+        return engine.chat(
+            messages, params, draft=draft, cache_salt=salt, format=text.format, logits_processors=processors
+        )
+
+    def line(self) -> str:
+        """What was found, as a row of a table."""
+        low, high, confidence = median_interval(self.ratios)
+        counts = self.counts
+        return (
+            f"| {self._clients} | {self._kind} | {statistics.median(self.ratios):.2f} | {low:.2f} to {high:.2f} "
+            f"({100 * confidence:.0f} %) | {counts['accepted']} of {counts['drafted']} in {counts['tokens']} |"
+        )
+
+
+def compare_ways(model: Path, kinds: Sequence[str], clients: int, rounds: int, drafting: Drafting) -> None:
+    """Measure and print a table."""
+    with Engine(model, threads=2, parallel=clients, num_ctx=4096, draft=drafting) as engine:
+        for kind in kinds:
+            bench = Bench(engine, kind, clients, drafting)
+            bench.round(0)
+            bench.ratios.clear()  # the first one warms up
+            bench.counts.clear()
+            for number in range(1, rounds + 1):
+                bench.round(number)
+            print(bench.line(), flush=True)
 
 
 def main() -> None:
-    """Measure and print a table for each number of clients."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", nargs="?", type=Path, metavar="MODEL")
+    parser.add_argument("what", nargs="*", metavar="[servers] [MODEL]")
     parser.add_argument("--clients", nargs="+", type=int, default=[1, 4])
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    parser.add_argument("--draft", choices=("lookup", "mtp"), default="lookup")
     args = parser.parse_args()
-    model = args.model or real_model()
+    servers = args.what[:1] == ["servers"]
+    named = args.what[1:] if servers else args.what
+    model = Path(named[0]) if named else real_model()
     if model is None:
         raise SystemExit("SmolLM2 cannot be downloaded: name a model's file")
+    print("| clients | answers | times as fast | interval | accepted |\n|---:|---|---:|---|---|" if not servers else "")
     for clients in args.clients:
-        print(table(list(measured(model, clients, args.rounds)), clients), flush=True)
+        if servers:
+            compare_servers(model, clients, args.rounds)
+        else:
+            compare_ways(model, args.kinds, clients, args.rounds, args.draft)
 
 
 if __name__ == "__main__":

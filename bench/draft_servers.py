@@ -1,0 +1,89 @@
+"""Drafts over HTTP: tokens/s of this server and of llama.cpp's, with drafts and without, in turn."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from bench.draft_texts import CHATS, texts
+from bench.servers import NAMES, Setting, missing, serving
+
+__all__ = ["compare_servers"]
+
+N_ANSWER = 128
+WAYS = {
+    "ollama_engine": {"off": ("--draft", "off"), "lookup": ("--draft", "lookup")},
+    "llama-server": {"off": (), "ngram-simple": ("--spec-type", "ngram-simple"),
+                     "ngram-cache": ("--spec-type", "ngram-cache")},
+}  # fmt: skip
+
+Body = dict[str, Any]
+
+
+def compare_servers(model: Path, clients: int, rounds: int) -> None:
+    """Measure and print a table."""
+    print(table(list(measured(model, clients, rounds)), clients), flush=True)
+
+
+def bodies(kind: str) -> list[Body]:
+    """The requests of one kind."""
+    return [
+        {"messages": [{"role": "user", "content": text.prompt}], "max_tokens": N_ANSWER, **text.sampling}
+        for text in texts(kind)
+    ]
+
+
+def ask(port: int, name: str, body: Body) -> Body:
+    """One answer, with its usage."""
+    data = json.dumps({"model": name, **body}).encode()
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/chat/completions", data)
+    request.add_header("Content-Type", "application/json")
+    with urllib.request.urlopen(request, timeout=600) as answer:
+        found: Body = json.load(answer)
+    return found
+
+
+def speed(port: int, name: str, asked: Sequence[Body], clients: int) -> float:
+    """Completion tokens a second of all clients together; each asks for all in its turn."""
+    for body in asked:
+        ask(port, name, {**body, "max_tokens": 1})
+    begin = time.perf_counter()
+    with ThreadPoolExecutor(clients) as pool:
+        done = list(pool.map(lambda body: ask(port, name, body), asked))
+    seconds = time.perf_counter() - begin
+    return sum(int(each["usage"]["completion_tokens"]) for each in done) / seconds
+
+
+def measured(model: Path, clients: int, rounds: int) -> Iterator[tuple[str, str, dict[str, float]]]:
+    """(server, way, tokens/s by kind), the median of rounds in which all take part in turn.
+
+    A server is started anew for each round, so that no answer of an earlier one can be looked up.
+    """
+    servers = [name for name in NAMES if not missing(name)]
+    seen: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for number in range(rounds):
+        for name in servers:
+            for way, options in WAYS[name].items():
+                print(f"round {number + 1} of {rounds}, {clients} clients: {name} {way}", flush=True)
+                with serving(name, Setting(model, clients, 4096, 2, options)) as port:
+                    for kind in CHATS:
+                        of_kind = seen.setdefault((name, way), {}).setdefault(kind, [])
+                        of_kind.append(speed(port, model.stem, bodies(kind), clients))
+    for (name, way), kinds in seen.items():
+        yield name, way, {kind: statistics.median(speeds) for kind, speeds in kinds.items()}
+
+
+def table(rows: Sequence[tuple[str, str, dict[str, float]]], clients: int) -> str:
+    """Tokens/s, and beside them how many times those without drafts."""
+    lines = [f"| {clients} clients | drafts | " + " | ".join(CHATS) + " |", "|---|---|" + "---:|" * len(CHATS)]
+    for name, way, kinds in rows:
+        plain = next(of_plain for server, off, of_plain in rows if (server, off) == (name, "off"))
+        cells = [f"{kinds[kind]:.0f} ({kinds[kind] / plain[kind]:.2f})" for kind in CHATS]
+        lines.append(f"| {name} | {way} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
