@@ -39,6 +39,12 @@ class Linear(Biased):
     def __call__(self, x: Tensor) -> Tensor:
         return linears(x, self)[0]
 
+    def first(self, n: int, x: Tensor) -> Tensor:
+        """The first `n` values of the result: of the weight, only their rows are read."""
+        assert isinstance(x.owner, Context), "x is a node of a graph"
+        y = products([ops.view(self.tensor, (self.tensor.dim(0), n), ctx=x.owner)], x)[0]
+        return y if self.bias is None else y + ops.view(self.bias, (n,), ctx=x.owner)
+
 
 def linears(x: Tensor, *maps: Linear) -> list[Tensor]:
     """The result of each map of x, computed side by side."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from unittest.mock import patch
 
 import gguf
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from ollama_engine import Engine
 from ollama_engine.input import Batch, BatchMedia, FloatArray, MediaItem
+from ollama_engine.models import next_tokens
 from tests.models import families
 from tests.models.heads import converted, with_head
 from tests.support.gguf_files import write_and_close
@@ -78,9 +80,13 @@ def test_logits_are_those_of_its_block_behind_what_it_joins(name: str, tmp_path:
     case = families.case(name)
     path = converted(case, tmp_path, with_head(case))
     ids = case.prompt[:25]
-    with case.engine(path, parallel=32, draft="mtp") as engine:
+    with patch.object(next_tokens, "MANY", 1), case.engine(path, parallel=32, draft="mtp") as engine:
         hidden = states_of(engine, ids)
         found, states = head_rows(engine, ids[1:], hidden[:-1])
+        first, same = head_rows(engine, ids[1:], hidden[:-1], number=1)
+    assert first.shape[1] == found.shape[1] // next_tokens.PART
+    assert np.abs(first - found[:, : first.shape[1]]).max() < 1e-5 * np.abs(found).max()
+    assert np.array_equal(same, states)
     (block,) = {name[: name.index("nextn.")] for name in read(path) if ".nextn." in name}
     embeddings = joined(path, block, ids[1:], hidden[:-1])
     with case.engine(write_one_block(path, tmp_path / "one.gguf", block, embeddings), parallel=32) as engine:
@@ -97,13 +103,20 @@ def states_of(engine: Engine, ids: list[int]) -> FloatArray:
     return np.array(found.vector, np.float32)
 
 
-def head_rows(engine: Engine, tokens: list[int], hidden: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Logits and hidden states of the head, for each of these tokens and the hidden states before them."""
+def head_rows(
+    engine: Engine, tokens: list[int], hidden: FloatArray, *, number: int = 0
+) -> tuple[FloatArray, FloatArray]:
+    """Logits and hidden states of the head, for each of these tokens and the hidden states before them.
+
+    `number`: of its executor.
+    """
     head = engine._loaded.head
     assert head is not None
+    executor = head.executors[number]
+    head.cache.remove(0, 0)
     batch = Batch.of(tokens, 0, outputs=range(len(tokens)))
     batch.media = (BatchMedia(0, len(hidden), MediaItem(0, len(hidden), lambda: hidden)),)
-    head.executor.prepare(batch)
-    head.executor.launch(batch.tokens, head.executor.media_rows(batch, pytest.fail))
-    with head.executor.results() as logits:
-        return logits.copy(), head.executor.hidden()
+    executor.prepare(batch)
+    executor.launch(batch.tokens, executor.media_rows(batch, pytest.fail))
+    with executor.results() as logits:
+        return logits.copy(), executor.hidden()

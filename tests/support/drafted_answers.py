@@ -49,7 +49,7 @@ def eager(ahead: int = 5, *, by_model: bool = False) -> Iterator[None]:
     """
     with ExitStack() as undo:
         undo.enter_context(patch.object(draft_lengths, "WORTH", 0.0))
-        undo.enter_context(patch.object(DraftBudget, "most", return_value=64))
+        undo.enter_context(patch.object(DraftBudget, "left", return_value=1e9))
         undo.enter_context(patch.object(speculation, "LONGEST_REST", 0))
         undo.enter_context(patch.object(guessing, "best_depth", lambda *prices: ahead))
         undo.enter_context(patch.object(guessing, "LEAST_CHANCE", 0.0))

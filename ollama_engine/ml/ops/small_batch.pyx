@@ -103,11 +103,12 @@ def reads_in_place(Tensor weight not None):
     """
     alive(weight)
     cdef lib.ggml_tensor *w = weight.ptr
+    cdef lib.ggml_tensor *source = w if w.view_src == NULL else w.view_src  # views get their buffer later
     if <int>w.type not in _FASTEST or w.ne[0] % SHORTEST or w.ne[3] != 1 or weight.owner.is_repacked:
         return False
-    if w.buffer == NULL or not lib.ggml_backend_buffer_is_host(w.buffer):
+    if source.buffer == NULL or not lib.ggml_backend_buffer_is_host(source.buffer):
         return False
-    device = lib.ggml_backend_buft_get_device(lib.ggml_backend_buffer_get_type(w.buffer))
+    device = lib.ggml_backend_buft_get_device(lib.ggml_backend_buffer_get_type(source.buffer))
     # A buffer type without a device is that of a mapped file.
     return device == NULL or lib.get_dev_type(device) == lib.GGML_BACKEND_DEVICE_TYPE_CPU
 

@@ -27,7 +27,7 @@ def give_hidden(step: Step, executor: Executor) -> None:
         if not n_drawn or not entry.alive or not isinstance(entry.sequence, Generation):
             continue
         reader: object = entry.sequence.drafter
-        if not isinstance(reader, HiddenReader):
+        if not isinstance(reader, HiddenReader) or not reader.reads:
             continue
         hidden = executor.hidden() if hidden is None else hidden
         begin = int(step.batch.positions[at - n_drawn])

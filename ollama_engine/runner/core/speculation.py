@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ollama_engine.input import Int32Array
 from ollama_engine.runner.core.request_queue import RequestQueue
 from ollama_engine.runner.core.step_output import StepOutput
 from ollama_engine.runner.schedule.batching import Step
-from ollama_engine.runner.schedule.draft_budget import SHARE, DraftBudget
+from ollama_engine.runner.schedule.draft_budget import DraftBudget
 from ollama_engine.runner.schedule.draft_lengths import draft_lengths
 from ollama_engine.runner.schedule.sequence import Generation, ScheduledRequest
 from ollama_engine.runner.schedule.steering import Draft, Drafter, DraftSource
@@ -16,8 +16,9 @@ from ollama_engine.runner.schedule.step_costs import StepCosts, StepPrices
 
 __all__ = ["Speculation"]
 
-LONGEST_REST = 16
-"""Most steps for which no drafter is asked after one for which that gave nothing: so asking costs SHARE at most."""
+ASKING, LONGEST_REST = 0.005, 16
+"""Where asking drafters gave nothing, none is asked for some steps, so that it costs this part of the time; and most
+of such steps."""
 
 
 class Speculation:
@@ -94,7 +95,7 @@ class Speculation:
             generation.draft = tuple(drafts[key].tokens[:length])
         drafted = any(lengths.values())
         if not drafted and (plain := self._costs.seconds(len(answers))) is not None:
-            self._rest = min(int(asking / (SHARE * plain)), LONGEST_REST)
+            self._rest = min(int(asking / (ASKING * plain)), LONGEST_REST)
         return drafted
 
     def _lengths(self, answers: Sequence[ScheduledRequest], drafts: dict[int, Draft]) -> dict[int, int]:
@@ -108,20 +109,28 @@ class Speculation:
             return lengths
         begin = self._clock()
         most = {key: self._budget.most(key, prices) for key in drafts}
-        drafts |= _by_sources(running, [key for key in drafts if most[key]], prices)
-        self.leave_out(self._clock() - begin)  # the sources weigh what that takes
+        left = {key: self._budget.left(key, prices) for key in drafts if most[key]}
+        made = _by_sources(running, left, prices)
+        seconds = self._clock() - begin
+        self.leave_out(seconds)  # no cost of rows
+        self._budget.note_guessing({key: len(draft.tokens) for key, draft in made.items()}, seconds / prices.plain)
+        drafts |= made
         chances = {key: draft.chances[: most[key]] for key, draft in drafts.items() if draft.chances}
         return lengths | draft_lengths(prices, chances, self._max_outputs - n_rows)
 
 
-def _by_sources(running: Mapping[int, ScheduledRequest], keys: Iterable[int], prices: StepPrices) -> dict[int, Draft]:
+def _by_sources(
+    running: Mapping[int, ScheduledRequest], left: Mapping[int, float], prices: StepPrices
+) -> dict[int, Draft]:
     """The drafts of sources, by key; those of answers with the same source are made side by side."""
     by_source: dict[DraftSource, dict[int, Drafter | None]] = {}
-    for key in keys:
+    for key in left:
         generation = running[key]
         if isinstance(generation, Generation) and (source := _source(generation)) is not None:
             by_source.setdefault(source, {})[key] = generation.drafter
-    return {key: draft for source, asked in by_source.items() for key, draft in source.make(asked, prices).items()}
+    return {
+        key: draft for source, asked in by_source.items() for key, draft in source.make(asked, prices, left).items()
+    }
 
 
 def _source(request: ScheduledRequest) -> DraftSource | None:

@@ -66,7 +66,7 @@ class Submission:
         self._draft_model = (
             DraftModel(draft.executor, draft.cache, *sizes, min(draft.model.n_vocab, n_drawn)) if draft else None
         )
-        self._head = NextTokenSource(head.executor, head.cache, *sizes, n_drawn) if head else None
+        self._head = NextTokenSource(head.executors, head.cache, *sizes, n_drawn, head.n_first) if head else None
 
     def inputs(
         self, prompt: Prompt, preparing: Preparing | None = None, *, add_special: bool = True, several: str = SEVERAL,

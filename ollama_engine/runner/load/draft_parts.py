@@ -45,6 +45,10 @@ class DraftParts:
     cache: Cache
     executor: Executor
 
+    @property
+    def executors(self) -> tuple[Executor, ...]:
+        return (self.executor,)
+
     def beside(self, report: MemoryReport) -> MemoryReport:
         """The report of the other model, with what this one takes."""
         *others, host = report.devices

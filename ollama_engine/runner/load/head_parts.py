@@ -33,7 +33,9 @@ class HeadParts:
     """The parts of a head. Its weights are the model's, and its graphs in the memory of the others."""
 
     cache: Cache
-    executor: Executor
+    executors: tuple[Executor, ...]
+    """The head's; behind it, for a large vocabulary, that of the head of `n_first` tokens, whose guesses cost less."""
+    n_first: int
 
 
 def uses_head(gguf: GGUFFile, config: EngineConfig, *, cpu_alone: bool) -> bool:
@@ -90,10 +92,13 @@ def load_head(backend: Backend, weights: Weights, model: Model, config: EngineCo
         return None
     refuse_cache_if_too_large(backend, plan_cache(backend, weights, head, config), plan_masks(head, config))
     cache = make_model_cache(backend, weights, head, config)
-    traits = traits_of(model) or MediaTraits()
-    executor = Executor(
-        backend, head, cache, batch_size_of(config), config.parallel,
-        traits=MediaTraits(position_axes=traits.position_axes), splits=head,
-    )  # fmt: skip
-    executor.reserve(config.parallel)
-    return HeadParts(cache, executor)
+    traits = MediaTraits(position_axes=(traits_of(model) or MediaTraits()).position_axes)
+    part = head.of_first_tokens()
+    executors = tuple(
+        Executor(backend, each, cache, batch_size_of(config), config.parallel, traits=traits, splits=each)
+        for each in (head, part)
+        if each is not None
+    )
+    for executor in executors:
+        executor.reserve(config.parallel)
+    return HeadParts(cache, executors, 0 if part is None else part.n_guessed)

@@ -136,8 +136,8 @@ class Loaded:
         if self.text_executor is not None:
             self.text_executor.close()
         for parts in (self.draft, self.head):
-            if parts is not None:
-                parts.executor.close()
+            for executor in () if parts is None else parts.executors:
+                executor.close()
         self.executor.close()
         self.backend.close()
         # Not before the backend, which unmaps the files.
@@ -254,7 +254,9 @@ def _load_planned(
             weights.repack()
             reader = images if image_vectors is None else image_vectors.reader
             serving = image_bounds(model, config, None if reader is None else reader.memory)
-            serving |= graph_bounds(executor, text_executor, *(each.executor for each in (draft, head) if each))
+            serving |= graph_bounds(
+                executor, text_executor, *(one for each in (draft, head) if each for one in each.executors)
+            )
             texts = None if isinstance(model, TextEncoder) else text_executor
             serving |= text_bounds(backend, texts, config, backend.graph_bytes()) | prefix_bounds(model, config)
         except NoMemoryError as error:

@@ -1,4 +1,4 @@
-"""DraftBudget: drafts may lose what they have won, and one in a hundred of the time that answers take. Pure.
+"""DraftBudget: drafts may lose what they have won, and one in two hundred of the time that answers take. Pure.
 
 Chances are estimates, and a text may belie them. So each answer has an account, and the engine one for all. Their unit
 is a token: the part of a step without drafts that one of its answers pays.
@@ -12,27 +12,42 @@ from ollama_engine.runner.schedule.step_costs import StepPrices
 
 __all__ = ["SHARE", "DraftBudget"]
 
-FIRST, FIRST_OF_ALL = 1.5, 32.0
-"""What drafts may lose of an answer that begins, and of all answers when the engine begins."""
-SHARE = 0.01
+FIRST_OF_ALL = 32.0
+"""What drafts may lose of all answers when the engine begins."""
+FIRST, PART = 1.5, 32.0
+"""An answer that begins has this part of what all have, so what earlier answers say of it; and so much at most."""
+SHARE = 0.005
 """What each token of an answer adds to that."""
 MOST, MOST_OF_ALL = 16.0, 256.0
 """Most that is saved up, so that a text that repeats nothing any more costs little."""
+KEPT = 256
+"""Accounts of answers that do not run: some were preempted, and go on."""
 
 
 class DraftBudget:
-    """The accounts of running answers, by key."""
+    """The accounts of answers, by key."""
 
     def __init__(self) -> None:
         self._accounts: dict[int, float] = {}
+        """In the order in which they ran last."""
+        self._running: tuple[int, ...] = ()
         self._of_all = FIRST_OF_ALL
         self._plain_steps = 0
         """Steps without drafts whose shares no account has yet."""
 
+    @property
+    def first(self) -> float:
+        """What drafts may lose of an answer that begins now."""
+        return max(0.0, min(self._of_all / PART, FIRST))
+
     def begin(self, keys: Iterable[int]) -> None:
-        """From now on these answers run; accounts of others are closed."""
+        """From now on these answers run."""
         self._pay_shares()
-        self._accounts = {key: self._accounts.get(key, FIRST) for key in keys}
+        self._running = tuple(keys)
+        for key in self._running:
+            self._accounts[key] = self._accounts.pop(key, self.first)
+        for key in list(self._accounts)[: max(0, len(self._accounts) - len(self._running) - KEPT)]:
+            del self._accounts[key]
 
     def note_plain(self) -> None:
         """A step without drafts gave a token to each of these answers."""
@@ -48,19 +63,26 @@ class DraftBudget:
         for key, (n, right) in counts.items():
             self._add(key, SHARE + right - n * longer)
 
+    def note_guessing(self, guesses: Mapping[int, int], steps: float) -> None:
+        """So many guesses for these answers took so long to make, in steps without drafts, while all answers waited."""
+        whole = sum(max(1, n) for n in guesses.values())
+        for key, n in guesses.items():
+            self._add(key, -steps * len(self._running) * max(1, n) / whole)
+
     def _add(self, key: int, change: float) -> None:
         self._accounts[key] = min(self._accounts[key] + change, MOST)
         self._of_all = min(self._of_all + change, MOST_OF_ALL)
 
     def _pay_shares(self) -> None:
         steps, self._plain_steps = self._plain_steps, 0
-        for key in self._accounts if steps else ():
+        for key in self._running if steps else ():
             self._add(key, SHARE * steps)
+
+    def left(self, key: int, prices: StepPrices) -> float:
+        """The seconds that drafts of an answer may lose now."""
+        self._pay_shares()
+        return max(0.0, min(self._accounts[key], self._of_all)) * prices.plain / prices.n_rows
 
     def most(self, key: int, prices: StepPrices) -> int:
         """Most guesses of an answer that the next step may verify: if all are wrong, it costs no more than is left."""
-        self._pay_shares()
-        token = prices.plain / prices.n_rows
-        left = min(self._accounts[key], self._of_all) * token
-        first = prices.drafted(prices.n_rows + 1) - prices.plain
-        return 0 if left < first else 1 + int((left - first) / max(prices.row, token / 100))
+        return prices.affordable(self.left(key, prices))

@@ -64,8 +64,11 @@ class Draft(NamedTuple):
 class DraftSource(Protocol):
     """Makes drafts of several answers side by side, at a cost: a smaller model. It raises nothing."""
 
-    def make(self, drafters: Mapping[int, Any], prices: StepPrices, /) -> dict[int, Draft]:
-        """Drafts by the keys of their drafters, which all have this source; none where that does not pay."""
+    def make(self, drafters: Mapping[int, Any], prices: StepPrices, left: Mapping[int, float], /) -> dict[int, Draft]:
+        """Drafts by the keys of their drafters, which all have this source; none where that does not pay.
+
+        `left`: the seconds that each may lose, guessing and verifying together.
+        """
 
 
 class Drafter(Protocol):
@@ -93,6 +96,10 @@ class Drafter(Protocol):
 @runtime_checkable
 class HiddenReader(Protocol):
     """A drafter that guesses from the model's hidden states. The engine thread calls it."""
+
+    @property
+    def reads(self) -> bool:
+        """Whether it wants those of the step that was computed."""
 
     def read_hidden(self, begin: int, rows: FloatArray, /) -> None:
         """A step has computed hidden states, float32 [n, n_embd], of positions from `begin` on. It raises nothing."""

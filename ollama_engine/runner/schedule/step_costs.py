@@ -35,6 +35,12 @@ class StepPrices(NamedTuple):
         """One more row."""
         return max(0.0, self.drafted(self.n_rows + 4) - self.drafted(self.n_rows)) / 4
 
+    def affordable(self, seconds: float, guess: float = 0.0) -> int:
+        """How many guesses, each of which takes `guess` to make, the next step can verify in so many more seconds."""
+        first = self.drafted(self.n_rows + 1) - self.plain + guess
+        token = self.plain / self.n_rows
+        return 0 if seconds < first else 1 + int((seconds - first) / max(self.row + guess, token / 100))
+
 
 class _Curve:
     """Costs by rows, in units of the level. What was not measured lies on the line between its neighbours."""

@@ -85,13 +85,18 @@ class GuessSource:
         self._cache.remove(sequence, n)
         return n
 
-    def make(self, drafters: Mapping[int, GuessingDrafter], prices: StepPrices) -> dict[int, Draft]:
-        """Drafts for those of these answers, by key, for which guessing pays: see `GuessingDrafter`."""
+    def make(
+        self, drafters: Mapping[int, GuessingDrafter], prices: StepPrices, left: Mapping[int, float]
+    ) -> dict[int, Draft]:
+        """Drafts for those of these answers, by key, for which guessing pays: see `GuessingDrafter`.
+
+        `left`: the seconds that each may lose.
+        """
         if self._failed:
             return {}
-        guess = self._costs.seconds(len(drafters)) or 0.0
+        guess = self._costs.seconds(len(drafters))
         try:
-            guessing = {key: drafter for key, drafter in drafters.items() if drafter.wants(prices, guess)}
+            guessing = {key: each for key, each in drafters.items() if each.wants(prices, guess, left[key])}
             self._guess(list(guessing.values()), prices)
         except Exception as error:
             # Whatever it is, answers go on without it.
@@ -181,12 +186,16 @@ class GuessingDrafter(ABC):
 
     # -- called by the source ------------------------------------------------------------------------------------------
 
-    def wants(self, prices: StepPrices, guess: float) -> bool:
-        """Whether the source should guess now, where a guess takes so long; then `next_part` says what to compute."""
+    def wants(self, prices: StepPrices, guess: float | None, left: float) -> bool:
+        """Whether the source should guess now, where a guess takes so long (None: not known yet).
+
+        Then `next_part` says what to compute. `left`: the seconds that guesses of this answer may lose.
+        """
         usual = self._usual.chance(0)
+        self._most = min(self._most, PROBED if guess is None else prices.affordable(left, guess))
         if self._most < 1 or self._looked_up > usual:
             return False
-        self._limit = best_depth(prices, usual, guess)
+        self._limit = best_depth(prices, usual, guess or 0.0)
         if self._limit:
             self._pause, self._look_at = FIRST_PAUSE, 0
         elif self._length >= self._look_at:

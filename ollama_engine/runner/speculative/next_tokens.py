@@ -7,13 +7,15 @@ the prompt what the model made of it. Its rows count from 0 where it began.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from ollama_engine.input import Batch, BatchMedia, FloatArray, MediaItem
 from ollama_engine.kvcache import Cache
 from ollama_engine.runner.execute.executor import Executor
+from ollama_engine.runner.schedule.steering import Draft
+from ollama_engine.runner.schedule.step_costs import StepCosts, StepPrices
 from ollama_engine.runner.speculative.guessing import DraftPart, Guess, GuessingDrafter, GuessSource
 from ollama_engine.runner.speculative.lookup import LookupDrafter
 
@@ -21,6 +23,8 @@ __all__ = ["HeadDrafter", "NextTokenSource"]
 
 MOST_WAITING = 64
 """Hidden states that wait for the head, while its guesses do not pay: from more, half are dropped."""
+COVERED, SEEN = 0.85, 256
+"""A head of the first tokens guesses where these are so much of the text; a token counts among about so many."""
 
 
 class NextTokenSource(GuessSource):
@@ -28,9 +32,23 @@ class NextTokenSource(GuessSource):
 
     name = "the model's head"
 
-    def __init__(self, executor: Executor, cache: Cache, n_sequences: int, num_ctx: int, n_vocab: int) -> None:
-        super().__init__(executor, cache, num_ctx, n_vocab)
+    def __init__(
+        self, executors: Sequence[Executor], cache: Cache, n_sequences: int, num_ctx: int, n_vocab: int,
+        n_first: int = 0,
+    ) -> None:  # fmt: skip
+        """`executors`: the head's, and behind it that of a head of `n_first` tokens, if that is not 0."""
+        super().__init__(executors[0], cache, num_ctx, n_vocab)
         self._free = list(range(n_sequences))
+        self.n_first = n_first
+        self._ways = [(executor, StepCosts()) for executor in executors]
+
+    def make(
+        self, drafters: Mapping[int, GuessingDrafter], prices: StepPrices, left: Mapping[int, float]
+    ) -> dict[int, Draft]:
+        """Drafts, by the head of the first tokens where all texts consist of these. See `GuessSource.make`."""
+        covered = all(isinstance(each, HeadDrafter) and each.covered > COVERED for each in drafters.values())
+        self._executor, self._costs = self._ways[-1 if covered else 0]
+        return super().make(drafters, prices, left)
 
     def take(self) -> int | None:
         """An empty sequence; None where all are in use."""
@@ -66,28 +84,51 @@ class HeadDrafter(GuessingDrafter):
         self._n = 0
         """Rows with the model's hidden states."""
         # -- what it does not hold yet --
-        self._waiting: FloatArray | None = None
-        """The model's hidden states from position `_begin + _n` on, float32 [rows, n_embd]."""
+        self._waiting: list[FloatArray] = []
+        """The model's hidden states from position `_begin + _n` on, each float32 [rows, n_embd]."""
+        self._n_waiting = 0
+        """Their rows."""
         # -- its own guesses --
         self._ahead = 0
         """Rows behind those with the model's hidden states."""
         self._own: FloatArray | None = None
         """What it gave for the last row, float32 [1, n_embd]."""
+        # -- the text --
+        self._seen = 0
+        """Tokens of the context that `covered` knows."""
+        self.covered = 0.0
+        """The part of its tokens, lately, that the head of the first tokens can guess."""
+
+    def propose(self, tokens: Sequence[int], most: int) -> Draft:
+        """See `GuessingDrafter`."""
+        if self.source.n_first:
+            for token in tokens[max(self._seen, len(tokens) - SEEN) :]:
+                self._seen += 1
+                self.covered += ((token < self.source.n_first) - self.covered) / min(self._seen, SEEN)
+            self._seen = len(tokens)
+        return super().propose(tokens, most)
+
+    @property
+    def reads(self) -> bool:
+        """Whether it wants hidden states: not while nothing is guessed until more than MOST_WAITING have come."""
+        return self._look_at - self._length <= MOST_WAITING
 
     def read_hidden(self, begin: int, rows: FloatArray) -> None:
         """A step has computed hidden states, float32 [n, n_embd], of positions from `begin` on."""
-        if self._waiting is None or begin != self._end:
-            self._begin, self._n, self._waiting = begin, 0, rows
-            return
-        self._waiting = np.concatenate([self._waiting, rows])
-        if len(self._waiting) > MOST_WAITING:
-            dropped = len(self._waiting) // 2
-            self._begin, self._n, self._waiting = self._begin + self._n + dropped, 0, self._waiting[dropped:]
+        if begin != self._end:
+            self._begin, self._n, self._waiting, self._n_waiting = begin, 0, [], 0
+        self._waiting.append(rows)
+        self._n_waiting += len(rows)
+        if self._n_waiting > MOST_WAITING:
+            self._begin, self._n = self._begin + self._n, 0
+            while self._n_waiting > MOST_WAITING // 2 and len(self._waiting) > 1:
+                dropped = len(self._waiting.pop(0))
+                self._begin, self._n_waiting = self._begin + dropped, self._n_waiting - dropped
 
     @property
     def _end(self) -> int:
         """The position behind those whose hidden states have come."""
-        return self._begin + self._n + (0 if self._waiting is None else len(self._waiting))
+        return self._begin + self._n + self._n_waiting
 
     def _leave(self) -> None:
         if self._sequence is not None:
@@ -99,7 +140,7 @@ class HeadDrafter(GuessingDrafter):
 
         False where that of the token before the last one is missing: behind tokens that a constraint forced.
         """
-        if self._waiting is None or not len(self._waiting) or self._end != len(self._tokens) - 1:
+        if not self._n_waiting or self._end != len(self._tokens) - 1:
             return False
         if self._sequence is None:
             self._sequence = self.source.take()
@@ -110,18 +151,18 @@ class HeadDrafter(GuessingDrafter):
 
     def next_part(self, most: int) -> DraftPart:
         assert self._sequence is not None
-        assert self._waiting is not None
-        if len(self._waiting):
-            hidden, at = self._waiting[:most], self._begin + self._n + 1
+        if self._n_waiting:
+            self._waiting = [np.concatenate(self._waiting)]
+            hidden, at = self._waiting[0][:most], self._begin + self._n + 1
             return DraftPart(self._sequence, self._n, self._tokens[at : at + len(hidden)], hidden)
         return DraftPart(self._sequence, self._n + self._ahead, self._guesses[-1:], self._own)
 
     def _computed(self, part: DraftPart, guess: Guess) -> bool:
-        assert self._waiting is not None
         self._own = guess.hidden
-        if not len(self._waiting):
+        if not self._n_waiting:
             self._ahead += 1
             return True
-        self._n += len(part.tokens)
-        self._waiting = self._waiting[len(part.tokens) :]
-        return not len(self._waiting)
+        n = len(part.tokens)
+        self._n, self._n_waiting = self._n + n, self._n_waiting - n
+        self._waiting = [self._waiting[0][n:]] if self._n_waiting else []
+        return not self._n_waiting

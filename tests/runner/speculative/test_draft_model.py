@@ -15,7 +15,7 @@ from ollama_engine.runner.schedule.step_costs import StepPrices
 from ollama_engine.runner.speculative.acceptance import Acceptance
 from ollama_engine.runner.speculative.draft_depth import MOST_AHEAD, best_depth
 from ollama_engine.runner.speculative.draft_model import DraftModel, ModelDrafter
-from ollama_engine.runner.speculative.guessing import LONGEST_PAUSE, SURE, USUAL, DraftPart, Guess, GuessSource
+from ollama_engine.runner.speculative.guessing import LONGEST_PAUSE, PROBED, SURE, USUAL, DraftPart, Guess, GuessSource
 from ollama_engine.runner.speculative.lookup import LookupDrafter
 
 PRICES = StepPrices(1, 10.0, lambda rows: 10.0 + rows)
@@ -82,7 +82,7 @@ def test_parts_of_several_answers_fit_one_batch() -> None:
     for drafter in drafters.values():
         drafter.propose(list(range(20)), 20)
     with patch.object(model, "_compute", compute):
-        model.make(drafters, PRICES)
+        model.make(drafters, PRICES, dict.fromkeys(drafters, 99.0))
     assert rows == [[2, 2, 2]]
 
 
@@ -90,17 +90,17 @@ def test_right_guesses_stay_and_wrong_ones_are_removed() -> None:
     source = Source()
     drafter, tokens = drafter_of(source), [10, 11, 12]
     drafter.propose(tokens, 20)
-    assert drafter.wants(PRICES, 0.5)
+    assert drafter.wants(PRICES, 0.5, 99.0)
     source.guess(drafter, tokens, 13, 14, 15)
     assert drafter.draft.tokens == (13, 14, 15)
     tokens = [*tokens, 13, 14, 20]
     drafter.propose(tokens, 20)
-    assert drafter.wants(PRICES, 0.5)
+    assert drafter.wants(PRICES, 0.5, 99.0)
     assert source.held == 5, "three of the prompt, 13 and 14"
     source.guess(drafter, tokens, 21)
     assert source.computed == 5 + 1
     drafter.propose([10, 20], 20)  # a shift took tokens out of the middle
-    assert drafter.wants(PRICES, 0.5)
+    assert drafter.wants(PRICES, 0.5, 99.0)
     assert source.held == 0
     drafter.end([])
     assert source.free
@@ -113,7 +113,7 @@ def test_a_model_that_is_always_wrong_is_seldom_asked() -> None:
     for _ in range(4 * LONGEST_PAUSE):
         tokens = [*tokens, int(rng.integers(100, 1 << 20))]
         drafter.propose(tokens, 20)
-        if drafter.wants(PRICES, 0.5):
+        if drafter.wants(PRICES, 0.5, 99.0):
             asked += 1
             source.guess(drafter, tokens, 5, 6, 7, 8)
     assert 5 < asked < 25
@@ -121,9 +121,24 @@ def test_a_model_that_is_always_wrong_is_seldom_asked() -> None:
     other = drafter_of(source)
     drafter.end([])
     other.propose([1, 2], 20)
-    assert other.wants(PRICES, 0.5), "another answer looks once"
+    assert other.wants(PRICES, 0.5, 99.0), "another answer looks once"
     other.propose([1, 2, 3], 20)
-    assert not other.wants(PRICES, 0.5)
+    assert not other.wants(PRICES, 0.5, 99.0)
+
+
+def test_no_more_is_guessed_than_may_be_lost() -> None:
+    source = Source()
+    drafter = drafter_of(source)
+    drafter.propose([1, 2, 3], 20)
+    first = PRICES.drafted(2) - PRICES.plain + 0.5
+    assert not drafter.wants(PRICES, 0.5, first - 0.01)
+    for left, most in ((first, 1), (first + 2 * (PRICES.row + 0.5), 3)):
+        drafter.propose([1, 2, 3], 20)
+        assert drafter.wants(PRICES, 0.5, left + 0.001)
+        assert drafter._most == most
+    drafter.propose([1, 2, 3], 20)
+    assert drafter.wants(PRICES, None, 99.0)
+    assert drafter._most == PROBED, "what a guess takes is not known"
 
 
 def test_lookup_that_is_surer_is_taken() -> None:
@@ -132,7 +147,7 @@ def test_lookup_that_is_surer_is_taken() -> None:
     drafter = drafter_of(source)
     draft = drafter.propose([*text, *text[:30]], 20)
     assert draft.tokens[:3] == (30, 31, 32)
-    assert not drafter.wants(PRICES, 0.01)
+    assert not drafter.wants(PRICES, 0.01, 99.0)
 
 
 def test_without_a_sequence_nothing_is_guessed() -> None:
@@ -141,16 +156,16 @@ def test_without_a_sequence_nothing_is_guessed() -> None:
     source.free = False
     drafter = drafter_of(source)
     drafter.propose([1, 2, 3], 20)
-    assert not drafter.wants(PRICES, 0.5)
+    assert not drafter.wants(PRICES, 0.5, 99.0)
 
 
 def test_nothing_is_guessed_beyond_the_limits() -> None:
     source: Any = Source()
     drafter = drafter_of(source)
     drafter.propose([1, 2, 3], 0)
-    assert not drafter.wants(PRICES, 0.5)
+    assert not drafter.wants(PRICES, 0.5, 99.0)
     drafter.propose([1, 2, 3], 2)
-    assert drafter.wants(PRICES, 0.5)
+    assert drafter.wants(PRICES, 0.5, 99.0)
     source.guess(drafter, [1, 2, 3], 4)
     assert drafter.goes_on(0.0)
     source.guess_more = drafter.next_part(512)
