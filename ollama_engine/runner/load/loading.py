@@ -135,9 +135,8 @@ class Loaded:
         """Free cache, weights and backend, and unmap the file. No step may be in flight."""
         if self.text_executor is not None:
             self.text_executor.close()
-        for parts in (self.draft, self.head):
-            for executor in () if parts is None else parts.executors:
-                executor.close()
+        for executor in _executors(self.draft, self.head):
+            executor.close()
         self.executor.close()
         self.backend.close()
         # Not before the backend, which unmaps the files.
@@ -146,6 +145,10 @@ class Loaded:
             self.draft.gguf.close()
         self.weights.close()
         self.gguf.close()
+
+
+def _executors(*drafting: DraftParts | HeadParts | None) -> list[Executor]:
+    return [executor for parts in drafting if parts is not None for executor in parts.executors]
 
 
 def load(
@@ -254,9 +257,7 @@ def _load_planned(
             weights.repack()
             reader = images if image_vectors is None else image_vectors.reader
             serving = image_bounds(model, config, None if reader is None else reader.memory)
-            serving |= graph_bounds(
-                executor, text_executor, *(one for each in (draft, head) if each for one in each.executors)
-            )
+            serving |= graph_bounds(executor, text_executor, *_executors(draft, head))
             texts = None if isinstance(model, TextEncoder) else text_executor
             serving |= text_bounds(backend, texts, config, backend.graph_bytes()) | prefix_bounds(model, config)
         except NoMemoryError as error:
