@@ -90,7 +90,7 @@ def test_stored_prefixes(cli: Cli, root: Path) -> None:
     assert (model["model"], model["size"]) == (Path(demo.path()).name, report["size"])
     assert model["id"][:12] in cli("cache", "ls", "--folder", str(folder)).out
     assert "0 damaged ones removed" in cli("cache", "verify", "--folder", str(folder)).out
-    (path,) = (path for path in folder.rglob("*.0"))
+    path, *others = folder.rglob("*.0")
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     verified = cli("cache", "verify", "--folder", str(folder))
     assert "1 damaged ones removed" in verified.out
@@ -98,7 +98,7 @@ def test_stored_prefixes(cli: Cli, root: Path) -> None:
     assert not path.exists()
     assert cli("cache", "rm", "--folder", str(folder)).code == 2
     assert "nothing is stored under zz" in cli("cache", "rm", "zz", "--folder", str(folder)).err
-    assert ": 0 blocks" in cli("cache", "rm", model["id"][:6], "--folder", str(folder)).out
+    assert f": {len(others)} blocks" in cli("cache", "rm", model["id"][:6], "--folder", str(folder)).out
     assert json.loads(cli("cache", "ls", "--folder", str(folder), "--json").out) == []
 
 
