@@ -19,7 +19,7 @@
     what it is           info         config         memory, plan_memory, devices
     what it is doing     metrics      slots          steps, trace
     steering             cancel       set_priority   of requests that are in the engine, whoever made them
-    its end              close        closed
+    its end, its sleep   close        closed         sleep, wake_up, is_sleeping
 
 Answers, scores and vectors come by an `EngineCall` (runner/request/call.py); each family of methods is a module of its
 own: runner/{core,chat,score,embed,bulk,load}/methods.py.
@@ -45,11 +45,13 @@ from ollama_engine.runner.core.engine_core import EngineCore
 from ollama_engine.runner.core.engine_thread import EngineThread
 from ollama_engine.runner.core.input_processor import segment_ids
 from ollama_engine.runner.core.methods import GenerateMethods
+from ollama_engine.runner.core.sleeping import SleepMethods
 from ollama_engine.runner.core.submission import Submission
 from ollama_engine.runner.core.tasks import EngineTask
 from ollama_engine.runner.embed.methods import EmbedMethods
 from ollama_engine.runner.load.loading import Loaded, load
 from ollama_engine.runner.load.methods import FactMethods
+from ollama_engine.runner.load.sleeping import ModelMemory
 from ollama_engine.runner.observe.metrics import MetricsSnapshot
 from ollama_engine.runner.observe.monitor import Monitor, SlotInfo
 from ollama_engine.runner.observe.trace import StepRecord
@@ -64,7 +66,7 @@ if TYPE_CHECKING:
 
 @refuses_unknown(options_elsewhere)
 class Engine(
-    GenerateMethods, BatchMethods, EmbedMethods, ChatMethods, ScoreMethods, FactMethods, NotCopied,
+    GenerateMethods, BatchMethods, EmbedMethods, ChatMethods, ScoreMethods, FactMethods, SleepMethods, NotCopied,
     Closing,
 ):  # fmt: skip
     """A loaded model, shared by any number of threads and asyncio tasks: their requests are computed together.
@@ -196,16 +198,16 @@ class Engine(
         self._loaded = loaded = load(model, config, progress, projector=projector)
         try:
             self._monitor = Monitor(loaded.tokenizer.token_text)
-            self._identity = ModelIdentity(loaded.gguf)
-            core = EngineCore(
+            self._identity, self._memory = ModelIdentity(loaded.gguf), ModelMemory(loaded)
+            self._core = core = EngineCore(
                 loaded.executor, loaded.cache, config.parallel, self._monitor, verify=config.verify,
                 images=loaded.image_reader,
             )  # fmt: skip
-            self._core = core
             # The engine's thread frees the model, when nothing can be computing with it any more.
             self._engine_thread = EngineThread(
-                core, config.max_queue, os.path.basename(loaded.path), on_exit=loaded.close, owner=self,
-                files=loaded.weights.files, workers=loaded.backend if loaded.backend.workers else None,
+                core, config.max_queue, os.path.basename(loaded.path), on_exit=self._memory.close, owner=self,
+                files=loaded.weights.files, memory=self._memory,
+                workers=loaded.backend if loaded.backend.workers else None,
             )  # fmt: skip
             self._submission = Submission(loaded, self._engine_thread)
             if config.prefix_store != "off":

@@ -57,6 +57,7 @@ class Weights(Mapping[str, Tensor], Closing):
         self._repacked = list(self.plan.repacked)
         self._tensors: dict[str, Tensor] = {}
         self._storages: list[Storage] = []
+        self._mapped: list[tuple[Storage, list[TensorInfo]]] = []
         self._loaded = False
         self._meter = _Meter(None, 0)
         self.files = MappedFiles() if files is None else files
@@ -125,11 +126,14 @@ class Weights(Mapping[str, Tensor], Closing):
                 self._tensors[info.name] = storage.add(info.name, info.dtype, info.shape)
             storage.map(file.mapping(), {info.name: info.offset for info in infos})
             file.watch(self.files)
-            fits = touch and sum(info.nbytes for info in infos) < available_bytes()
-            for info in infos:
-                if fits:
-                    _touch(storage, info)
-                meter.advance(info.nbytes)
+            self._mapped.append((storage, infos))
+            if touch:
+                _touch(storage, infos, meter)
+
+    def touch(self) -> None:
+        """Page in mapped tensors whose pages were given back, so that the next step does not wait for them."""
+        for storage, infos in self._mapped:
+            _touch(storage, infos, _Meter(None, 0))
 
     def _copy(self, infos: list[TensorInfo], files: list[ModelFile], meter: _Meter) -> None:
         places = {info.name: (self.plan.devices[info.name], info.name in OF_ALL_LAYERS) for info in infos}
@@ -188,6 +192,7 @@ class Weights(Mapping[str, Tensor], Closing):
         self.files.close()
         self._loaded = False
         self._storages = []
+        self._mapped = []
         self._tensors = {}
 
 
@@ -203,12 +208,14 @@ def _groups(infos: list[TensorInfo]) -> Iterator[list[TensorInfo]]:
         yield group
 
 
-def _touch(storage: Storage, info: TensorInfo) -> None:
-    """Page a mapped tensor in now, where the system can; otherwise the first step does so page by page."""
-    end = info.offset + info.nbytes
-    for begin in range(info.offset, end, _CHUNK):
-        if not storage.populate(begin, min(_CHUNK, end - begin)):
-            return
+def _touch(storage: Storage, infos: list[TensorInfo], meter: _Meter) -> None:
+    """Page mapped tensors in now, where the system can and has the memory; otherwise steps do so page by page."""
+    fits = sum(info.nbytes for info in infos) < available_bytes()
+    for info in infos:
+        end = info.offset + info.nbytes
+        for begin in range(info.offset, end, _CHUNK):
+            fits = fits and storage.populate(begin, min(_CHUNK, end - begin))
+        meter.advance(info.nbytes)
 
 
 class _Meter:

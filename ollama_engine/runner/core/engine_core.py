@@ -72,7 +72,7 @@ class EngineCore:
         # -- work --
         self.queue = RequestQueue(self.cache_manager, parallel, monitor, GapTurns(executor.batch_size, self._traits))
         self._speculation = Speculation(self.queue, executor.max_outputs, monitor.clock)
-        self._tasks: list[Task[EngineCore]] = []
+        self.tasks: list[Task[EngineCore]] = []
         # -- steps --
         self._scheduler_state = SchedulerState()
         self._next: Step | None = None
@@ -87,7 +87,7 @@ class EngineCore:
     @property
     def busy(self) -> bool:
         """Whether there is anything to do."""
-        return bool(self._in_flight or self._next or self._tasks or self.queue.busy or self.queue.stored.busy)
+        return bool(self._in_flight or self._next or self.tasks or self.queue.busy or self.queue.stored.busy)
 
     def add(self, request: QueuedRequest) -> None:
         """Queue a request; the next step considers it."""
@@ -95,7 +95,7 @@ class EngineCore:
 
     def add_task(self, task: Task[EngineCore]) -> None:
         """Run a task as soon as no step is in flight."""
-        self._tasks.append(task)
+        self.tasks.append(task)
 
     def step(self) -> None:
         """Do one step. An exception is a fault of the engine itself, which cannot serve anything after that."""
@@ -146,9 +146,9 @@ class EngineCore:
         finally:
             self._in_flight = self._next = None
             self.queue.give_up(error)
-            for task in self._tasks:
+            for task in self.tasks:
                 task.fail(error)
-            self._tasks.clear()
+            self.tasks.clear()
 
     def metrics(self, coming: int = 0) -> MetricsSnapshot:
         """Counters and gauges; `coming` adds requests that are not queued yet. Any thread may ask."""
@@ -191,10 +191,10 @@ class EngineCore:
         return outputs
 
     def _exclusive(self) -> None:
-        for _ in range(len(self._tasks)):
+        for _ in range(len(self.tasks)):
             self._changed = True
-            self._tasks[0].run(self)
-            del self._tasks[0]  # not before it has run: after a fault, fail_all still finds the task and its caller
+            self.tasks[0].run(self)
+            del self.tasks[0]  # not before it has run: after a fault, fail_all still finds the task and its caller
         settled = [sequence for sequence in self.queue.running.values() if sequence.full and not sequence.awaited]
         for generation in settled:
             try:

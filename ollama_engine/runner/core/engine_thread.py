@@ -18,8 +18,10 @@ from ollama_engine.ml.gguf.mapped_files import MappedFiles
 from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.runner.core.engine_core import EngineCore
 from ollama_engine.runner.core.request_queue import SWEEP_SECONDS
+from ollama_engine.runner.core.sleeping import wake_for_work
 from ollama_engine.runner.core.stuck_thread import outside_stack
 from ollama_engine.runner.core.task import Task
+from ollama_engine.runner.load.sleeping import ModelMemory
 from ollama_engine.runner.observe.monitor import Monitor, report
 from ollama_engine.runner.schedule.queued import QueuedRequest
 
@@ -60,10 +62,11 @@ class EngineThread:
 
     def __init__(
         self, core: EngineCore, max_queue: int, name: str, on_exit: Callable[[], None], owner: object = None,
-        files: MappedFiles | None = None, workers: Backend | None = None,
+        files: MappedFiles | None = None, workers: Backend | None = None, memory: ModelMemory | None = None,
     ) -> None:  # fmt: skip
         # -- collaborators --
         self._core = core
+        self._memory = memory
         self._on_exit = on_exit
         self._files = MappedFiles() if files is None else files
         self._workers = workers
@@ -236,6 +239,8 @@ class EngineThread:
                     self._take_in()
                     if not self._closed and (self._core.busy or self._core.queue):
                         self._files.before_step()
+                        if self._memory is not None and self._memory.given_back:
+                            wake_for_work(self._core, self._memory)
                         self._core.step()
                     if self._workers is not None:
                         self._workers.check_devices()

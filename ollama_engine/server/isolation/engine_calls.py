@@ -17,10 +17,12 @@ AWAITED: Mapping[str, str] = {name: f"a{name}" for name in (
     "generate", "chat", "embed", "embeddings", "embed_image", "rank", "score",
 )}  # fmt: skip
 """Methods with a result to wait for -> those that do it for asyncio: cancelling them cancels the request."""
-THREADED = ("logits", "tokenize", "detokenize", "apply_template", "chat_template", "set_priority", "trace")
+THREADED = (
+    "logits", "tokenize", "detokenize", "apply_template", "chat_template", "set_priority", "trace", "sleep", "wake_up",
+)  # fmt: skip
 """Methods that may take long, and that nothing cancels."""
 QUICK = ("token_bytes", "slots", "steps", "cancel")
-FACTS = ("info", "memory", "metrics", "chat_templates", "config")
+FACTS = ("info", "memory", "metrics", "chat_templates", "config", "is_sleeping")
 """Properties."""
 STREAMED: Mapping[str, str] = {"stream": "astream", "chat_stream": "achat_stream"}
 

@@ -156,6 +156,7 @@ class ProcessEngine(NotCopied, Closing):
     cancel, set_priority = _waiting("cancel"), _waiting("set_priority")
     info, config, memory = _fact("info"), _fact("config"), _fact("memory")
     metrics, chat_templates = _fact("metrics"), _fact("chat_templates")
+    sleep, wake_up, is_sleeping = _waiting("sleep"), _waiting("wake_up"), _fact("is_sleeping")
     session, load_session, fork = _refused("session"), _refused("load_session"), _refused("fork")
     submit, map_batches = _refused("submit"), _refused("map_batches")
     plan_memory, devices = staticmethod(Engine.plan_memory), staticmethod(Engine.devices)
