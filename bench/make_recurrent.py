@@ -2,8 +2,8 @@
 
     python bench/make_recurrent.py qwen35 q4_k_m OUT.gguf
 
-For speed measurements, as `make_model` does it for other decoders: qwen35 (gated delta nets), nemotron-h (Mamba-2) and
-lfm2 (short convolutions). The pinned llama.cpp loads them, too. Needs the extra `bench` (the gguf package).
+For speed measurements, as `make_model` does it for other decoders: qwen35 (gated delta nets), nemotron-h, mamba2 and
+granite-hybrid (Mamba-2), lfm2 (short convolutions). The pinned llama.cpp loads them, too. Needs the extra `bench` (the gguf package).
 """
 
 from __future__ import annotations
@@ -71,6 +71,16 @@ SHAPES = {
         name="LFM2-350M shape", arch="lfm2", layers="MM*MM*MM*M*M*M*M", n_embd=1024, n_ff=4608, n_head=16, n_head_kv=8,
         head_dim=64, n_vocab=65536, n_taps=3, keys={"rope.freq_base": 1e6},
     ),
+    "mamba2": RecurrentShape(
+        name="Mamba-2 780M shape", arch="mamba2", layers="M" * 48, n_embd=1536, n_ff=0, n_head=0, n_head_kv=0,
+        head_dim=0, n_vocab=50288, n_taps=4, n_heads=48, n_groups=1, d_state=128, d_inner=3072,
+    ),
+    "granite-hybrid": RecurrentShape(
+        name="Granite-4.0-H-350M shape", arch="granitehybrid", layers="MMMMMMMMMM*MM*MMM*MMMMMMMMM*MMMM", n_embd=768,
+        n_ff=2048, n_head=12, n_head_kv=4, head_dim=64, n_vocab=100352, n_taps=4, n_heads=48, n_groups=1, d_state=128,
+        d_inner=1536, keys={"embedding_scale": 12.0, "residual_scale": 0.246, "attention.scale": 0.015625,
+                            "logit_scale": 3.0, "rope.dimension_count": 64},
+    ),
 }  # fmt: skip
 
 
@@ -89,13 +99,14 @@ def layer_tensors(shape: RecurrentShape, kind: str) -> Iterator[tuple[str, Dims]
     if kind == "*":
         yield from _attention(shape)
     elif kind == "M":
-        yield from {"qwen35": _delta_net, "nemotron_h": _mamba2, "lfm2": _short_conv}[shape.arch](shape)
+        yield from {"qwen35": _delta_net, "lfm2": _short_conv}.get(shape.arch, _mamba2)(shape)
     if shape.arch == "nemotron_h":
         if kind == "-":
             yield "ffn_up.weight", (shape.n_ff, shape.n_embd)
             yield "ffn_down.weight", (shape.n_embd, shape.n_ff)
+    if not shape.n_ff or shape.arch == "nemotron_h":
         return
-    yield f"{'ffn_norm' if shape.arch == 'lfm2' else 'post_attention_norm'}.weight", (shape.n_embd,)
+    yield f"{'post_attention_norm' if shape.arch == 'qwen35' else 'ffn_norm'}.weight", (shape.n_embd,)
     for name in ("gate", "up"):
         yield f"ffn_{name}.weight", (shape.n_ff, shape.n_embd)
     yield "ffn_down.weight", (shape.n_embd, shape.n_ff)
@@ -107,7 +118,7 @@ def _attention(shape: RecurrentShape) -> Iterator[tuple[str, Dims]]:
     yield "attn_k.weight", (kv, shape.n_embd)
     yield "attn_v.weight", (kv, shape.n_embd)
     yield "attn_output.weight", (shape.n_embd, q)
-    if shape.arch != "nemotron_h":
+    if shape.arch in ("qwen35", "lfm2"):
         yield "attn_q_norm.weight", (shape.head_dim,)
         yield "attn_k_norm.weight", (shape.head_dim,)
 
@@ -144,7 +155,7 @@ def _short_conv(shape: RecurrentShape) -> Iterator[tuple[str, Dims]]:
 def tensor_types(preset: str, shape: RecurrentShape) -> dict[str, QuantType]:
     """The type that llama.cpp's preset gives to each tensor."""
     tensors = [TensorInfo(name, "f32", dims[::-1], 0, 0, 0) for name, dims in tensor_shapes(shape)]
-    facts = LayoutFacts(shape.arch, len(shape.layers), shape.n_head // shape.n_head_kv, 0, False)
+    facts = LayoutFacts(shape.arch, len(shape.layers), shape.n_head // max(1, shape.n_head_kv), 0, False)
     types = target_types(in_file_order(tensors), PRESETS[preset], facts, has_imatrix=False)
     return {name: QuantType[dtype.upper()] for name, dtype in types.items()}
 
@@ -160,9 +171,10 @@ def add_metadata(writer: gguf.GGUFWriter, shape: RecurrentShape, preset: str) ->
         "block_count": len(kinds), "attention.head_count": shape.n_head,
         "attention.head_count_kv": [shape.n_head_kv * (kind == "*") for kind in kinds] if each else shape.n_head_kv,
         "feed_forward_length": [shape.n_ff * (kind == "-") for kind in kinds] if "-" in kinds else shape.n_ff,
-        "attention.key_length": shape.head_dim, "attention.value_length": shape.head_dim,
         "attention.layer_norm_rms_epsilon": 1e-6, "attention.layer_norm_epsilon": 1e-6, **shape.keys,
     }  # fmt: skip
+    if shape.n_head:
+        values |= {"attention.key_length": shape.head_dim, "attention.value_length": shape.head_dim}
     if shape.d_state:
         values |= {
             "ssm.conv_kernel": shape.n_taps, "ssm.inner_size": shape.d_inner, "ssm.state_size": shape.d_state,

@@ -17,11 +17,13 @@ SMALL: dict[str, dict[str, Any]] = {
     "qwen35": {"layers": "MMM*", "n_head": 2, "n_head_kv": 1, "n_heads": 2, "n_groups": 2, "d_inner": 256},
     "nemotron-h": {"layers": "M*-", "n_head": 2, "n_head_kv": 1, "n_heads": 4, "n_groups": 2, "d_inner": 256},
     "lfm2": {"layers": "M*", "n_head": 4, "n_head_kv": 2},
+    "mamba2": {"layers": "M", "n_ff": 0, "n_heads": 4, "d_inner": 256},
+    "granite-hybrid": {"layers": "M*", "n_head": 4, "n_head_kv": 2, "n_heads": 4, "d_inner": 512},
 }
 
 
 def small(name: str) -> RecurrentShape:
-    return replace(SHAPES[name], n_embd=256, n_ff=256, n_vocab=600, **SMALL[name])
+    return replace(SHAPES[name], **{"n_embd": 256, "n_ff": 256, "n_vocab": 600, **SMALL[name]})
 
 
 @pytest.mark.parametrize("name", SHAPES)
