@@ -3,7 +3,8 @@
     python bench/make_recurrent.py qwen35 q4_k_m OUT.gguf
 
 For speed measurements, as `make_model` does it for other decoders: qwen35 (gated delta nets), nemotron-h, mamba2 and
-granite-hybrid (Mamba-2), lfm2 (short convolutions). The pinned llama.cpp loads them, too. Needs the extra `bench` (the gguf package).
+granite-hybrid (Mamba-2), lfm2 (short convolutions). The pinned llama.cpp loads them, too. Needs the extra `bench` (the
+gguf package).
 """
 
 from __future__ import annotations
@@ -100,10 +101,9 @@ def layer_tensors(shape: RecurrentShape, kind: str) -> Iterator[tuple[str, Dims]
         yield from _attention(shape)
     elif kind == "M":
         yield from {"qwen35": _delta_net, "lfm2": _short_conv}.get(shape.arch, _mamba2)(shape)
-    if shape.arch == "nemotron_h":
-        if kind == "-":
-            yield "ffn_up.weight", (shape.n_ff, shape.n_embd)
-            yield "ffn_down.weight", (shape.n_embd, shape.n_ff)
+    if kind == "-":
+        yield "ffn_up.weight", (shape.n_ff, shape.n_embd)
+        yield "ffn_down.weight", (shape.n_embd, shape.n_ff)
     if not shape.n_ff or shape.arch == "nemotron_h":
         return
     yield f"{'post_attention_norm' if shape.arch == 'qwen35' else 'ffn_norm'}.weight", (shape.n_embd,)

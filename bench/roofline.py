@@ -76,10 +76,14 @@ def measure(path: str, threads: int, n_tokens: int, rounds: int) -> Roofline:
         decode_seconds(loaded.executor, loaded.cache, tokens)
         read, ours = [], []
         for _ in range(rounds):
-            read.append(read_seconds(loaded))
-            ours.append(decode_seconds(loaded.executor, loaded.cache, tokens) / n_tokens)
+            turn = read_seconds(loaded), decode_seconds(loaded.executor, loaded.cache, tokens) / n_tokens
             if loaded.backend.threads_in_use < threads:
-                print("the machine is busy: fewer threads computed than were asked for", file=sys.stderr)
+                print("the machine is busy: a turn with fewer threads than were asked for is left out", file=sys.stderr)
+                continue
+            read.append(turn[0])
+            ours.append(turn[1])
+        if not read:
+            raise SystemExit(f"roofline: {threads} threads computed in none of {rounds} turns")
         nbytes = bytes_of_a_token(loaded)
         everything = sum(info.nbytes for info in loaded.weights.plan.infos.values())
     return Roofline(nbytes, min(read) * nbytes / everything, min(ours))

@@ -8,7 +8,8 @@
 #if defined(__clang__) || __GNUC__ >= 12 /* have __builtin_shufflevector */
 #define FOUR_AT_ONCE
 
-typedef float sixteen __attribute__((vector_size(16 * sizeof(float)), aligned(sizeof(float)), may_alias));
+typedef float sixteen
+    __attribute__((vector_size(16 * sizeof(float)), aligned(sizeof(float)), may_alias));
 
 /* Taps t and t + 1 of 8 channels, 4 taps each, in a and b. */
 #define TWO_TAPS(a, b, t)                                                                                              \
