@@ -284,3 +284,13 @@ def test_a_dropped_engine_ends_its_process() -> None:
     gc.collect()
     eventually(lambda: process.poll() is not None)
     eventually(loop.is_closed)
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="memory is given back on Linux only")
+def test_it_sleeps_and_wakes_up(there: Any) -> None:
+    expected = there.generate("Once", max_tokens=4, temperature=0).tokens
+    there.sleep()
+    assert there.is_sleeping
+    there.wake_up()
+    assert not there.is_sleeping
+    assert there.generate("Once", max_tokens=4, temperature=0).tokens == expected
