@@ -32,6 +32,7 @@ typedef __m512 lanes;
 
 INLINE lanes lanes_set(float x) { return _mm512_set1_ps(x); }
 INLINE lanes lanes_load(const float *p) { return _mm512_loadu_ps(p); }
+INLINE lanes lanes_set_4(const float *p) { return _mm512_broadcast_f32x4(_mm_loadu_ps(p)); } /* four times these */
 INLINE void lanes_store(float *p, lanes x) { _mm512_storeu_ps(p, x); }
 INLINE lanes lanes_add(lanes a, lanes b) { return _mm512_add_ps(a, b); }
 INLINE lanes lanes_sub(lanes a, lanes b) { return _mm512_sub_ps(a, b); }
@@ -121,6 +122,11 @@ INLINE lanes lanes_of(__m256 low, __m256 high) { return (lanes){low, high}; }
 
 INLINE lanes lanes_set(float x) { return lanes_of(_mm256_set1_ps(x), _mm256_set1_ps(x)); }
 INLINE lanes lanes_load(const float *p) { return lanes_of(_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)); }
+
+INLINE lanes lanes_set_4(const float *p) {
+    const __m256 twice = _mm256_broadcast_ps((const __m128 *)p);
+    return lanes_of(twice, twice);
+}
 
 INLINE void lanes_store(float *p, lanes x) {
     _mm256_storeu_ps(p, x.low);
@@ -216,6 +222,7 @@ typedef struct lanes {
 
 INLINE lanes lanes_set(float x) { EACH_LANE(x); }
 INLINE lanes lanes_load(const float *p) { EACH_LANE(p[i]); }
+INLINE lanes lanes_set_4(const float *p) { EACH_LANE(p[i % 4]); }
 INLINE void lanes_store(float *p, lanes x) { memcpy(p, x.at, sizeof x.at); }
 INLINE lanes lanes_add(lanes a, lanes b) { EACH_LANE(a.at[i] + b.at[i]); }
 INLINE lanes lanes_sub(lanes a, lanes b) { EACH_LANE(a.at[i] - b.at[i]); }

@@ -15,6 +15,7 @@ typedef struct lanes {
 
 INLINE lanes lanes_set(float x) { EACH_QUARTER(vdupq_n_f32(x)); }
 INLINE lanes lanes_load(const float *p) { EACH_QUARTER(vld1q_f32(p + 4 * i)); }
+INLINE lanes lanes_set_4(const float *p) { EACH_QUARTER(vld1q_f32(p)); }
 INLINE void lanes_store(float *p, lanes x) {
     for (int i = 0; i < 4; i++) {
         vst1q_f32(p + 4 * i, x.at[i]);

@@ -4,13 +4,12 @@
 
 #include <math.h>
 
-#include "base/simd16.h"
+#include "base/pairs16.h"
 #include "kernels/small_batch/round.h"
 
 /* -- blocks -------------------------------------------------------------------------------------------------------- */
 
-void OE_SB_ACTS(quantize256)(const float *x, void *to) {
-    oe_act256 *act = to;
+static void block256(const float *x, oe_act256 *act) {
     const float max = largest(x, 256);
     const float inverse = 127.0f / max; /* of 0 it is infinite, and all numbers become 0 */
     act->d = max > 0 ? 1.0f / inverse : 0.0f;
@@ -20,8 +19,7 @@ void OE_SB_ACTS(quantize256)(const float *x, void *to) {
     add_up_256(act);
 }
 
-void OE_SB_ACTS(quantize32)(const float *x, void *to) {
-    oe_act32 *act = to;
+static void block32(const float *x, oe_act32 *act) {
     const float max = largest(x, 32);
     const float inverse = max > 0 ? 127.0f / max : 0.0f;
     act->d = oe_f16_to_f32(f32_to_f16(max / 127.0f));
@@ -32,9 +30,47 @@ void OE_SB_ACTS(quantize32)(const float *x, void *to) {
     act->minus128 = -128 * sum;
 }
 
-void OE_SB_ACTS(copy16)(const float *x, void *act) { memcpy(act, x, 16 * sizeof *x); }
+void OE_SB_ACTS(quantize256)(const float *x, int64_t blocks, void *quad) {
+    for (int64_t b = 0; b < blocks; b++) {
+        block256(x + 256 * b, (oe_act256 *)quad + b);
+    }
+}
 
-void OE_SB_ACTS(round16)(const float *x, void *act) { bf16_of_16(x, act); }
+void OE_SB_ACTS(quantize32)(const float *x, int64_t blocks, void *quad) {
+    for (int64_t b = 0; b < blocks; b++) {
+        block32(x + 32 * b, (oe_act32 *)quad + b);
+    }
+}
+
+void OE_SB_ACTS(round16)(const float *x, int64_t blocks, void *quad) {
+    for (int64_t b = 0; b < blocks; b++) {
+        bf16_of_16(x + OE_LANES * b, (uint16_t *)quad + OE_LANES * b);
+    }
+}
+
+#define MOST_WHOLE 32767.0f
+#define MOST_IN_ALL 131000.0f /* and half of 1 for each that is rounded, times weights of 16,376: below 2^31 */
+#define LEAST_IN_ALL 1e-30f
+#define LARGEST_IN_ALL 1e35f
+
+void OE_SB_ACTS(whole16)(const float *x, int64_t blocks, void *quad) {
+    oe_act_whole16 *const act = quad;
+    lanes v[OE_QUAD], most = lanes_set(0), sum = most;
+    for (int i = 0; i < OE_QUAD; i++) {
+        v[i] = i < blocks ? lanes_load(x + (ptrdiff_t)i * OE_LANES) : lanes_set(0);
+        const lanes size = lanes_signed_as(v[i], lanes_set(1.0f));
+        most = lanes_max(size, most);
+        sum = lanes_add(sum, size);
+    }
+    const float largest_one = lanes_largest(most), all = lanes_sum(sum);
+    const float by_largest = MOST_WHOLE / largest_one, by_all = MOST_IN_ALL / all;
+    const bool counts = all >= LEAST_IN_ALL && all <= LARGEST_IN_ALL;
+    const float by = !counts ? 0.0f : by_largest < by_all ? by_largest : by_all;
+    act->d = counts ? 1.0f / by : all < LEAST_IN_ALL ? 0.0f : NAN;
+    for (int i = 0; i < OE_QUAD; i += 2) {
+        pairs_store(act->q + (ptrdiff_t)i * OE_LANES, pairs_round(v[i], v[i + 1], lanes_set(by)));
+    }
+}
 
 /* -- fused operations ---------------------------------------------------------------------------------------------- */
 

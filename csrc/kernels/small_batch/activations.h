@@ -22,6 +22,15 @@ typedef struct oe_act32 {
     int8_t q[32];
 } oe_act32;
 
+#define OE_WHOLE16 (OE_QUAD * 16)
+
+/* A quad of 16 numbers each, x[i] = d * q[i]. Of each 32, numbers i and 16 + i are side by side. */
+typedef struct oe_act_whole16 {
+    int16_t q[OE_WHOLE16];
+    float d;
+    int32_t unused[3];
+} oe_act_whole16;
+
 /* The set of instructions that activations.c is compiled for: those of this file's kernels, or lesser ones. */
 #if defined(OE_SB_SCALAR)
 #define OE_SB_ACTS_SET scalar
@@ -36,12 +45,12 @@ typedef struct oe_act32 {
 #define OE_SB_ACTS_OF(name, set) OE_SB_ACTS_OF_SET(name, set)
 #define OE_SB_ACTS_OF_SET(name, set) oe_sb_##name##_##set
 
-/* Make a block of activations of 256, 32 or 16 floats, for F16 and BF16 weights. Kernels with the same function can
- * share activations. */
-void OE_SB_ACTS(quantize256)(const float *x, void *act);
-void OE_SB_ACTS(quantize32)(const float *x, void *act);
-void OE_SB_ACTS(copy16)(const float *x, void *act);
-void OE_SB_ACTS(round16)(const float *x, void *act);
+/* Make up to OE_QUAD blocks of activations of 256, 32 or 16 floats, for F16 and BF16 weights. Kernels with the same
+ * function can share activations. */
+void OE_SB_ACTS(quantize256)(const float *x, int64_t blocks, void *quad);
+void OE_SB_ACTS(quantize32)(const float *x, int64_t blocks, void *quad);
+void OE_SB_ACTS(whole16)(const float *x, int64_t blocks, void *quad);
+void OE_SB_ACTS(round16)(const float *x, int64_t blocks, void *quad);
 
 extern const oe_sb_fused OE_SB_ACTS(fused);
 

@@ -1,4 +1,4 @@
-/* Products of weights of 16 bits with the vectors of base/simd16.h. A file includes simd16.h and defines before it
+/* Products of BF16 weights as floats with the vectors of base/simd16.h. A file includes simd16.h and defines before it
  * includes this:
  *
  *      STEP           numbers multiplied at once, 16 or 32; their activations take ACT_BYTES

@@ -1,8 +1,8 @@
 /* Small-batch matmul: products of weights with few rows of activations. It serves decoding, of one caller or several,
  * and prompts where ml/weights/kernel_choice.py found these kernels to be the fastest (up to 512 rows).
  *
- * Weights are read as they lie in GGUF files. For quantized weights, activations are first quantized to 8 bits, as in
- * ggml; for F16 they stay f32, for BF16 they are rounded to it (floats.h). Vector kernels take 16 (AVX-512) or 8 (AVX2,
+ * Weights are read as they lie in GGUF files. Activations are first quantized to 8 bits, as in ggml, for F16 weights to
+ * 16 (whole16.h), and for BF16 weights rounded to BF16 (floats.h). Vector kernels take 16 (AVX-512) or 8 (AVX2,
  * NEON) rows of weights at a time, one in each 32-bit lane, unpack a block of them once, and multiply it with all rows
  * of activations. A single row of activations waits mainly for memory; there the lanes are 4 blocks each of 4 (or 2)
  * rows of weights, so that the working set fits the L1 cache.
@@ -118,7 +118,7 @@ typedef struct oe_sb_kernel oe_sb_kernel;
 struct oe_sb_kernel {
     int64_t block;    /* numbers in a block, of weights and of activations alike */
     size_t act_bytes; /* of a block of activations */
-    void (*quantize)(const float *x, void *act);
+    void (*quantize)(const float *x, int64_t blocks, void *quad); /* one to OE_QUAD blocks */
     const oe_sb_fused *fused;
     oe_sb_multiply multiply;
     oe_sb_multiply multiply_single; /* for a single row of activations, or NULL */

@@ -21,6 +21,8 @@
 #include "kernels/small_batch/activations.h"
 
 #define INLINE static inline __attribute__((always_inline))
+
+#include "kernels/small_batch/fetch.h"
 #define TILE 8 /* rows of activations at a time: their sums, and 8 vectors of codes */
 #define WIDE_TILE 16 /* the same for blocks of 32, whose sums are in memory anyway */
 
@@ -141,27 +143,6 @@ INLINE void add_fifth_bits(ints bits, ints codes[8]) {
 
 /* Bytes from 0 to 63, less 32. */
 INLINE ints bytes_minus_32(ints x) { return ints_xor(ints_add(x, bytes_set(0x60)), bytes_set(0x80)); }
-
-/* Fetches lines first .. last - 1. */
-INLINE void fetch_lines(const uint8_t *from, size_t first, size_t last, oe_sb_fetch by) {
-    if (by == OE_SB_FETCH_L2) {
-#pragma GCC unroll 16
-        for (size_t i = first; i < last; i++) {
-            __builtin_prefetch(from + 64 * i, 0, 2);
-        }
-    } else if (by == OE_SB_FETCH_DEEP) {
-#pragma GCC unroll 16
-        for (size_t i = first; i < last; i++) { /* by turns: one kind after the other is slower */
-            __builtin_prefetch(from + 64 * i, 0, 0);
-            __builtin_prefetch(from + 64 * i + OE_SB_DEEPER, 0, 0);
-        }
-    } else {
-#pragma GCC unroll 16
-        for (size_t i = first; i < last; i++) {
-            __builtin_prefetch(from + 64 * i);
-        }
-    }
-}
 
 /* Fetches, or has add_block fetch, the blocks that lie `ahead` bytes behind these `share` bytes, of rows from `group`
  * on. Rows lie one after the other, so that each step through a group of rows fetches its share of later ones in order,

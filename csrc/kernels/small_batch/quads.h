@@ -24,9 +24,7 @@ static inline void oe_quad_quantize(const oe_sb_kernel *kernel, const float *x, 
     if (blocks < OE_QUAD) {
         memset(quad, 0, sizeof *quad);
     }
-    for (int64_t b = 0; b < OE_QUAD && b < blocks; b++) {
-        kernel->quantize(x + b * kernel->block, quad->bytes + (size_t)b * kernel->act_bytes);
-    }
+    kernel->quantize(x, blocks < OE_QUAD ? blocks : OE_QUAD, quad->bytes);
 }
 
 /* Copies a quad to its place in the kernel's activations. For multiply_single (`alone`), the words of the four blocks

@@ -137,7 +137,7 @@ INLINE void bf16_of_16(const float *x, uint16_t *to) {
 
 #if defined(__AVX2__)
 
-INLINE __m256i pairs(const int8_t *q) { /* sums of 2 bytes, of 32 */
+INLINE __m256i pair_sums(const int8_t *q) { /* sums of 2 bytes, of 32 */
     return _mm256_maddubs_epi16(_mm256_set1_epi8(1), _mm256_loadu_si256((const __m256i *)q));
 }
 
@@ -145,8 +145,11 @@ INLINE __m256i joined(__m256i a, __m256i b) { return _mm256_hadd_epi16(a, b); }
 
 INLINE void add_up_256(oe_act256 *act) {
     const int8_t *q = act->q;
-    const __m256i low = joined(joined(pairs(q), pairs(q + 32)), joined(pairs(q + 64), pairs(q + 96)));
-    const __m256i high = joined(joined(pairs(q + 128), pairs(q + 160)), joined(pairs(q + 192), pairs(q + 224)));
+    __m256i sums[4];
+    for (int i = 0; i < 4; i++) {
+        sums[i] = joined(pair_sums(q + 64 * i), pair_sums(q + 64 * i + 32));
+    }
+    const __m256i low = joined(sums[0], sums[1]), high = joined(sums[2], sums[3]);
     const __m256i all = joined(low, high); /* the first halves of 32 each, then the second halves */
     const __m128i first = _mm256_castsi256_si128(all), second = _mm256_extracti128_si256(all, 1);
     _mm_storeu_si128((__m128i *)act->sum16, _mm_unpacklo_epi16(first, second));
@@ -155,7 +158,7 @@ INLINE void add_up_256(oe_act256 *act) {
 }
 
 INLINE int32_t sum_of_32(const int8_t *q) {
-    const __m256i fours = _mm256_madd_epi16(pairs(q), _mm256_set1_epi16(1));
+    const __m256i fours = _mm256_madd_epi16(pair_sums(q), _mm256_set1_epi16(1));
     __m128i half = _mm_add_epi32(_mm256_castsi256_si128(fours), _mm256_extracti128_si256(fours, 1));
     half = _mm_add_epi32(half, _mm_shuffle_epi32(half, 0x4e));
     half = _mm_add_epi32(half, _mm_shuffle_epi32(half, 0xb1));

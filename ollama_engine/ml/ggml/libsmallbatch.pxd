@@ -58,7 +58,7 @@ cdef extern from "kernels/small_batch/kernel.h" nogil:
 
     struct oe_sb_kernel:
         int64_t block
-        void (*quantize)(const float *x, void *act) noexcept
+        void (*quantize)(const float *x, int64_t blocks, void *quad) noexcept
         void (*multiply_single)(const oe_sb_product *p, int64_t first, int64_t last) noexcept
         bint packs
 
