@@ -231,7 +231,7 @@ def test_largest_sums_of_f16_do_not_overflow(backend: Backend, dtype: str, name:
     x[1::2] = -1
     x[2:4, ::64], x[4:, ::32] = x[2:4, ::64] * 16, 0
     exact = x.astype(np.float64) @ values_of(dtype, raw).T
-    assert (np.abs(product(backend, dtype, raw, x, name) - exact) <= 2e-5 * np.abs(exact)).all()
+    assert (np.abs(product(backend, dtype, raw, x, name) - exact) <= 2.5e-4 * np.abs(exact)).all()
 
 
 def _bf16(patterns: NDArray[np.uint16]) -> Floats:
