@@ -307,8 +307,8 @@ def mul_mat_small_batch(Tensor a not None, Tensor b not None, str instructions=N
     -> f32 [m, k].
 
     Takes any k, and is fast for a small one. `b` is quantized to 8 bits as in mul_mat where a is quantized, rounded to
-    bf16 where a is bf16, and to whole numbers of 16 bits where a is f16. A row of the result has the same bits on every CPU and whatever
-    the other rows are (NaNs aside).
+    bf16 where a is bf16, and to whole numbers of 16 bits where a is f16. A row of the result has the same bits on every
+    CPU and whatever the other rows are (NaNs aside).
     `instructions`: one of `small_batch_instructions(a.dtype)`; None takes the last. `variant`: how weights are fetched,
     one of SMALL_BATCH_VARIANTS; a row has the same bits with each.
     """
