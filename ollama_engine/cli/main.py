@@ -173,6 +173,8 @@ class _LazyParser(argparse.ArgumentParser):
     def __init__(self, *, module: str = "", **settings: Any) -> None:
         super().__init__(allow_abbrev=False, **settings)
         self._module = module
+        self._of_requests: dict[str, str] = {}
+        """Options that a command leaves to requests, and their names there."""
 
     def load(self) -> None:
         """Add the arguments, once."""
@@ -181,6 +183,7 @@ class _LazyParser(argparse.ArgumentParser):
             self._module = ""
             home.add_arguments(self)
             self.set_defaults(command=home.main, flags=Flags(self._actions))
+            self._of_requests = getattr(home, "OF_REQUESTS", {})
             _add_debug(self, argparse.SUPPRESS)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -203,13 +206,15 @@ class _LazyParser(argparse.ArgumentParser):
         self.exit(EXIT_USAGE)
 
     def _hint(self, flag: str) -> str:
-        from ollama_engine.option_names import NOT_HERE, meant  # noqa: PLC0415 (after a typing mistake only)
+        from ollama_engine.option_names import ALIASES, NOT_HERE, meant  # noqa: PLC0415 (after a typing mistake only)
 
         flags = {flag[2:].replace("-", "_"): flag for action in self._actions for flag in action.option_strings}
         name = flag.lstrip("-").partition("=")[0].replace("-", "_")
         if name in NOT_HERE and name not in flags:
             return f"; {NOT_HERE[name]}"
         meaning = meant(name, list(flags))
+        if meaning is None and (requested := self._of_requests.get(ALIASES.get(name, name))):
+            return f"; requests have it among their options, and Modelfiles as a PARAMETER: {requested}"
         return "" if meaning is None else f"; did you mean {flags[meaning]}?"
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from ollama_engine.engine import Engine
 from tests.cli.program import program
-from tests.models import encoders
+from tests.models import encoders, image_encoders
 
 QUIET = ("--threads", "1")
 
@@ -83,6 +83,29 @@ def test_a_model_that_writes_embeds_too(cli, tiny: str) -> None:
     result = cli("embed", tiny, "hello", "--num-ctx", "64", *QUIET)
     assert result.code == 0
     assert len(json.loads(result.out)["embedding"]) == 64
+
+
+def test_images_stand_behind_texts(cli, tmp_path: Path) -> None:
+    pytest.importorskip("PIL", reason="Pillow is not installed")
+    case = next(case for case in image_encoders.cases() if case.name == "clip-dual")
+    clip = str(image_encoders.converted(case, tmp_path))
+    for number, picture in enumerate(image_encoders.PICTURES[:2]):
+        (tmp_path / f"{number}.png").write_bytes(picture.file)
+    images = [word for number in (1, 0) for word in ("--image", str(tmp_path / f"{number}.png"))]
+    result = cli("embed", clip, *images, "a fox", "--plain", *QUIET)
+    assert (result.code, result.err) == (0, "")
+    with Engine(clip, threads=1) as engine:
+        expected = [engine.embed("a fox"), *engine.embed_image([image_encoders.PICTURES[i].file for i in (1, 0)])]
+    vectors = [np.fromstring(line, dtype=np.float32, sep=" ") for line in result.out.splitlines()]
+    np.testing.assert_array_equal(vectors, expected)
+    alone = cli("embed", clip, *images[:2], "--plain", *QUIET)
+    assert (alone.code, alone.out) == (0, result.out.splitlines(keepends=True)[1])
+    result = cli("embed", clip, "--image", str(tmp_path / "2.png"), *QUIET)
+    assert (result.code, result.out) == (2, "")
+    assert "2.png: No such file or directory" in result.err
+    result = cli("embed", clip, *images, "--pooling", "mean", *QUIET)
+    assert result.code == 1
+    assert "error: text 1: this model makes one vector of an image" in result.err
 
 
 def test_an_encoder_answers_nothing(cli, bert: str) -> None:

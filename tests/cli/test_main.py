@@ -55,6 +55,11 @@ USAGE = [
     (["run", "demo", "hello", "-ctk", "q8_0"], "unrecognized arguments: -ctk q8_0; did you mean --kv-cache-type?"),
     (["run", "demo", "hello", "-ngl", "99"], "expected N, got 'gl'; did you mean --gpu-layers?"),
     (["serve", "--max-model-len", "64"], "unrecognized arguments: --max-model-len; did you mean --context-length?"),
+    (
+        ["serve", "-ngl", "99"],
+        "unrecognized arguments: -ngl; requests have it among their options, and Modelfiles as a PARAMETER: num_gpu",
+    ),
+    (["serve", "--temp", "0"], "a PARAMETER: temperature"),
     (["serve", "--enable-prefix-caching"], "unrecognized arguments: --enable-prefix-caching; prompts that begin alike"),
     (["run", "demo", "hello", "-zz"], "unrecognized arguments: -zz\n"),
     (["cache", "ls", "--folder", ""], "error: --folder is the path of a folder, got an empty one"),

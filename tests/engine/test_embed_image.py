@@ -117,6 +117,8 @@ def test_images_are_texts_of_their_own(engine: Engine) -> None:
     np.testing.assert_array_equal(np.stack([each.vector for each in whole]), expected)
     with pytest.raises(UnsupportedInputError, match="one vector of an image; give it alone"):
         engine.embed([Text("a fox: "), Media(files[0])])
+    with pytest.raises(ConfigError, match="pooling is of the tokens of texts"):
+        engine.embed([Media(files[0])], pooling="mean")
     with pytest.raises(UnsupportedInputError, match=r"texts\[1\]: this model makes one vector"):
         engine.embed([[Media(files[0])], [Media(files[0]), Media(files[1])]])
 

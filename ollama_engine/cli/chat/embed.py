@@ -1,4 +1,4 @@
-"""`ollama-engine embed`: computes embeddings of texts; prints JSON or plain numbers, a line for each text."""
+"""`ollama-engine embed`: computes embeddings of texts and images; prints JSON or plain numbers, a line for each."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, cast, get_args
 
 import ollama_engine
+from ollama_engine.cli.chat.images import image_of_flag
 from ollama_engine.cli.errors import InputError, UsageError
 from ollama_engine.cli.options import add_model, add_options, build, model_path
 from ollama_engine.cli.progress import CountBar, LoadingBar, StatusLine
 from ollama_engine.cli.texts import argument, decoded
 from ollama_engine.config import EngineConfig, OneVector
 from ollama_engine.errors import EngineError
+from ollama_engine.segments import Media
 
 if TYPE_CHECKING:
     from ollama_engine.engine import Engine
     from ollama_engine.runner.embed.results import Embedding
+    from ollama_engine.runner.request.prompts import Prompt, Prompts
 
 __all__ = ["add_arguments", "main"]
 
@@ -37,6 +40,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     parser.add_argument("texts", metavar="TEXT", nargs="*", help="what to embed; without it, each line of standard "
                         "input is a text")  # fmt: skip
+    parser.add_argument(
+        "--image",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="embed an image, behind the TEXTs; may be repeated (CLIP, SigLIP, Qwen3-VL-Embedding)",
+    )
+    parser.add_argument("--mmproj", dest="projector", metavar="FILE",
+                        help="the model's part that reads images, where it is a file of its own")  # fmt: skip
     parser.add_argument("--plain", action="store_true", help="print the numbers alone, with spaces between them; "
                         'otherwise JSON: {"embedding": [...], "prompt_tokens": 5, "dropped_tokens": 0}')  # fmt: skip
     parser.add_argument("--pooling", choices=get_args(OneVector), help="how a vector is made of a text's tokens "
@@ -54,11 +66,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> None:
     config = build(EngineConfig, args, skip=NOT_ENGINE)
-    given = [argument(text, f"text {number}") for number, text in enumerate(args.texts, 1)]
+    given: list[Prompt] = [argument(text, f"text {number}") for number, text in enumerate(args.texts, 1)]
+    given += [[Media(image_of_flag(path).data)] for path in args.image]
     if not given and (sys.stdin is None or sys.stdin.isatty()):
-        raise UsageError("there is no TEXT; give some, or pipe lines into standard input")
+        raise UsageError("there is no TEXT and no --image; give some, or pipe lines into standard input")
     # The engine closes first: that ends a call left behind by an interrupt, so the pool's thread can end as well.
-    with StatusLine(sys.stderr) as line, ThreadPoolExecutor(1) as pool, _load(line, args.model, config) as engine:
+    with StatusLine(sys.stderr) as line, ThreadPoolExecutor(1) as pool, _load(line, args, config) as engine:
         bar = CountBar(line, "embedding", len(given) or None)
         done = 0
         for embeddings in _embedded(engine, pool, given, args):
@@ -71,13 +84,13 @@ def main(args: argparse.Namespace) -> None:
 
 
 def _embedded(
-    engine: Engine, pool: ThreadPoolExecutor, given: Sequence[str], args: argparse.Namespace
+    engine: Engine, pool: ThreadPoolExecutor, given: Sequence[Prompt], args: argparse.Namespace
 ) -> Iterator[list[Embedding]]:
     """Embeddings in batches: the next batch is computed while the caller prints this one.
 
     Raises InputError for a line that is not UTF-8, after the results of all lines before it.
     """
-    kind, texts = ("text", given) if given else ("line", _piped())
+    kind, texts = ("text", iter(given)) if given else ("line", _piped())
     first, ahead = 1, None
     try:
         for some in _batches(texts):
@@ -94,9 +107,9 @@ def _embedded(
         yield ahead.result()
 
 
-def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+def _batches(texts: Iterable[Prompt]) -> Iterator[list[Prompt]]:
     """Batches of `AT_ONCE` texts. The incomplete batch before an InputError is yielded first."""
-    some: list[str] = []
+    some: list[Prompt] = []
     try:
         for text in texts:
             some.append(text)
@@ -111,10 +124,10 @@ def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
         yield some
 
 
-def _embed(engine: Engine, texts: list[str], kind: str, first: int, args: argparse.Namespace) -> list[Embedding]:
+def _embed(engine: Engine, texts: list[Prompt], kind: str, first: int, args: argparse.Namespace) -> list[Embedding]:
     with _naming(kind, first):
         return engine.embeddings(
-            texts, normalize=not args.no_normalize, dimensions=args.dimensions, pooling=args.pooling,
+            cast("Prompts", texts), normalize=not args.no_normalize, dimensions=args.dimensions, pooling=args.pooling,
             on_overflow=args.on_overflow, prompt_name=args.prompt_name, task=args.task,
         )  # fmt: skip
 
@@ -147,7 +160,7 @@ def _number(value: float) -> str:
     return f"{value:.9g}"
 
 
-def _piped() -> Iterator[str]:
+def _piped() -> Iterator[Prompt]:
     """Lines of standard input. Raises InputError for one that is not UTF-8."""
     return (decoded(line, f"line {n}").rstrip("\r\n") for n, line in enumerate(sys.stdin.buffer, 1))
 
@@ -159,6 +172,8 @@ def _tell_dropped(embeddings: Sequence[Embedding]) -> None:
         print(f"warning: {cut}, by {sum(dropped)} tokens in all", file=sys.stderr)
 
 
-def _load(line: StatusLine, model: str, config: EngineConfig) -> Engine:
+def _load(line: StatusLine, args: argparse.Namespace, config: EngineConfig) -> Engine:
     options = {field.name: getattr(config, field.name) for field in fields(config)}
-    return ollama_engine.Engine(model_path(model), **options, progress=LoadingBar(line, "loading"))
+    return ollama_engine.Engine(
+        model_path(args.model), projector=args.projector, **options, progress=LoadingBar(line, "loading")
+    )

@@ -25,7 +25,13 @@ from ollama_engine.runner.load.draft_parts import open_draft
 from ollama_engine.runner.prefix_store.folder_contents import make_prefix_folder
 from ollama_engine.server.settings import SETTINGS, ServerSettings, Setting, read_address
 
-__all__ = ["add_arguments", "main"]
+__all__ = ["OF_REQUESTS", "add_arguments", "main"]
+
+OF_REQUESTS = {
+    "gpu_layers": "num_gpu", "max_tokens": "num_predict",
+    **{name: name for name in ("temperature", "top_k", "top_p", "min_p", "seed", "repeat_penalty")},
+}  # fmt: skip
+"""Options of `run` that each request has for itself, and their names there."""
 
 log = logging.getLogger(__name__)
 

@@ -153,6 +153,8 @@ class EmbedSubmission:
             )
         if how == "rank":
             raise ConfigError("scores of pairs come from Engine.rank; pooling is none, mean, cls or last here")
+        if pooling is not None and self._loaded.text_executor is None:
+            raise ConfigError(Option("pooling"), " is of the tokens of texts, and this model reads images alone")
         if how == "cls" and not encoder:
             raise ConfigError(
                 Option("pooling"), " is cls, but the first token of this model has seen nothing else; use last or mean"

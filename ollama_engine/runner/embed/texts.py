@@ -25,6 +25,7 @@ from ollama_engine.runner.embed.prompt_template import PromptTemplate, find_temp
 from ollama_engine.runner.embed.task_prompts import Purpose, prefixed
 from ollama_engine.runner.embed.tokenized_text import TokenizedText
 from ollama_engine.runner.load.loading import Loaded
+from ollama_engine.runner.load.pooling_type import model_pooling
 from ollama_engine.runner.load.vision import traits_beside_text
 from ollama_engine.runner.media.image_reader import ImageReader
 from ollama_engine.runner.request.inputs import Inputs
@@ -56,6 +57,7 @@ class EmbedTexts:
         self._template = find_template(loaded.gguf.metadata, "rerank")
         """None where the model reads a pair as BERT does."""
         self._embed_template = find_template(loaded.gguf.metadata, "embed")
+        self._own_pooling = model_pooling(known_values(loaded.gguf.metadata), encoder=loaded.is_encoder)
         self._instruction = known_values(loaded.gguf.metadata).str("prompt.instruction", "")
         fields = Fields(loaded.gguf.metadata)
         self._padding = fields.token_id("padding_token_id", loaded.model.n_vocab)
@@ -135,7 +137,7 @@ class EmbedTexts:
 
     def _image(self, text: Prompt, reader: ImageReader, pooling: Pooling) -> TokenizedText:
         """An image for a model that makes one vector of each."""
-        if len(text) != 1 or pooling == "none":
+        if len(text) != 1 or pooling != self._own_pooling:
             raise UnsupportedInputError(
                 "this model makes one vector of an image; give it alone, as [Media(...)], and no pooling"
             )
