@@ -58,7 +58,8 @@ static void oe_multiply_panels(const piece *of, const columns *to) {
 
 /* LANES rows of weights, as the panel `group` of `groups`. */
 static void oe_unpack(const oe_sb_product *p, int64_t from, int group, int groups, panel_block *panels) {
-    window w = {p->weights + (size_t)from * p->row_bytes, p->row_bytes, 4 * p->row_bytes, NULL, OE_SB_FETCH_NONE};
+    window w = {
+        .at = p->weights + (size_t)from * p->row_bytes, .near = p->row_bytes, .far = 4 * p->row_bytes};
     for (int64_t b = 0; b < p->blocks; b++, w.at += BLOCK_BYTES) {
         unpack_block(w, panels + panel_index(p, b, group, groups));
     }

@@ -85,23 +85,28 @@ static int64_t acts_bytes(const oe_sb_kernel *kernel, int64_t k, int64_t routes)
     return oe_quads_of(kernel, k) * routes * (int64_t)oe_quad_bytes(kernel);
 }
 
+/* Behind the activations is what kernels read beyond the last row, then the chunk counter. */
+static int64_t until_counter(const oe_sb_kernel *kernel, int64_t k, int64_t routes) {
+    return acts_bytes(kernel, k, routes) + OE_SB_MORE * (int64_t)oe_quad_bytes(kernel);
+}
+
 int64_t oe_experts_acts_size(const oe_sb_kernel *kernel, int64_t k, int64_t routes) {
-    return acts_bytes(kernel, k, routes) + OE_SB_MORE * (int64_t)oe_quad_bytes(kernel) + 2 * OE_CACHE_LINE;
+    return until_counter(kernel, k, routes) + 2 * OE_CACHE_LINE;
 }
 
 static oe_chunk_counter *taken_groups(const oe_sb_kernel *by, const struct ggml_tensor *acts, int64_t k,
                                       int64_t routes) {
-    return oe_chunk_counter_behind(acts->data, acts_bytes(by, k, routes));
+    return oe_chunk_counter_behind(acts->data, until_counter(by, k, routes));
 }
 
 static size_t acts_of(const oe_sb_kernel *kernel, int64_t k, run of) {
     return (size_t)(of.first * oe_quads_of(kernel, k)) * oe_quad_bytes(kernel);
 }
 
-/* Whether a run uses multiply_single. It takes blocks by fours, and a partial four costs as much as a whole one. */
-static bool is_alone(const oe_sb_kernel *kernel, int64_t k, run of) {
+/* Whether a run uses multiply_interleaved. It takes blocks by fours, and a part of one costs as much as a whole. */
+static bool is_interleaved(const oe_sb_kernel *kernel, int64_t k, run of) {
     const int64_t blocks = k / kernel->block;
-    return of.routes == 1 && oe_sb_kernel_for(kernel, 1)->multiply_single && blocks % OE_QUAD == 0;
+    return of.routes <= oe_sb_kernel_for(kernel, 1)->interleaved && blocks % OE_QUAD == 0;
 }
 
 void oe_experts_quantize_op(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
@@ -122,7 +127,7 @@ void oe_experts_quantize_op(struct ggml_tensor *dst, int ith, int nth, void *use
             const run mine = p.runs[p.run_of[route]];
             const int64_t at = quad * mine.routes + p.place[route] - mine.first;
             char *to = (char *)dst->data + acts_of(kernel, k, mine) + (size_t)at * oe_quad_bytes(kernel);
-            oe_quad_store(kernel, &rounded, is_alone(kernel, k, mine), to);
+            oe_quad_store(kernel, &rounded, is_interleaved(kernel, k, mine), to);
         }
     }
 }
@@ -172,7 +177,7 @@ void oe_experts_multiply_op(struct ggml_tensor *dst, int ith, int nth, void *use
             const oe_sb_product product = product_of(multiplying, dst, p, mine, next);
             const int64_t stop = (end - begin) * OE_SB_GROUP;
             const oe_sb_kernel *by = oe_sb_kernel_for(kernel, mine.routes);
-            (is_alone(kernel, k, mine) ? by->multiply_single : by->multiply)(
+            (is_interleaved(kernel, k, mine) ? by->multiply_interleaved : by->multiply)(
                 &product, (first - begin) * OE_SB_GROUP, stop < m ? stop : m);
         }
     }

@@ -46,7 +46,7 @@ INLINE void unpack_block(window w, panel_block *x) {
 #include "kernels/small_batch/amx_product.h"
 #else
 
-INLINE void add_block(const bool single, const int n_tile, window w, const act_block *act, floats *out) {
+INLINE void add_block(const bool fours, const int n_tile, window w, const act_block *act, floats *out) {
     fetch_part(w, BLOCK_BYTES, 0, 1);
     ints head[4], codes[8];
     load_words(w, 0, head);
@@ -55,8 +55,8 @@ INLINE void add_block(const bool single, const int n_tile, window w, const act_b
 #pragma GCC unroll 8
     for (int n = 0; n < n_tile; n++) {
         const act_block *a = act + OE_QUAD * n;
-        const ints dot = dot_32(single, MOST, codes, ints_set(0), a);
-        add_scaled_from(single, factors.d, dot, factors.minus_eighth, a, out + n);
+        const ints dot = dot_32(fours, MOST, codes, ints_set(0), a);
+        add_scaled_from(fours, factors.d, dot, factors.minus_eighth, a, out + n);
     }
 }
 

@@ -92,23 +92,23 @@ INLINE void unpack_block(window w, panel_block *x) {
 #include "kernels/small_batch/amx_product.h"
 #else
 
-INLINE void add_block(const bool single, const int n_tile, window w, const act_block *act, floats *out) {
+INLINE void add_block(const bool fours, const int n_tile, window w, const act_block *act, floats *out) {
     block_scales s;
-    ints sum[TILE], codes[8];
+    ints sum[WIDE_TILE], codes[8];
     read_scales(w, &s);
     clear_sums(n_tile, sum);
 #pragma GCC unroll 8
     for (int part = 0; part < 8; part++) {
         fetch_part(w, BLOCK_BYTES, part, 8);
         read_codes(part, w, codes);
-        add_signed_part(single, n_tile, 8, codes, signed_part_factor(s.scale[part / 4], part % 4), act, 32 * part, sum);
+        add_signed_part(fours, n_tile, 8, codes, signed_part_factor(s.scale[part / 4], part % 4), act, 32 * part, sum);
         end_basic_block();
     }
 #pragma GCC unroll 8
     for (int n = 0; n < n_tile; n++) {
         const act_block *a = act + OE_QUAD * n;
-        const ints whole = without_excess(single, sum[n], s.pair, a);
-        add_scaled(single, floats_multiply(s.d, floats_from_ints(whole)), &a->d, a, out + n);
+        const ints whole = without_excess(fours, sum[n], s.pair, a);
+        add_scaled(fours, floats_multiply(s.d, floats_from_ints(whole)), &a->d, a, out + n);
     }
 }
 

@@ -5,7 +5,8 @@
  * 16 (whole16.h), and for BF16 weights rounded to BF16 (floats.h). Vector kernels take 16 (AVX-512) or 8 (AVX2,
  * NEON) rows of weights at a time, one in each 32-bit lane, unpack a block of them once, and multiply it with all rows
  * of activations. A single row of activations waits mainly for memory; there the lanes are 4 blocks each of 4 (or 2)
- * rows of weights, so that the working set fits the L1 cache.
+ * rows of weights, so that the working set fits the L1 cache. So they are for a few rows, too, where that is quicker:
+ * with AVX-512 and blocks of 32, four of which are unpacked from two vectors.
  *
  * Sums within a block are whole numbers. The blocks of a row are added up in order with plain float operations (no
  * contraction: the build passes -ffp-contract=off), every fourth block to one of four sums s0 to s3, and the result is
@@ -59,7 +60,7 @@ typedef enum oe_sb_isa {
 
 #define OE_SB_GROUP 16 /* threads share out results along m in multiples of this */
 #define OE_SB_MANY 20  /* from so many rows of activations on, AMX's tiles are faster than vectors (measured) */
-#define OE_SB_MORE 15  /* rows of activations that tiles may read beyond the last, in blocks of 256; not stored */
+#define OE_SB_MORE 15  /* rows of activations that kernels may read beyond the last, in blocks of 256; not stored */
 #define OE_QUAD 4      /* blocks of activations come in fours; the last four of a row is padded with 0 */
 
 /* How a product fetches weights before it reads them. Which way is the fastest depends on the CPU and the type: a CPU
@@ -84,8 +85,8 @@ typedef struct oe_sb_product {
     const uint8_t *weights; /* [m] rows of `blocks` blocks */
     const uint8_t *next;    /* weights that are read next, whose first lines are fetched at the end of these; or NULL */
     size_t row_bytes;
-    const void *acts;       /* [blocks / OE_QUAD][rows][OE_QUAD] oe_act256, oe_act32 or 16 numbers. For multiply_single
-                             * the words of each four are interleaved: the first of each, the second of each, .. */
+    const void *acts;       /* [blocks / OE_QUAD][rows][OE_QUAD] oe_act256, oe_act32 or 16 numbers. For
+                             * multiply_interleaved the words of each four are: the first of each, the second of each */
     const void *packed;     /* the same as oe_act_panel (packed.h), for each 32 rows oe_chunks(blocks); or NULL */
     int64_t blocks;
     int64_t m;
@@ -121,9 +122,10 @@ struct oe_sb_kernel {
     void (*quantize)(const float *x, int64_t blocks, void *quad); /* one to OE_QUAD blocks */
     const oe_sb_fused *fused;
     oe_sb_multiply multiply;
-    oe_sb_multiply multiply_single; /* for a single row of activations, or NULL */
-    const oe_sb_kernel *for_few;    /* what takes fewer than OE_SB_MANY rows of activations; NULL: this */
-    bool packs;                     /* oe_sb_quantize_op writes `packed` behind `acts`, and `multiply` reads it */
+    oe_sb_multiply multiply_interleaved; /* for up to `interleaved` rows of activations, or NULL */
+    const oe_sb_kernel *for_few; /* what takes fewer than OE_SB_MANY rows of activations; NULL: this */
+    bool packs;                  /* oe_sb_quantize_op writes `packed` behind `acts`, and `multiply` reads it */
+    int64_t interleaved;
 };
 
 /* NULL where this build or this CPU lacks the instructions. With fewer than OE_SB_GROUP results, the scalar kernel. */

@@ -1,7 +1,6 @@
 /* Vectors of 32-bit lanes for the kernels of quantized weights: LANES (16 with AVX-512, else 8) blocks of weights
  * at a time, one in each lane. They are the blocks of LANES rows at the same place, with the same activations in all
- * lanes; or, for a single row of activations (`single`), 4 blocks each of LANES / 4 rows, with the same activations
- * for each.
+ * lanes; or (`fours`) 4 blocks each of LANES / 4 rows, with the same activations for each.
  *
  * Codes of weights are multiplied with activations (signed bytes, from -127 to 127) four at a time: VPDPBUSD takes
  * unsigned codes and adds up in 32 bits, and so does SDOT with signed ones. AVX2 alone has VPMADDUBSW, which adds two
@@ -24,12 +23,13 @@
 
 #include "kernels/small_batch/fetch.h"
 #define TILE 8 /* rows of activations at a time: their sums, and 8 vectors of codes */
-#define WIDE_TILE 16 /* the same for blocks of 32, whose sums are in memory anyway */
+#define WIDE_TILE 16 /* with sums in memory, so that a weight is unpacked once for them */
 
 /* LANES blocks of weights: the block in lane 4 * i + j is at + j * near + i * far. */
 typedef struct window {
     const uint8_t *at;
     size_t near, far;
+    bool in_fours;        /* read whole fours of blocks, which lie side by side */
     const uint8_t *ahead; /* what to fetch meanwhile, as many bytes; or NULL */
     oe_sb_fetch by;       /* and where to */
 } window;
@@ -52,9 +52,9 @@ next:;
 /* -- activations --------------------------------------------------------------------------------------------------- */
 
 /* A word of activations for each lane, from its place in the block `act`. */
-INLINE ints act_word(const bool single, const void *place, const void *act) {
+INLINE ints act_word(const bool fours, const void *place, const void *act) {
     const char *word = place;
-    if (single) { /* the words of 4 blocks are interleaved */
+    if (fours) { /* the words of 4 blocks are interleaved */
         return ints_repeat((const char *)act + OE_QUAD * (word - (const char *)act));
     }
     int32_t same;
@@ -62,8 +62,8 @@ INLINE ints act_word(const bool single, const void *place, const void *act) {
     return ints_set(same);
 }
 
-INLINE floats act_float(const bool single, const void *place, const void *act) {
-    return floats_from_bits(act_word(single, place, act));
+INLINE floats act_float(const bool fours, const void *place, const void *act) {
+    return floats_from_bits(act_word(fours, place, act));
 }
 
 /* -- what blocks hold ---------------------------------------------------------------------------------------------- */
@@ -71,6 +71,12 @@ INLINE floats act_float(const bool single, const void *place, const void *act) {
 /* 16 bytes at `offset` of each block, turned: each lane of word[j] holds bytes 4j .. 4j + 3 of its block. The
  * compiler drops unused words, so they cost nothing. */
 INLINE void load_words(window w, size_t offset, ints word[4]) {
+#ifdef FOURS_IN_TWO
+    if (w.in_fours) {
+        load_words_of_fours(w, offset, word);
+        return;
+    }
+#endif
     const ints r0 = load_column(w, offset, 0), r1 = load_column(w, offset, 1);
     const ints r2 = load_column(w, offset, 2), r3 = load_column(w, offset, 3);
     const ints a = unpack_low_32(r0, r1), b = unpack_high_32(r0, r1);
@@ -186,7 +192,7 @@ INLINE ints signed_part_factor(ints words, int j) {
     return ints_shift_right_signed(ints_shift_left(words, 24 - 8 * j), 24);
 }
 
-INLINE void add_part(const bool single, const int n_tile, const int words, const int most, const ints *codes,
+INLINE void add_part(const bool fours, const int n_tile, const int words, const int most, const ints *codes,
                      ints factor, const oe_act256 *act, int from, ints *sum) {
     const bool in_16_bits = 4 * words * 127 * most < 1 << 15; /* the sum fits, and a product of 16 bits is cheaper */
     const ints low = ints_and(factor, ints_set(0xffff));
@@ -196,33 +202,35 @@ INLINE void add_part(const bool single, const int n_tile, const int words, const
         ints dot = ints_set(0);
 #pragma GCC unroll 8
         for (int i = 0; i < words; i++) {
-            dot = ints_add_products_of_bytes(dot, codes[i], act_word(single, a->q + from + 4 * i, a));
+            dot = ints_add_products_of_bytes(dot, codes[i], act_word(fours, a->q + from + 4 * i, a));
         }
         sum[n] = in_16_bits ? ints_add_pair_products(sum[n], dot, low) : ints_add(sum[n], ints_multiply(dot, factor));
     }
 }
 
 /* `dot` and the products of 32 codes from 0 to `most` with the activations. */
-INLINE ints dot_32(const bool single, const int most, const ints *codes, ints dot, const oe_act32 *act) {
+INLINE ints dot_32(const bool fours, const int most, const ints *codes, ints dot, const oe_act32 *act) {
+    ints odd = ints_set(0); /* two sums side by side, since each product waits for the one before */
     (void)most;
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) {
-        dot = ints_add_products_of_bytes(dot, codes[i], act_word(single, act->q + 4 * i, act));
+#pragma GCC unroll 4
+    for (int i = 0; i < 8; i += 2) {
+        dot = ints_add_products_of_bytes(dot, codes[i], act_word(fours, act->q + 4 * i, act));
+        odd = ints_add_products_of_bytes(odd, codes[i + 1], act_word(fours, act->q + 4 * i + 4, act));
     }
-    return dot;
+    return ints_add(dot, odd);
 }
 
 /* Signed codes as dot_32_signed takes them: 128 more, which makes them unsigned. */
 INLINE ints ready_signed(ints codes) { return ints_xor(codes, bytes_set(0x80)); }
 
-INLINE void add_signed_part(const bool single, const int n_tile, const int words, const ints *codes, ints factor,
+INLINE void add_signed_part(const bool fours, const int n_tile, const int words, const ints *codes, ints factor,
                             const oe_act256 *act, int from, ints *sum) {
-    add_part(single, n_tile, words, 255, codes, factor, act, from, sum);
+    add_part(fours, n_tile, words, 255, codes, factor, act, from, sum);
 }
 
 /* The products of 32 codes from -`most` to `most`, or from -128. */
-INLINE ints dot_32_signed(const bool single, const int most, const ints *codes, const oe_act32 *act) {
-    return dot_32(single, most, codes, act_word(single, &act->minus128, act), act);
+INLINE ints dot_32_signed(const bool fours, const int most, const ints *codes, const oe_act32 *act) {
+    return dot_32(fours, most, codes, act_word(fours, &act->minus128, act), act);
 }
 
 #elif defined(OE_NEON)
@@ -249,7 +257,7 @@ INLINE int words_that_fit(const int most) {
     return fit >= 8 ? 8 : fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
 }
 
-INLINE void add_part(const bool single, const int n_tile, const int words, const int most, const ints *codes,
+INLINE void add_part(const bool fours, const int n_tile, const int words, const int most, const ints *codes,
                      ints factor, const oe_act256 *act, int from, ints *sum) {
     const int fit = words_that_fit(most) < words ? words_that_fit(most) : words;
 #pragma GCC unroll 4
@@ -257,10 +265,10 @@ INLINE void add_part(const bool single, const int n_tile, const int words, const
 #pragma GCC unroll 8
         for (int n = 0; n < n_tile; n++) {
             const oe_act256 *a = act + OE_QUAD * n;
-            ints dot = shorts_products_of_bytes(codes[first], act_word(single, a->q + from + 4 * first, a));
+            ints dot = shorts_products_of_bytes(codes[first], act_word(fours, a->q + from + 4 * first, a));
 #pragma GCC unroll 8
             for (int i = first + 1; i < first + fit; i++) {
-                dot = shorts_add(dot, shorts_products_of_bytes(codes[i], act_word(single, a->q + from + 4 * i, a)));
+                dot = shorts_add(dot, shorts_products_of_bytes(codes[i], act_word(fours, a->q + from + 4 * i, a)));
             }
             sum[n] = ints_add(sum[n], ints_pair_products(dot, factor));
         }
@@ -268,13 +276,13 @@ INLINE void add_part(const bool single, const int n_tile, const int words, const
 }
 
 /* `sum` and the products of 32 codes of sizes up to `most`; `with_signs` says whether codes have signs. */
-INLINE ints sum_32(const bool single, const int most, const bool with_signs, const ints *codes, ints sum,
+INLINE ints sum_32(const bool fours, const int most, const bool with_signs, const ints *codes, ints sum,
                    const oe_act32 *act) {
     const int fit = words_that_fit(most);
     ints dot = shorts_set(0);
 #pragma GCC unroll 8
     for (int i = 0; i < 8; i++) {
-        const ints word = act_word(single, act->q + 4 * i, act);
+        const ints word = act_word(fours, act->q + 4 * i, act);
         const ints q = with_signs ? bytes_with_sign(word, codes[i]) : word;
         const ints pairs = shorts_products_of_bytes(with_signs ? bytes_size(codes[i]) : codes[i], q);
         dot = i % fit == 0 ? pairs : shorts_add(dot, pairs);
@@ -285,13 +293,13 @@ INLINE ints sum_32(const bool single, const int most, const bool with_signs, con
     return sum;
 }
 
-INLINE ints dot_32(const bool single, const int most, const ints *codes, ints dot, const oe_act32 *act) {
-    return sum_32(single, most, false, codes, dot, act);
+INLINE ints dot_32(const bool fours, const int most, const ints *codes, ints dot, const oe_act32 *act) {
+    return sum_32(fours, most, false, codes, dot, act);
 }
 
 INLINE ints ready_signed(ints codes) { return codes; }
 
-INLINE void add_signed_part(const bool single, const int n_tile, const int words, const ints *codes, ints factor,
+INLINE void add_signed_part(const bool fours, const int n_tile, const int words, const ints *codes, ints factor,
                             const oe_act256 *act, int from, ints *sum) {
 #pragma GCC unroll 8
     for (int i = 0; i < words; i++) {
@@ -299,55 +307,55 @@ INLINE void add_signed_part(const bool single, const int n_tile, const int words
 #pragma GCC unroll 8
         for (int n = 0; n < n_tile; n++) {
             const oe_act256 *a = act + OE_QUAD * n;
-            const ints q = bytes_with_sign(act_word(single, a->q + from + 4 * i, a), codes[i]);
+            const ints q = bytes_with_sign(act_word(fours, a->q + from + 4 * i, a), codes[i]);
             sum[n] = ints_add(sum[n], ints_pair_products(shorts_products_of_bytes(size, q), factor));
         }
     }
 }
 
 /* A code's size times the activation with the code's sign. */
-INLINE ints dot_32_signed(const bool single, const int most, const ints *codes, const oe_act32 *act) {
-    return sum_32(single, most, true, codes, ints_set(0), act);
+INLINE ints dot_32_signed(const bool fours, const int most, const ints *codes, const oe_act32 *act) {
+    return sum_32(fours, most, true, codes, ints_set(0), act);
 }
 
 #endif
 
 /* Pairs of 16-bit factors times pairs of sums of activations. */
-INLINE ints times_sums(const bool single, const int pairs, const ints *factor, const int16_t *sums,
+INLINE ints times_sums(const bool fours, const int pairs, const ints *factor, const int16_t *sums,
                        const oe_act256 *act) {
     ints total = ints_set(0);
 #pragma GCC unroll 8
     for (int j = 0; j < pairs; j++) {
-        total = ints_add_pair_products(total, factor[j], act_word(single, sums + 2 * j, act));
+        total = ints_add_pair_products(total, factor[j], act_word(fours, sums + 2 * j, act));
     }
     return total;
 }
 
 /* The sum that add_signed_part made of all parts of 32. With VNNI its codes are 128 larger: `pair` are 128 times the
  * factors of the parts, in 16 bits. */
-INLINE ints without_excess(const bool single, ints sum, const ints pair[4], const oe_act256 *act) {
-    return HAS_VNNI ? ints_subtract(sum, times_sums(single, 4, pair, act->sum32, act)) : sum;
+INLINE ints without_excess(const bool fours, ints sum, const ints pair[4], const oe_act256 *act) {
+    return HAS_VNNI ? ints_subtract(sum, times_sums(fours, 4, pair, act->sum32, act)) : sum;
 }
 
 /* *out += x * the activations' own factor, which is `d`. */
-INLINE void add_scaled(const bool single, floats x, const float *d, const void *act, floats *out) {
-    *out = floats_add(*out, floats_multiply(x, act_float(single, d, act)));
+INLINE void add_scaled(const bool fours, floats x, const float *d, const void *act, floats *out) {
+    *out = floats_add(*out, floats_multiply(x, act_float(fours, d, act)));
 }
 
 /* *out += (d * dot + 8 * eighth * the sum of the activations) * their own factor. Eighths are as exact as the whole. */
-INLINE void add_scaled_from(const bool single, floats d, ints dot, floats minus_eighth, const oe_act32 *act,
+INLINE void add_scaled_from(const bool fours, floats d, ints dot, floats minus_eighth, const oe_act32 *act,
                             floats *out) {
-    const floats minus8 = floats_from_ints(act_word(single, &act->minus8, act));
+    const floats minus8 = floats_from_ints(act_word(fours, &act->minus8, act));
     const floats above = floats_multiply(d, floats_from_ints(dot));
-    add_scaled(single, floats_add(above, floats_multiply(minus_eighth, minus8)), &act->d, act, out);
+    add_scaled(fours, floats_add(above, floats_multiply(minus_eighth, minus8)), &act->d, act, out);
 }
 
 /* *out += (d * sum - dmin * least) * the activations' own factor. The low half of each lane of `steps` is d, the high
  * half dmin. */
-INLINE void add_with_mins(const bool single, ints steps, ints sum, ints least, const oe_act256 *act, floats *out) {
+INLINE void add_with_mins(const bool fours, ints steps, ints sum, ints least, const oe_act256 *act, floats *out) {
     const floats most = floats_multiply(half_low(steps), floats_from_ints(sum));
     const floats x = floats_subtract(most, floats_multiply(half_high(steps), floats_from_ints(least)));
-    add_scaled(single, x, &act->d, act, out);
+    add_scaled(fours, x, &act->d, act, out);
 }
 
 #endif

@@ -66,6 +66,43 @@ INLINE ints load_column(window w, size_t offset, size_t j) {
     return _mm512_mask_broadcast_i32x4(x, 0xf000, _mm_loadu_si128((const __m128i *)(p + 3 * w.far)));
 }
 
+/* -- four small blocks side by side -------------------------------------------------------------------------------- */
+
+#if defined(BLOCK_BYTES) && BLOCK_BYTES <= 34
+#define FOURS_IN_TWO /* 16 bytes each of 4 blocks lie within two vectors */
+
+typedef int16_t shorts __attribute__((vector_size(64)));
+
+/* load_words of a window in_fours, with 4 permutations and 8 shuffles: no 16 loads that are merged. (A single row of
+ * activations is faster with those where weights come from memory.) */
+INLINE void load_words_of_fours(window w, size_t offset, ints word[4]) {
+    enum { ALL = OE_QUAD * BLOCK_BYTES, ODD = BLOCK_BYTES % 2 };
+    const int16_t from = (int16_t)offset, low = ODD ? from : from + ALL - BLOCK_BYTES + 16 <= 128 ? 0 : ALL - 128;
+    const int16_t high = ODD ? from + 3 : ALL <= 128 ? ALL - 64 : low + 64, low_end = low + 64;
+    const shorts block = {0, 0, 1, 1, 2, 2, 3, 3, 0, 0, 1, 1, 2, 2, 3, 3,
+                          0, 0, 1, 1, 2, 2, 3, 3, 0, 0, 1, 1, 2, 2, 3, 3};
+    const shorts part = {0, 1, 0, 1, 0, 1, 0, 1, 2, 3, 2, 3, 2, 3, 2, 3,
+                         4, 5, 4, 5, 4, 5, 4, 5, 6, 7, 6, 7, 6, 7, 6, 7};
+    const shorts at = block * BLOCK_BYTES + 2 * part + from; /* in bytes, from where the first block begins */
+    const shorts in_low = ODD ? (block & 1) == 0 : at < low_end;
+    const shorts index = (in_low & (at - low) / 2) | (~in_low & ((at - high) / 2 + 32));
+    ints row[4], pair[4];
+#pragma GCC unroll 4
+    for (size_t i = 0; i < 4; i++) {
+        const uint8_t *p = w.at + i * w.far;
+        row[i] = _mm512_permutex2var_epi16(_mm512_loadu_si512(p + low), (ints)index, _mm512_loadu_si512(p + high));
+    }
+    pair[0] = _mm512_shuffle_i32x4(row[0], row[1], 0x88);
+    pair[1] = _mm512_shuffle_i32x4(row[0], row[1], 0xdd);
+    pair[2] = _mm512_shuffle_i32x4(row[2], row[3], 0x88);
+    pair[3] = _mm512_shuffle_i32x4(row[2], row[3], 0xdd);
+    word[0] = _mm512_shuffle_i32x4(pair[0], pair[2], 0x88);
+    word[1] = _mm512_shuffle_i32x4(pair[1], pair[3], 0x88);
+    word[2] = _mm512_shuffle_i32x4(pair[0], pair[2], 0xdd);
+    word[3] = _mm512_shuffle_i32x4(pair[1], pair[3], 0xdd);
+}
+#endif
+
 /* All lanes but the first `skip`. */
 INLINE void store_lanes(float *to, int skip, floats x) {
     _mm512_mask_storeu_ps(to, (__mmask16)(0xffffu << skip), x);

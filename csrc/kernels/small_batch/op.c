@@ -9,9 +9,13 @@ static int64_t acts_bytes(const oe_sb_kernel *kernel, int64_t k, int64_t rows) {
     return oe_quads_of(kernel, k) * rows * (int64_t)oe_quad_bytes(kernel);
 }
 
-/* Behind the activations is the chunk counter, or what tiles read beyond the last row. */
+/* Behind the activations is what kernels read beyond the last row, then the chunk counter. */
+static int64_t until_counter(const oe_sb_kernel *kernel, int64_t k, int64_t rows) {
+    return acts_bytes(kernel, k, rows) + OE_SB_MORE * (int64_t)oe_quad_bytes(kernel);
+}
+
 static int64_t until_packed(const oe_sb_kernel *kernel, int64_t k, int64_t rows) {
-    const int64_t end = acts_bytes(kernel, k, rows) + OE_SB_MORE * (int64_t)oe_quad_bytes(kernel) + OE_CACHE_LINE;
+    const int64_t end = until_counter(kernel, k, rows) + 2 * OE_CACHE_LINE;
     return (end + OE_CACHE_LINE - 1) / OE_CACHE_LINE * OE_CACHE_LINE;
 }
 
@@ -37,7 +41,7 @@ static oe_act_panel *packed_in(const oe_sb_kernel *by, const struct ggml_tensor 
 
 /* The chunk counter, in groups of weight rows. */
 static oe_chunk_counter *taken_groups(const oe_sb_kernel *by, const struct ggml_tensor *acts, int64_t k, int64_t rows) {
-    return oe_chunk_counter_behind(acts_of(acts), acts_bytes(by, k, rows));
+    return oe_chunk_counter_behind(acts_of(acts), until_counter(by, k, rows));
 }
 
 /* -- activations --------------------------------------------------------------------------------------------------- */
@@ -95,7 +99,7 @@ static void quantize(struct ggml_tensor *dst, int ith, int nth, const oe_sb_roun
         oe_quad quad;
         oe_quad_quantize(kernel, from->read(from, row, first, n), n / kernel->block, &quad);
         char *to = acts_of(dst) + (size_t)(number * rows + row) * oe_quad_bytes(kernel);
-        oe_quad_store(kernel, &quad, by->alone, to);
+        oe_quad_store(kernel, &quad, by->interleaved, to);
         if (kernel->packs) {
             oe_pack_quad(quad.of_32, k / kernel->block, number, row % 32, packed_in(kernel, dst, k, rows, row));
         }
@@ -150,7 +154,7 @@ static part part_of(const oe_sb_multiplying *by, const struct ggml_tensor *weigh
                     .rows = rows,
                     .variant = by->variant,
                     .out = out},
-        .multiply = rows == 1 && kernel->multiply_single ? kernel->multiply_single : kernel->multiply,
+        .multiply = rows <= kernel->interleaved ? kernel->multiply_interleaved : kernel->multiply,
         .groups = (m + OE_SB_GROUP - 1) / OE_SB_GROUP,
         .most = oe_sb_most_groups(kernel, k, rows),
     };

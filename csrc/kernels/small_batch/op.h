@@ -19,7 +19,7 @@ int64_t oe_sb_acts_size(const oe_sb_kernel *kernel, int64_t k, int64_t rows);
 
 typedef struct oe_sb_rounding {
     const oe_sb_kernel *kernel;
-    bool alone; /* a single row, for multiply_single */
+    bool interleaved; /* for multiply_interleaved */
     float eps;  /* of a norm */
 } oe_sb_rounding;
 

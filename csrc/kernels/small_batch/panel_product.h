@@ -113,7 +113,8 @@ static void oe_multiply_panels(const oe_sb_product *p, const panel_block *panels
 }
 
 static void oe_unpack(const oe_sb_product *p, int64_t from, panel_block *panel) {
-    window w = {p->weights + (size_t)from * p->row_bytes, p->row_bytes, 4 * p->row_bytes, NULL, OE_SB_FETCH_NONE};
+    window w = {
+        .at = p->weights + (size_t)from * p->row_bytes, .near = p->row_bytes, .far = 4 * p->row_bytes};
     const bool more = from + 2 * LANES <= p->m; /* the next rows come from memory meanwhile */
     for (int64_t b = 0; b < p->blocks; b++, w.at += BLOCK_BYTES) {
         for (size_t i = 0; more && i < LANES; i++) {

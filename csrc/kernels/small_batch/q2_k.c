@@ -110,22 +110,22 @@ INLINE void unpack_block(window w, panel_block *x) {
 #include "kernels/small_batch/amx_product.h"
 #else
 
-INLINE void add_block(const bool single, const int n_tile, window w, const act_block *act, floats *out) {
-    ints sum[TILE], words[4], codes[4], scales[4], mins[8];
+INLINE void add_block(const bool fours, const int n_tile, window w, const act_block *act, floats *out) {
+    ints sum[WIDE_TILE], words[4], codes[4], scales[4], mins[8];
     read_scales(w, scales);
     clear_sums(n_tile, sum);
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++) {
         fetch_part(w, BLOCK_BYTES, i, 16);
         const int part = read_part(i, w, words, codes);
-        add_part(single, n_tile, 4, 3, codes, part_factor(scales[part / 4], part % 4), act, 16 * part, sum);
+        add_part(fours, n_tile, 4, 3, codes, part_factor(scales[part / 4], part % 4), act, 16 * part, sum);
         if (i % 2) {
             end_basic_block();
         }
     }
     const ints steps = read_steps(w);
     read_mins(w, mins);
-    add_sums_with_mins(single, n_tile, steps, sum, 8, mins, act, out);
+    add_sums_with_mins(fours, n_tile, steps, sum, 8, mins, act, out);
 }
 
 #include "kernels/small_batch/vector_product.h"

@@ -101,21 +101,21 @@ INLINE void unpack_block(window w, panel_block *x) {
 #include "kernels/small_batch/amx_product.h"
 #else
 
-INLINE void add_block(const bool single, const int n_tile, window w, const act_block *act, floats *out) {
+INLINE void add_block(const bool fours, const int n_tile, window w, const act_block *act, floats *out) {
     block_scales s;
-    ints sum[TILE], low[4], high[4], codes[4];
+    ints sum[WIDE_TILE], low[4], high[4], codes[4];
     read_scales(w, &s);
     clear_sums(n_tile, sum);
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++) {
         fetch_part(w, BLOCK_BYTES, i, 16);
         const int part = read_part(i, w, low, high, codes);
-        add_part(single, n_tile, 4, 7, codes, signed_part_factor(s.scale[part / 4], part % 4), act, 16 * part, sum);
+        add_part(fours, n_tile, 4, 7, codes, signed_part_factor(s.scale[part / 4], part % 4), act, 16 * part, sum);
         if (i % 2) {
             end_basic_block();
         }
     }
-    add_sums_above(single, n_tile, s.d, sum, s.pair, act, out);
+    add_sums_above(fours, n_tile, s.d, sum, s.pair, act, out);
 }
 
 #include "kernels/small_batch/vector_product.h"

@@ -52,14 +52,14 @@ INLINE void unpack_block(window w, panel_block *x) {
 
 /* Adds the parts 2j and 2j + 1 to `low` and `high`, which with VNNI is 16 times as large: codes in the high 4 bits of
  * bytes are multiplied as they are. */
-INLINE void add_parts(const bool single, const int n_tile, const ints *words, const ints *scales, int j,
+INLINE void add_parts(const bool fours, const int n_tile, const ints *words, const ints *scales, int j,
                       const act_block *act, ints *low, ints *high) {
     ints codes[8];
 #pragma GCC unroll 8
     for (int i = 0; i < 8; i++) {
         codes[i] = ints_and(words[i], bytes_set(0x0f));
     }
-    add_part(single, n_tile, 8, 15, codes, part_factor(scales[j / 2], 2 * (j % 2)), act, 64 * j, low);
+    add_part(fours, n_tile, 8, 15, codes, part_factor(scales[j / 2], 2 * (j % 2)), act, 64 * j, low);
     if (!HAS_VNNI) {
         end_basic_block();
     }
@@ -67,11 +67,11 @@ INLINE void add_parts(const bool single, const int n_tile, const ints *words, co
     for (int i = 0; i < 8; i++) {
         codes[i] = HAS_VNNI ? ints_and(words[i], bytes_set(0xf0)) : low_bits(words[i], 4, 0x0f);
     }
-    add_part(single, n_tile, 8, 15, codes, part_factor(scales[j / 2], 2 * (j % 2) + 1), act, 64 * j + 32, high);
+    add_part(fours, n_tile, 8, 15, codes, part_factor(scales[j / 2], 2 * (j % 2) + 1), act, 64 * j + 32, high);
 }
 
-INLINE void add_block(const bool single, const int n_tile, window w, const act_block *act, floats *out) {
-    ints low[TILE], high[TILE], words[8], scales[2], mins[4];
+INLINE void add_block(const bool fours, const int n_tile, window w, const act_block *act, floats *out) {
+    ints low[WIDE_TILE], high[WIDE_TILE], words[8], scales[2], mins[4];
     read_scales(w, scales);
 #pragma GCC unroll 8
     for (int n = 0; n < n_tile; n++) {
@@ -83,7 +83,7 @@ INLINE void add_block(const bool single, const int n_tile, window w, const act_b
         fetch_part(w, BLOCK_BYTES, j, 4);
         load_words(w, 16 + 32 * (size_t)j, words);
         load_words(w, 32 + 32 * (size_t)j, words + 4);
-        add_parts(single, n_tile, words, scales, j, act, low, high);
+        add_parts(fours, n_tile, words, scales, j, act, low, high);
         if (j == 1 || !HAS_VNNI) { /* with VNNI seldom: it can use the longer blocks */
             end_basic_block();
         }
@@ -94,7 +94,7 @@ INLINE void add_block(const bool single, const int n_tile, window w, const act_b
     for (int n = 0; n < n_tile; n++) {
         const act_block *a = act + OE_QUAD * n;
         const ints sum = ints_add(low[n], HAS_VNNI ? ints_shift_right_signed(high[n], 4) : high[n]);
-        add_with_mins(single, steps, sum, times_sums(single, 4, mins, a->sum32, a), a, out + n);
+        add_with_mins(fours, steps, sum, times_sums(fours, 4, mins, a->sum32, a), a, out + n);
     }
 }
 

@@ -62,8 +62,8 @@ INLINE void unpack_block(window w, panel_block *x) {
 #include "kernels/small_batch/amx_product.h"
 #else
 
-INLINE void add_block(const bool single, const int n_tile, window w, const act_block *act, floats *out) {
-    ints sum[TILE], low[8], high[8], codes[8], scales[2], mins[4];
+INLINE void add_block(const bool fours, const int n_tile, window w, const act_block *act, floats *out) {
+    ints sum[WIDE_TILE], low[8], high[8], codes[8], scales[2], mins[4];
     read_scales(w, scales);
     load_words(w, 16, high);
     load_words(w, 32, high + 4);
@@ -72,12 +72,12 @@ INLINE void add_block(const bool single, const int n_tile, window w, const act_b
     for (int part = 0; part < 8; part++) {
         fetch_part(w, BLOCK_BYTES, part, 8);
         read_codes(part, w, low, high, codes);
-        add_part(single, n_tile, 8, 31, codes, part_factor(scales[part / 4], part % 4), act, 32 * part, sum);
+        add_part(fours, n_tile, 8, 31, codes, part_factor(scales[part / 4], part % 4), act, 32 * part, sum);
         end_basic_block();
     }
     const ints steps = read_steps(w);
     read_mins(w, mins);
-    add_sums_with_mins(single, n_tile, steps, sum, 4, mins, act, out);
+    add_sums_with_mins(fours, n_tile, steps, sum, 4, mins, act, out);
 }
 
 #include "kernels/small_batch/vector_product.h"

@@ -34,14 +34,14 @@ INLINE void unpack_block(window w, panel_block *x) {
 #include "kernels/small_batch/amx_product.h"
 #else
 
-INLINE void add_block(const bool single, const int n_tile, window w, const act_block *act, floats *out) {
+INLINE void add_block(const bool fours, const int n_tile, window w, const act_block *act, floats *out) {
     fetch_part(w, BLOCK_BYTES, 0, 1);
     const floats d = read_half(w, 0);
     ints codes[8];
     load_words(w, 2, codes);
     load_words(w, 18, codes + 4);
     ready_all_signed(codes);
-    add_signed_block(single, n_tile, 128, d, codes, act, out);
+    add_signed_block(fours, n_tile, 128, d, codes, act, out);
 }
 
 #include "kernels/small_batch/vector_product.h"

@@ -27,10 +27,10 @@ static inline void oe_quad_quantize(const oe_sb_kernel *kernel, const float *x, 
     kernel->quantize(x, blocks < OE_QUAD ? blocks : OE_QUAD, quad->bytes);
 }
 
-/* Copies a quad to its place in the kernel's activations. For multiply_single (`alone`), the words of the four blocks
- * are interleaved. */
-static inline void oe_quad_store(const oe_sb_kernel *kernel, const oe_quad *quad, bool alone, char *to) {
-    if (!alone) {
+/* Copies a quad to its place in the kernel's activations. For multiply_interleaved, the words of the four blocks are
+ * interleaved. */
+static inline void oe_quad_store(const oe_sb_kernel *kernel, const oe_quad *quad, bool interleaved, char *to) {
+    if (!interleaved) {
         memcpy(to, quad->bytes, oe_quad_bytes(kernel));
         return;
     }

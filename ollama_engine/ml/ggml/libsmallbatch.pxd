@@ -59,8 +59,8 @@ cdef extern from "kernels/small_batch/kernel.h" nogil:
     struct oe_sb_kernel:
         int64_t block
         void (*quantize)(const float *x, int64_t blocks, void *quad) noexcept
-        void (*multiply_single)(const oe_sb_product *p, int64_t first, int64_t last) noexcept
         bint packs
+        int64_t interleaved
 
     const oe_sb_kernel *oe_sb_kernel_find(oe_sb_type type, oe_sb_isa isa, int64_t m)
     const oe_sb_kernel *oe_sb_kernel_for(const oe_sb_kernel *kernel, int64_t rows)
@@ -71,7 +71,7 @@ cdef extern from "kernels/small_batch/op.h" nogil:
     int64_t oe_sb_acts_size(const oe_sb_kernel *kernel, int64_t k, int64_t rows)
     struct oe_sb_rounding:
         const oe_sb_kernel *kernel
-        bint alone
+        bint interleaved
         float eps
 
     void oe_sb_quantize_op(ggml_tensor *dst, int ith, int nth, void *rounding) noexcept

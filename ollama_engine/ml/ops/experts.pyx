@@ -42,9 +42,9 @@ cdef Tensor _rounded(Graph graph, Tensor b, Tensor ids, Tensor plan, const oe_sb
     """The node that quantizes the activations. Gate and up have the same values and ids and share it."""
     cdef int64_t[4] ne = [oe_experts_acts_size(kernel, b.ptr.ne[0], ids.ptr.ne[0] * ids.ptr.ne[1]), 1, 1, 1]
     cdef lib.ggml_tensor *operands[3]
-    # A row alone is laid out for multiply_single, which the kernel for few rows may have where `kernel` has none.
-    alone = oe_sb_kernel_for(kernel, 1).multiply_single != NULL
-    key = (<size_t>b.ptr, <size_t>plan.ptr, <size_t>kernel.quantize, alone)
+    # Few rows are laid out for multiply_interleaved of the kernel for few rows.
+    interleaved = oe_sb_kernel_for(kernel, 1).interleaved
+    key = (<size_t>b.ptr, <size_t>plan.ptr, <size_t>kernel.quantize, interleaved)
     acts = graph.rounded.get(key)
     if acts is None:
         operands[0], operands[1], operands[2] = b.ptr, ids.ptr, plan.ptr

@@ -153,12 +153,12 @@ cdef class _Rounding:
     cdef oe_sb_rounding values
 
 
-cdef _Rounding _rounding_of(Graph graph, const oe_sb_kernel *kernel, bint alone, float eps):
-    key = ("rounding", <size_t>kernel, alone, eps)
+cdef _Rounding _rounding_of(Graph graph, const oe_sb_kernel *kernel, bint interleaved, float eps):
+    key = ("rounding", <size_t>kernel, interleaved, eps)
     rounding = graph.kept.get(key)
     if rounding is None:
         rounding = _Rounding()
-        (<_Rounding>rounding).values = oe_sb_rounding(kernel, alone, eps)
+        (<_Rounding>rounding).values = oe_sb_rounding(kernel, interleaved, eps)
         graph.kept[key] = rounding
     return rounding
 
@@ -213,7 +213,7 @@ cdef bint _is_norm(Graph graph, lib.ggml_tensor *b):
         and _unchanged(graph, b) and _unchanged(graph, b.src[0]) and _unchanged(graph, x) and _unchanged(graph, weight)
 
 
-cdef lib.ggml_tensor *_convert(Graph graph, lib.ggml_tensor *b, const oe_sb_kernel *kernel, bint alone) except NULL:
+cdef lib.ggml_tensor *_convert(Graph graph, lib.ggml_tensor *b, const oe_sb_kernel *kernel, bint interleaved) except NULL:
     """The node that converts b, and computes it where b is a gated unit or a norm: their own nodes are not run then,
     unless something else reads them."""
     cdef int64_t[4] ne = [oe_sb_acts_size(kernel, b.ne[0], b.ne[1]), 1, 1, 1]
@@ -230,15 +230,15 @@ cdef lib.ggml_tensor *_convert(Graph graph, lib.ggml_tensor *b, const oe_sb_kern
         eps = oe_sb_norm_eps(b.src[0])
         run = oe_sb_quantize_norm_op
     return custom(graph, ne, lib.GGML_TYPE_I8, operands, n, run, lib.GGML_N_TASKS_MAX,
-                  <void *>&_rounding_of(graph, kernel, alone, eps).values)
+                  <void *>&_rounding_of(graph, kernel, interleaved, eps).values)
 
 
-cdef Tensor _rounded(Graph graph, Tensor b, const oe_sb_kernel *kernel, bint alone):
+cdef Tensor _rounded(Graph graph, Tensor b, const oe_sb_kernel *kernel, bint interleaved):
     """The node that converts the activations. Query, key and value multiply the same values and share it."""
-    key = (<size_t>b.ptr, <size_t>kernel.quantize, kernel.packs, alone)
+    key = (<size_t>b.ptr, <size_t>kernel.quantize, kernel.packs, interleaved)
     acts = graph.rounded.get(key)
     if acts is None:
-        acts = wrap(graph, _convert(graph, b.ptr, kernel, alone))
+        acts = wrap(graph, _convert(graph, b.ptr, kernel, interleaved))
         graph.rounded[key] = acts
     return acts
 
@@ -260,7 +260,7 @@ cdef _Product _product(Graph graph, Tensor a, Tensor b, str instructions, str va
     rounding = _kernel(a.ptr.type, instructions or <str>_FASTEST[<int>a.ptr.type], MANY)
     product.weight, product.by = a, multiplying_by("mul_mat_small_batch", graph, kernel, variant)[0]
     product.acts = _rounded(graph, b, oe_sb_kernel_for(rounding, b.ptr.ne[1]),
-                            b.ptr.ne[1] == 1 and kernel.multiply_single != NULL)
+                            b.ptr.ne[1] <= kernel.interleaved)
     return product
 
 

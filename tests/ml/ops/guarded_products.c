@@ -17,7 +17,7 @@
 #include "kernels/small_batch/quads.h"
 
 #define PAGE 4096
-#define SIZES 8
+#define SIZES 14
 
 typedef struct weights_type {
     oe_sb_type type;
@@ -80,8 +80,8 @@ static void fill_weights(const weights_type *t, char *weights, size_t blocks) {
     }
 }
 
-/* Of `rows` rows, for multiply, and of a single one for multiply_single. */
-static void fill_acts(const oe_sb_kernel *kernel, int64_t blocks, int64_t rows, char *acts, char *single) {
+/* For multiply, and for multiply_interleaved. */
+static void fill_acts(const oe_sb_kernel *kernel, int64_t blocks, int64_t rows, char *acts, char *interleaved) {
     const size_t bytes = oe_quad_bytes(kernel);
     float x[OE_QUAD * 256];
     for (int64_t q = 0; q * OE_QUAD < blocks; q++) {
@@ -92,9 +92,7 @@ static void fill_acts(const oe_sb_kernel *kernel, int64_t blocks, int64_t rows, 
             oe_quad quad;
             oe_quad_quantize(kernel, x, blocks - q * OE_QUAD, &quad);
             oe_quad_store(kernel, &quad, false, acts + (size_t)(q * rows + r) * bytes);
-            if (r == 0) {
-                oe_quad_store(kernel, &quad, true, single + (size_t)q * bytes);
-            }
+            oe_quad_store(kernel, &quad, true, interleaved + (size_t)(q * rows + r) * bytes);
         }
     }
 }
@@ -104,7 +102,7 @@ static void fill_acts(const oe_sb_kernel *kernel, int64_t blocks, int64_t rows, 
 typedef struct expectation {
     const weights_type *t;
     oe_sb_product product;
-    const char *acts, *single, *packed;
+    const char *acts, *interleaved, *packed;
     const float *results;
     int isa;
 } expectation;
@@ -147,11 +145,11 @@ static int check(const expectation *e) {
         packed.product.packed = e->packed;
         bad += differs(&packed, k->multiply, e->acts, 2 * OE_SB_GROUP, "packed");
     }
-    if (e->product.rows == 1 && k->multiply_single) {
-        bad += differs(e, k->multiply_single, e->single, e->product.m, "a single row");
+    if (e->product.rows <= k->interleaved) {
+        bad += differs(e, k->multiply_interleaved, e->interleaved, e->product.m, "interleaved");
         expectation two = *e;
         two.product.variant = (oe_sb_variant){OE_SB_FETCH_BURST, true};
-        bad += differs(&two, k->multiply_single, e->single, e->product.m, "a single row, two streams");
+        bad += differs(&two, k->multiply_interleaved, e->interleaved, e->product.m, "interleaved, two streams");
     }
     return bad;
 }
@@ -174,15 +172,15 @@ static int compare(const weights_type *t, int64_t m, int64_t blocks, int64_t row
     const size_t row_bytes = t->bytes * (size_t)blocks, all = row_bytes * (size_t)m;
     const int64_t quads = (blocks + OE_QUAD - 1) / OE_QUAD;
     const size_t acts_bytes = (size_t)(quads * rows + OE_SB_MORE) * oe_quad_bytes(plain);
-    const size_t single_bytes = (size_t)quads * oe_quad_bytes(plain);
+    const size_t interleaved_bytes = (size_t)(quads * rows) * oe_quad_bytes(plain);
     const bool packs = plain->block == 32 && plain->act_bytes == sizeof(oe_act32);
     const size_t packed_bytes = packs ? (size_t)((rows + 31) / 32 * oe_chunks(blocks)) * sizeof(oe_act_panel) : 64;
-    char *weights = guarded(all), *acts = guarded(acts_bytes), *single = guarded(single_bytes);
+    char *weights = guarded(all), *acts = guarded(acts_bytes), *interleaved = guarded(interleaved_bytes);
     char *packed = guarded(packed_bytes);
     float *results = malloc(sizeof *results * (size_t)(m * rows));
     fill_weights(t, weights, (size_t)(blocks * m));
     memset(acts, 0x55, acts_bytes);
-    fill_acts(plain, blocks, rows, acts, single);
+    fill_acts(plain, blocks, rows, acts, interleaved);
     memset(packed, 0xff, packed_bytes);
     if (packs) {
         pack(acts, blocks, rows, packed);
@@ -191,7 +189,7 @@ static int compare(const weights_type *t, int64_t m, int64_t blocks, int64_t row
         .weights = (uint8_t *)weights, .row_bytes = row_bytes, .acts = acts, .blocks = blocks, .m = m, .rows = rows,
         .out = results,
     };
-    expectation e = {t, product, acts, single, packed, results, 0};
+    expectation e = {t, product, acts, interleaved, packed, results, 0};
     plain->multiply(&e.product, 0, m);
     int bad = 0;
     for (e.isa = OE_SB_PLAIN + 1; e.isa < OE_SB_ISAS; e.isa++) {
@@ -200,18 +198,19 @@ static int compare(const weights_type *t, int64_t m, int64_t blocks, int64_t row
     free(results);
     release(weights, all);
     release(acts, acts_bytes);
-    release(single, single_bytes);
+    release(interleaved, interleaved_bytes);
     release(packed, packed_bytes);
     return bad;
 }
 
 int main(int n, char **arguments) {
     const bool quick = n > 1 && strcmp(arguments[1], "quick") == 0;
-    static const int64_t m[] = {16, 17, 85}, blocks[] = {1, 6, 37}, rows[SIZES] = {1, 20, 33, 2, 8, 16, 17, 70};
+    static const int64_t m[] = {16, 17, 85}, blocks[] = {1, 6, 37};
+    static const int64_t rows[SIZES] = {1, 5, 20, 33, 2, 3, 4, 6, 7, 8, 9, 16, 17, 70};
     int bad = 0;
     for (size_t t = 0; t < N_TYPES; t++) {
         for (size_t i = 0; i < 9; i += quick ? 4 : 1) {
-            for (size_t r = 0; r < (quick ? 3 : SIZES); r++) {
+            for (size_t r = 0; r < (quick ? 4 : SIZES); r++) {
                 bad += compare(&TYPES[t], m[i % 3], blocks[i / 3], rows[r]);
             }
         }
