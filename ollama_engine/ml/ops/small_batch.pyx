@@ -213,7 +213,9 @@ cdef bint _is_norm(Graph graph, lib.ggml_tensor *b):
         and _unchanged(graph, b) and _unchanged(graph, b.src[0]) and _unchanged(graph, x) and _unchanged(graph, weight)
 
 
-cdef lib.ggml_tensor *_convert(Graph graph, lib.ggml_tensor *b, const oe_sb_kernel *kernel, bint interleaved) except NULL:
+cdef lib.ggml_tensor *_convert(
+    Graph graph, lib.ggml_tensor *b, const oe_sb_kernel *kernel, bint interleaved
+) except NULL:
     """The node that converts b, and computes it where b is a gated unit or a norm: their own nodes are not run then,
     unless something else reads them."""
     cdef int64_t[4] ne = [oe_sb_acts_size(kernel, b.ne[0], b.ne[1]), 1, 1, 1]
