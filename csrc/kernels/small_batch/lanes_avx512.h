@@ -71,7 +71,8 @@ INLINE ints load_column(window w, size_t offset, size_t j) {
 #if defined(BLOCK_BYTES) && BLOCK_BYTES <= 34
 #define FOURS_IN_TWO /* 16 bytes each of 4 blocks lie within two vectors */
 
-typedef int16_t shorts __attribute__((vector_size(64)));
+typedef int16_t shorts
+    __attribute__((vector_size(64)));
 
 /* load_words of a window in_fours, with 4 permutations and 8 shuffles: no 16 loads that are merged. (A single row of
  * activations is faster with those where weights come from memory.) */
