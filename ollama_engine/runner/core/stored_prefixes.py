@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
-from ollama_engine.runner.core.prefix_reads import PrefixReads
-from ollama_engine.runner.core.prefix_writes import PrefixWrites
 from ollama_engine.runner.schedule.queued import QueuedRequest
 from ollama_engine.runner.schedule.sequence import ScheduledRequest
+
+if TYPE_CHECKING:  # few engines have a store
+    from ollama_engine.runner.core.prefix_reads import PrefixReads
+    from ollama_engine.runner.core.prefix_writes import PrefixWrites
 
 __all__ = ["StoredPrefixes"]
 
