@@ -14,6 +14,7 @@ from ollama_engine import Choice, Completion, Engine, Request, SamplingParams
 from ollama_engine.runner.core import speculation
 from ollama_engine.runner.schedule import draft_lengths
 from ollama_engine.runner.schedule.draft_budget import DraftBudget
+from ollama_engine.runner.schedule.step_costs import StepPrices
 from ollama_engine.runner.speculative import guessing, lookup
 from ollama_engine.runner.speculative.guessing import DraftPart, Guess, GuessSource
 from tests.support.engine_thread import held
@@ -83,22 +84,31 @@ def check_absurd(engine: Engine, kind: str, prompts: Mapping[str, Sequence[int]]
     """
     params = SamplingParams(temperature=0, max_tokens=60)
     answers = {text: engine.generate(text, params, draft="off", cache=False).tokens for text in prompts}
-    contexts = [[*([] if own else prompts[text]), *tokens] for text, tokens in answers.items()]
+    contexts = {
+        (*prompts[text], *tokens): [*([] if own else prompts[text]), *tokens] for text, tokens in answers.items()
+    }
+    of_sequence: dict[int | None, list[int]] = {}
     rng = np.random.default_rng(1)
+
+    def noted(self: GuessSource, active: list[Any], prices: StepPrices) -> None:
+        for each in active:
+            begins = tuple(each._tokens[:])
+            of_sequence[each._sequence] = next(
+                context for whole, context in contexts.items() if whole[: len(begins)] == begins
+            )
+        guess(self, active, prices)
 
     def absurd(self: GuessSource, parts: Sequence[DraftPart]) -> list[Guess]:
         guesses = []
-        for part, guess in zip(parts, compute(self, parts), strict=True):
-            end = part.position + len(part.tokens)
-            known = [context for context in contexts if context[part.position : end] == [*part.tokens]]
-            after = [context[end] for context in known if end < len(context)]
+        for part, made in zip(parts, compute(self, parts), strict=True):
+            after = of_sequence[part.sequence][part.position + len(part.tokens) :]
             right = after[0] if after else 5
             token = {"right": right, "wrong": (right + 1) % 200, "random": int(rng.integers(0, 200))}[kind]
-            guesses.append(guess._replace(token=token, probability=1.0))
+            guesses.append(made._replace(token=token, probability=1.0))
         return guesses
 
-    compute = GuessSource._compute
-    with patch.object(GuessSource, "_compute", absurd):
+    compute, guess = GuessSource._compute, GuessSource._guess
+    with patch.object(GuessSource, "_compute", absurd), patch.object(GuessSource, "_guess", noted):
         with held(engine):
             requests = [engine.submit(text, params) for text in prompts]
         found = [request.result() for request in requests]

@@ -110,10 +110,9 @@ class Speculation:
         begin = self._clock()
         most = {key: self._budget.most(key, prices) for key in drafts}
         left = {key: self._budget.left(key, prices) for key in drafts if most[key]}
-        made = _by_sources(running, left, prices)
-        seconds = self._clock() - begin
-        self.leave_out(seconds)  # no cost of rows
-        self._budget.note_guessing({key: len(draft.tokens) for key, draft in made.items()}, seconds / prices.plain)
+        made, guessing = _by_sources(running, left, prices)
+        self.leave_out(self._clock() - begin)  # no cost of rows
+        self._budget.note_guessing({key: len(draft.tokens) for key, draft in made.items()}, guessing / prices.plain)
         drafts |= made
         chances = {key: draft.chances[: most[key]] for key, draft in drafts.items() if draft.chances}
         return lengths | draft_lengths(prices, chances, self._max_outputs - n_rows)
@@ -121,16 +120,20 @@ class Speculation:
 
 def _by_sources(
     running: Mapping[int, ScheduledRequest], left: Mapping[int, float], prices: StepPrices
-) -> dict[int, Draft]:
-    """The drafts of sources, by key; those of answers with the same source are made side by side."""
+) -> tuple[dict[int, Draft], float]:
+    """(the drafts of sources, by key; the seconds that guessing took), side by side for answers of one source."""
     by_source: dict[DraftSource, dict[int, Drafter | None]] = {}
     for key in left:
         generation = running[key]
         if isinstance(generation, Generation) and (source := _source(generation)) is not None:
             by_source.setdefault(source, {})[key] = generation.drafter
-    return {
-        key: draft for source, asked in by_source.items() for key, draft in source.make(asked, prices, left).items()
-    }
+    made: dict[int, Draft] = {}
+    seconds = 0.0
+    for source, asked in by_source.items():
+        drafts, took = source.make(asked, prices, left)
+        made |= drafts
+        seconds += took
+    return made, seconds
 
 
 def _source(request: ScheduledRequest) -> DraftSource | None:

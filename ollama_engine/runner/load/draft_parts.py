@@ -47,6 +47,7 @@ class DraftParts:
 
     @property
     def executors(self) -> tuple[Executor, ...]:
+        """Its one executor, as a model's head has several."""
         return (self.executor,)
 
     def beside(self, report: MemoryReport) -> MemoryReport:

@@ -12,12 +12,14 @@ from ollama_engine.runner.schedule.step_costs import StepPrices
 
 __all__ = ["SHARE", "DraftBudget"]
 
-FIRST_OF_ALL = 32.0
+FIRST_OF_ALL = 48.0
 """What drafts may lose of all answers when the engine begins."""
-FIRST, PART = 1.5, 32.0
-"""An answer that begins has this part of what all have, so what earlier answers say of it; and so much at most."""
+PART = 32.0
+"""An answer that begins may lose what drafts may lose of all answers, divided by this."""
+FIRST = 1.5
+"""Most that drafts may lose of an answer that begins."""
 SHARE = 0.005
-"""What each token of an answer adds to that."""
+"""What each token of an answer adds to its account."""
 MOST, MOST_OF_ALL = 16.0, 256.0
 """Most that is saved up, so that a text that repeats nothing any more costs little."""
 KEPT = 256

@@ -64,10 +64,13 @@ class Draft(NamedTuple):
 class DraftSource(Protocol):
     """Makes drafts of several answers side by side, at a cost: a smaller model. It raises nothing."""
 
-    def make(self, drafters: Mapping[int, Any], prices: StepPrices, left: Mapping[int, float], /) -> dict[int, Draft]:
-        """Drafts by the keys of their drafters, which all have this source; none where that does not pay.
+    def make(
+        self, drafters: Mapping[int, Any], prices: StepPrices, left: Mapping[int, float], /
+    ) -> tuple[dict[int, Draft], float]:
+        """(drafts by the keys of their drafters, which all have this source; the seconds that guessing took).
 
-        `left`: the seconds that each may lose, guessing and verifying together.
+        There is no draft where it does not pay. Seconds that contexts were read in do not count: they are read once
+        for all guesses that follow. `left`: the seconds that each may lose, guessing and verifying together.
         """
 
 

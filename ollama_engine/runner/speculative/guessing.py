@@ -34,6 +34,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 32, 512
 """Tokens from one look at whether guesses pay to the next, while they do not; each time twice as many."""
 PROBED = 2
 """Guesses of such a look."""
+MOST_NEW = 1 + MOST_AHEAD
+"""Most tokens of an answer that come in one step with a draft. A part with more of them reads a context."""
 
 
 class DraftPart(NamedTuple):
@@ -76,6 +78,8 @@ class GuessSource:
         self.num_ctx = num_ctx
         self._costs = StepCosts()
         self._failed = False
+        self._spent = 0.0
+        """Seconds that guesses took since `make` was called."""
         # What is known of the guesses for all answers.
         self.sure, self.usual = Acceptance(expected=SURE), Acceptance(expected=USUAL)
 
@@ -87,13 +91,14 @@ class GuessSource:
 
     def make(
         self, drafters: Mapping[int, GuessingDrafter], prices: StepPrices, left: Mapping[int, float]
-    ) -> dict[int, Draft]:
-        """Drafts for those of these answers, by key, for which guessing pays: see `GuessingDrafter`.
+    ) -> tuple[dict[int, Draft], float]:
+        """Drafts for those of these answers for which guessing pays, and the seconds that guesses took.
 
-        `left`: the seconds that each may lose.
+        See `GuessingDrafter`, and `DraftSource.make`. `left`: the seconds that each may lose.
         """
+        self._spent = 0.0
         if self._failed:
-            return {}
+            return {}, 0.0
         guess = self._costs.seconds(len(drafters))
         try:
             guessing = {key: each for key, each in drafters.items() if each.wants(prices, guess, left[key])}
@@ -103,17 +108,20 @@ class GuessSource:
             with suppress(Exception):  # a handler that raises must not end the engine
                 log.error("%s failed, and guesses no more: %s", self.name, error)
             self._failed = True
-            return {}
-        return {key: drafter.draft for key, drafter in guessing.items()}
+            return {}, self._spent
+        return {key: drafter.draft for key, drafter in guessing.items()}, self._spent
 
     def _guess(self, active: list[GuessingDrafter], prices: StepPrices) -> None:
         for _ in range(MOST_AHEAD):
             if not active:
                 return
             each = max(1, self._executor.batch_size // len(active))
+            begin = self._clock()
             parts = [drafter.next_part(each) for drafter in active]
-            for drafter, part, guess in zip(active, parts, self._compute(parts), strict=True):
-                drafter.take(part, guess)
+            computed = zip(active, parts, self._compute(parts), strict=True)
+            guessed = [drafter.take(part, guess) for drafter, part, guess in computed]
+            if all(guessed) and all(len(part.tokens) <= MOST_NEW for part in parts):
+                self._spent += self._clock() - begin
             cost = (self._costs.seconds(len(active)) or 0.0) / len(active) + prices.row
             worth = cost * prices.n_rows / prices.plain
             active = [drafter for drafter in active if drafter.goes_on(worth)]
@@ -220,14 +228,15 @@ class GuessingDrafter(ABC):
     def _computed(self, part: DraftPart, guess: Guess) -> bool:
         """The sequence holds a part; whether the context was complete with it, so that the guess is one."""
 
-    def take(self, part: DraftPart, guess: Guess) -> None:
-        """The part was computed, and this is what came of it."""
+    def take(self, part: DraftPart, guess: Guess) -> bool:
+        """The part was computed, and this is what came of it. Returns whether that is a guess."""
         if not self._computed(part, guess):
-            return  # a long prompt: the rest comes between other steps
+            return False  # a long prompt: the rest comes between other steps
         level = int(100 * guess.probability)
         self._guesses.append(guess.token)
         self._levels.append(level)
         self._chances.append((self._chances[-1] if self._chances else 1.0) * self._sure.chance(level))
+        return True
 
     def goes_on(self, worth: float) -> bool:
         """Whether to guess one more token, which pays where it is right with the chance `worth`."""

@@ -44,7 +44,7 @@ class NextTokenSource(GuessSource):
 
     def make(
         self, drafters: Mapping[int, GuessingDrafter], prices: StepPrices, left: Mapping[int, float]
-    ) -> dict[int, Draft]:
+    ) -> tuple[dict[int, Draft], float]:
         """Drafts, by the head of the first tokens where all texts consist of these. See `GuessSource.make`."""
         covered = all(isinstance(each, HeadDrafter) and each.covered > COVERED for each in drafters.values())
         self._executor, self._costs = self._ways[-1 if covered else 0]

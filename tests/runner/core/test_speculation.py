@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import create_autospec
+from unittest.mock import create_autospec, patch
 
 import numpy as np
 import pytest
@@ -15,6 +16,11 @@ from ollama_engine.runner.core.speculation import Speculation
 from ollama_engine.runner.core.step_output import StepOutput
 from ollama_engine.runner.schedule.sequence import Generation
 from ollama_engine.runner.schedule.steering import Draft
+from ollama_engine.runner.speculative.acceptance import Acceptance
+from ollama_engine.runner.speculative.draft_model import DraftModel, ModelDrafter
+from ollama_engine.runner.speculative.guessing import DraftPart, Guess, GuessingDrafter, GuessSource
+from ollama_engine.runner.speculative.lookup import LookupDrafter
+from ollama_engine.runner.speculative.next_tokens import MOST_WAITING, HeadDrafter, NextTokenSource
 
 
 def test_nothing_is_drafted_for_an_answer_that_ends_with_the_step() -> None:
@@ -68,3 +74,54 @@ def test_what_the_next_step_waits_for_is_a_cost_of_the_drafts_before_it() -> Non
         step(1, 10)
     assert speculation._costs.seconds(3, drafted=True) == pytest.approx(15, rel=0.02)
     assert speculation._costs.seconds(1) == pytest.approx(10, rel=0.02)
+
+
+@pytest.mark.parametrize("by", ["draft model", "head"])
+@pytest.mark.parametrize("read", [2, 40, 400])
+def test_a_source_that_read_long_before_its_first_guess_goes_on_guessing(by: str, read: int) -> None:
+    """Each guess is right and takes a thirtieth of a step, and so does each token that is read."""
+    now = 0.0
+    cache: Any = SimpleNamespace(can_resume=lambda sequence, n: True, remove=lambda sequence, n: None)
+    executor: Any = SimpleNamespace(batch_size=512)
+    context = list(range(1000, 1001 + read))
+    source: GuessSource
+    drafter: GuessingDrafter
+    if by == "head":
+        source = NextTokenSource([executor], cache, 1, 4096, 4096)
+        drafter = HeadDrafter(source, LookupDrafter(Acceptance()))
+        waiting = min(read, MOST_WAITING)
+        drafter.read_hidden(read - waiting, np.zeros((waiting, 4), np.float32))
+    else:
+        source = DraftModel(executor, cache, 1, 4096, 4096)
+        drafter = ModelDrafter(source, LookupDrafter(Acceptance()), "")
+    source._clock = lambda: now
+
+    def compute(parts: Sequence[DraftPart]) -> list[Guess]:
+        nonlocal now
+        n = sum(len(part.tokens) for part in parts)
+        now += n / 30
+        if n == 1:
+            source._costs.note(1, n / 30)
+        return [Guess(part.tokens[-1] + 1, 0.99, np.zeros((1, 4), np.float32)) for part in parts]
+
+    answer: Any = create_autospec(Generation, key=0, decoding=True, draft=(), drafter=drafter)
+    queue: Any = SimpleNamespace(running={0: answer}, propose=lambda answers: {0: drafter.propose(context, 20)})
+    speculation = Speculation(queue, 32, lambda: now)
+    speculation._costs.note(1, 1.0)
+    drafted = 0
+    with patch.object(source, "_compute", compute):
+        while len(context) < read + 160:
+            n, answer.draft = len(answer.draft), ()
+            now += 1 + n / 10
+            if isinstance(drafter, HeadDrafter):
+                drafter.read_hidden(len(context) - 1, np.zeros((1 + n, 4), np.float32))
+            context += range(context[-1] + 1, context[-1] + 2 + n)
+            step: Any = SimpleNamespace(
+                entries=(SimpleNamespace(sequence=answer, decoding=True),), decoding=True, drafted=n > 0, built=False,
+                batch=Batch(*np.zeros((4, 1 + n), np.int32)),
+            )  # fmt: skip
+            outputs = [StepOutput(answer, tuple(context[-1 - n :]), drafted=n, accepted=n)]
+            speculation.note(step, outputs, now)
+            speculation.draft(outputs)
+            drafted += n
+    assert drafted > 120

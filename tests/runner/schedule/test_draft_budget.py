@@ -47,7 +47,7 @@ def test_no_outcome_costs_more_than_what_was_won_and_a_share(
         seconds += took + guess * sum(drafts)
         tokens = [n + 1 + hits for n, hits in zip(tokens, right, strict=True)]
     without = sum(tokens) / n_answers * PLAIN
-    assert seconds <= without + (n_answers + SHARE * len(steps) * n_answers) * PLAIN / n_answers + 1e-6
+    assert seconds <= without + (FIRST * n_answers + SHARE * len(steps) * n_answers) * PLAIN / n_answers + 1e-6
 
 
 def test_an_answer_that_won_may_lose_that_again_and_no_more_than_is_saved_up() -> None:
@@ -72,7 +72,7 @@ def test_an_answer_that_won_may_lose_that_again_and_no_more_than_is_saved_up() -
 
 def test_an_answer_that_begins_has_what_earlier_ones_make_of_it() -> None:
     budget = DraftBudget()
-    assert budget.first == 1.0
+    assert budget.first == FIRST
     budget.begin([1])
     for _ in range(100):
         budget.note({1: (5, 5)}, 2.25)

@@ -86,6 +86,28 @@ def test_parts_of_several_answers_fit_one_batch() -> None:
     assert rows == [[2, 2, 2]]
 
 
+def test_guesses_take_time_of_answers_and_reading_does_not() -> None:
+    now = 0.0
+
+    def compute(parts: Sequence[DraftPart]) -> list[Guess]:
+        nonlocal now
+        now += sum(len(part.tokens) for part in parts)
+        return [Guess(1, 0.9)] * len(parts)
+
+    model = GuessSource(cast(Any, SimpleNamespace(batch_size=512)), cast(Any, None), 4096, 100, lambda: now)
+    drafter, tokens = drafter_of(Source()), list(range(400))
+    with patch.object(model, "_compute", compute):
+        drafter.propose(tokens, 20)
+        drafts, seconds = model.make({7: drafter}, PRICES, {7: 99.0})
+        assert len(drafts[7].tokens) == PROBED
+        assert (now, seconds) == (400 + PROBED - 1, PROBED - 1)
+        tokens += [1, 1, 5]  # both guesses are right, of which it holds one
+        cast(Source, drafter.source).held = 401
+        drafter.propose(tokens, 20)
+        drafts, seconds = model.make({7: drafter}, PRICES, {7: 99.0})
+    assert seconds == 2 + len(drafts[7].tokens) - 1
+
+
 def test_right_guesses_stay_and_wrong_ones_are_removed() -> None:
     source = Source()
     drafter, tokens = drafter_of(source), [10, 11, 12]
