@@ -1,5 +1,6 @@
 """KeptPages: what a backend on the CPU holds in memory, kept in a file while the system has the memory."""
 
+import errno
 import os
 
 from libc.stddef cimport size_t
@@ -42,9 +43,15 @@ class KeptPages:
             if not (<Storage>storage).read_only:
                 self._offsets[storage] = offset
                 offset = -(-(offset + _save(storage, file, offset)) // ALIGNMENT) * ALIGNMENT
+        self._size = offset
+        os.ftruncate(file, offset)  # zeros at the end are a hole, too: what is shorter has lost something
 
     def drop(self):
-        """Give the pages back to the system, those of intermediate results too."""
+        """Give the pages back to the system, those of intermediate results too.
+
+        Raises ComputeError while something computes, with nothing changed. After an OSError some are gone.
+        """
+        _check_idle(self._backend, self._storages)
         for storage in self._storages:
             _drop(storage)
         _drop_results(self._backend)
@@ -60,8 +67,21 @@ class KeptPages:
         needed = self.nbytes
         if needed > available_bytes():
             raise NoMemoryError(f"{needed >> 20} MiB are needed, {available_bytes() >> 20} MiB are available")
+        left = os.fstat(self._file).st_size
+        if left != self._size:
+            raise OSError(errno.EIO, f"the file with an engine's memory has {left} bytes instead of {self._size}")
         for storage, offset in self._offsets.items():
             _load(storage, self._file, offset)
+
+
+cdef int _check_idle(Backend backend, list storages) except -1:
+    cdef Storage storage
+    with backend.lock:
+        backend.check_free()
+    for storage in storages:
+        with storage.lock:
+            storage.busy()
+    return 0
 
 
 cdef int64_t _save(Storage storage, int file, int64_t offset) except -1:

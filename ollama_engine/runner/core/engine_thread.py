@@ -18,7 +18,7 @@ from ollama_engine.ml.gguf.mapped_files import MappedFiles
 from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.runner.core.engine_core import EngineCore
 from ollama_engine.runner.core.request_queue import SWEEP_SECONDS
-from ollama_engine.runner.core.sleeping import wake_for_work
+from ollama_engine.runner.core.sleeping import Sleep, Sleeper
 from ollama_engine.runner.core.stuck_thread import outside_stack
 from ollama_engine.runner.core.task import Task
 from ollama_engine.runner.load.sleeping import ModelMemory
@@ -66,7 +66,7 @@ class EngineThread:
     ) -> None:  # fmt: skip
         # -- collaborators --
         self._core = core
-        self._memory = memory
+        self._sleeper = Sleeper(core, memory)
         self._on_exit = on_exit
         self._files = MappedFiles() if files is None else files
         self._workers = workers
@@ -239,9 +239,9 @@ class EngineThread:
                     self._take_in()
                     if not self._closed and (self._core.busy or self._core.queue):
                         self._files.before_step()
-                        if self._memory is not None and self._memory.given_back:
-                            wake_for_work(self._core, self._memory)
+                        self._sleeper.wake_for_work()
                         self._core.step()
+                    self._sleeper.look(FLUSH_SECONDS)
                     if self._workers is not None:
                         self._workers.check_devices()
             except (ClosedError, DeviceLostError) as error:  # a mapped file has changed, or a worker is gone
@@ -258,9 +258,11 @@ class EngineThread:
     def _finish(self) -> None:
         self._closed = True
         try:
+            reason = self._reason("the Engine was closed while this request was served")
+            self._sleeper.fail_all(reason)
             if self._fault is None:
                 self._core.flush(FLUSH_SECONDS)
-            self._core.fail_all(self._reason("the Engine was closed while this request was served"))
+            self._core.fail_all(reason)
         finally:
             self._ended = True
             self._refuse_rest()
@@ -277,7 +279,7 @@ class EngineThread:
                 if self._core.busy:
                     entry = self._inbox.get_nowait()
                 else:
-                    idle = None if self._workers is None else LOOK_SECONDS
+                    idle = self._sleeper.look_in(None if self._workers is None else LOOK_SECONDS)
                     entry = self._inbox.get(timeout=SWEEP_SECONDS if self._core.queue else idle)
                 if entry is None or isinstance(entry, _Owner):
                     self._closed = True
@@ -291,6 +293,8 @@ class EngineThread:
                     self._taken_in = max(self._taken_in, work[0].call)
                     while self._handed_in and self._handed_in[0][0].call <= self._taken_in:
                         self._handed_in.popleft()
+                elif isinstance(work, Sleep):
+                    self._sleeper.add(work)
                 else:
                     self._core.add_task(work)
                 if self._closed:

@@ -158,14 +158,17 @@ class PrefixWrites:
     def flush(self, seconds: float) -> None:
         """Before the engine closes: copy and write what waits, for so long at most. Ends the store's threads."""
         until = time.monotonic() + seconds
-        for storing in self._storing:
-            if storing.missing is None:
-                missing = self._store.missing_soon(storing.keys, until - time.monotonic())
-                storing.missing = deque(missing or ())
-            while self._store.wait_for_room(until - time.monotonic()) and self._copy(storing, BLOCK):
-                pass
-        self._storing.clear()
-        self._store.close(until - time.monotonic())
+        try:
+            for storing in self._storing:
+                if storing.missing is None:
+                    missing = self._store.missing_soon(storing.keys, until - time.monotonic())
+                    storing.missing = deque(missing or ())
+                while (left := until - time.monotonic()) > 0 and self._store.wait_for_room(left):
+                    if not self._copy(storing, BLOCK):
+                        break
+        finally:
+            self._storing.clear()
+            self._store.close(until - time.monotonic())
 
 
 def _from(saved: SavedRows, begin: int) -> SavedRows:

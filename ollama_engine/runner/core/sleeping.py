@@ -7,16 +7,17 @@ import os
 import time
 from typing import TYPE_CHECKING, BinaryIO
 
+from ollama_engine.config import as_float
 from ollama_engine.errors import ConfigError, DeadlineError, NoMemoryError, Option
 from ollama_engine.runner.core.engine_core import EngineCore
-from ollama_engine.runner.core.task import Task
+from ollama_engine.runner.core.request_queue import SWEEP_SECONDS
 from ollama_engine.runner.core.tasks import EngineTask
 from ollama_engine.runner.load.sleeping import ModelMemory
 
 if TYPE_CHECKING:
     from ollama_engine.runner.core.submission import Submission
 
-__all__ = ["SleepMethods", "wake_for_work"]
+__all__ = ["Sleep", "SleepMethods", "Sleeper"]
 
 FOLDER = "/var/tmp"
 """The system's folder for large files that are not kept: on disk, where /tmp may be memory."""
@@ -46,20 +47,24 @@ class SleepMethods:
             OSError: the file cannot be written. In these three cases the engine stays awake.
             ClosedError: the Engine is closed, before or meanwhile.
         """
-        if timeout is not None and not 0 <= timeout < math.inf:
+        if timeout is not None and not 0 <= as_float(timeout) < math.inf:
             raise ConfigError(Option("timeout"), f" is a number of seconds from 0 on, got {timeout!r:.40}")
         thread = self._ready().thread
         thread.check_open()
-        task = _Sleep(self._memory, _file_in(folder), timeout)
-        thread.do(task)
-        task.result()
+        task = Sleep(self._memory, _file_in(folder), timeout)
+        try:
+            thread.do(task)
+            task.result()
+        except BaseException:
+            task.cancelled = True
+            raise
 
     def wake_up(self) -> None:
         """Take the memory again, which the next request would do otherwise. Does nothing with an engine that is awake.
 
         Raises NoMemoryError where others have it now: the engine then sleeps on.
         """
-        task = EngineTask[None](lambda core: None)  # any task but one wakes it
+        task = EngineTask[None](lambda core: None)  # which wakes it as any other does
         self._ready().thread.do(task)
         task.result()
 
@@ -70,51 +75,94 @@ class SleepMethods:
         return self._memory.given_back
 
 
-class _Sleep(EngineTask[None]):
-    """Gives the memory back. Runs again at each step until all requests have ended, and prefixes are stored.
-
-    Only the engine's thread closes the file: a caller who is interrupted must not while that writes into it.
-    """
+class Sleep(EngineTask[None]):
+    """A call of `sleep`. Only the engine's thread closes its file: a caller who is interrupted must not, meanwhile."""
 
     def __init__(self, memory: ModelMemory, file: BinaryIO, timeout: float | None) -> None:
         super().__init__(lambda core: memory.give_back(file))
         self._file = file
-        self._until = math.inf if timeout is None else time.monotonic() + timeout
-
-    def run(self, core: EngineCore) -> None:
-        if not core.queue and not core.queue.stored.pending:
-            core.scrap()
-            super().run(core)
-        elif time.monotonic() < self._until:
-            core.add_task(self)
-        else:
-            self.fail(DeadlineError("the engine was not put to sleep: it still had requests when the timeout was over"))
+        self.until = math.inf if timeout is None else time.monotonic() + timeout
+        self.cancelled = False
+        """Set by a caller who waits no longer."""
 
     def fail(self, error: BaseException) -> None:
+        """The engine stays awake."""
         self._file.close()
         super().fail(error)
 
 
-def wake_for_work(core: EngineCore, memory: ModelMemory) -> None:
-    """Take the memory again where requests, or tasks that callers wait for, need it.
+class Sleeper:
+    """Has an engine sleep between two steps, and wakes it up before one. For the engine's thread."""
 
-    Where it is short, they end with NoMemoryError, and the engine sleeps on.
-    """
-    waiting = [task for task in core.tasks if _needs_memory(task)]
-    if not core.queue and not waiting:
-        return
-    try:
-        memory.take()
-    except NoMemoryError as error:
-        core.queue.give_up(error)
-        for task in waiting:
-            core.tasks.remove(task)
-            task.fail(error)
+    def __init__(self, core: EngineCore, memory: ModelMemory | None) -> None:
+        self._core = core
+        self._memory = memory
+        self._calls: list[Sleep] = []
+        """Those that wait until nothing needs the memory."""
+        self._looked = False
+        self._storing_since = math.inf
 
+    def add(self, call: Sleep) -> None:
+        """The next look considers it, behind all that was asked for before."""
+        self._calls.append(call)
+        self._looked = False
 
-def _needs_memory(task: Task[EngineCore]) -> bool:
-    """Sessions that are dropped, say, only change the bookkeeping."""
-    return isinstance(task, EngineTask) and not isinstance(task, _Sleep)
+    def look_in(self, idle: float | None) -> float | None:
+        """Seconds until the next look; `idle` where nobody waits for one."""
+        if not self._calls:
+            return idle
+        return SWEEP_SECONDS if self._looked else 0.0
+
+    def look(self, store_seconds: float) -> None:
+        """Behind a step: give the memory back where nothing needs it. Prefixes get so long to be stored before."""
+        if not self._calls:
+            return
+        self._looked = True
+        now = time.monotonic()
+        reason, until = self._what_needs_it(now, store_seconds)
+        for call in list(self._calls):
+            if call.cancelled or (reason and now >= min(until, call.until)):
+                call.fail(DeadlineError(f"the engine was not put to sleep, because {reason}"))
+            elif not reason:
+                call.run(self._core)
+            else:
+                continue
+            self._calls.remove(call)
+
+    def _what_needs_it(self, now: float, store_seconds: float) -> tuple[str, float]:
+        """What the memory is needed for, and until when that is waited for; an empty text where nothing needs it."""
+        queue = self._core.queue
+        if not queue and queue.stored.pending:
+            self._storing_since = min(self._storing_since, now)
+            return "prefixes were still to be stored; is the prefix store slow?", self._storing_since + store_seconds
+        self._storing_since = math.inf
+        needed = queue or self._core.busy
+        return "it still had requests when the timeout was over" if needed else "", math.inf
+
+    def wake_for_work(self) -> None:
+        """Before a step: take the memory again where requests, or tasks that callers wait for, need it.
+
+        Where it is short, they end with NoMemoryError, and the engine sleeps on.
+        """
+        if self._memory is None or not self._memory.given_back:
+            return
+        core = self._core
+        waiting = [task for task in core.tasks if isinstance(task, EngineTask)]  # others only change the bookkeeping
+        if not core.queue and not waiting:
+            return
+        try:
+            self._memory.take()
+        except NoMemoryError as error:
+            core.queue.give_up(error)
+            for task in waiting:
+                core.tasks.remove(task)
+                task.fail(error)
+
+    def fail_all(self, error: BaseException) -> None:
+        """For closing the engine."""
+        for call in self._calls:
+            call.fail(error)
+        self._calls.clear()
 
 
 def _file_in(folder: str | os.PathLike[str]) -> BinaryIO:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import BinaryIO
 
+from ollama_engine.errors import NoMemoryError
 from ollama_engine.ml.weights.kept_pages import KeptPages
 from ollama_engine.runner.load.loading import Loaded
 
@@ -34,7 +35,8 @@ class ModelMemory:
     def give_back(self, file: BinaryIO) -> None:
         """Write what is held into an empty file, which is closed when it is not needed. Safe to call twice.
 
-        Raises OSError, and DeviceError for a model on other devices than the CPU; with nothing changed.
+        Raises OSError, and DeviceError for a model on other devices than the CPU. Where a part of the memory is gone by
+        then, it is taken again, as by `take`; where that fails, all of it counts as given back.
         """
         begin = time.perf_counter()
         with ExitStack() as undo:
@@ -42,13 +44,14 @@ class ModelMemory:
             if self._kept is not None:
                 return
             kept = KeptPages(self._loaded.backend, file.fileno())
-            try:
-                kept.drop()
-            except OSError:  # memory that is locked, say: some of it may be gone
-                kept.load()
-                raise
             undo.pop_all()
         self._kept, self._file = kept, file
+        try:
+            kept.drop()
+        except BaseException:  # memory that is locked, say
+            with suppress(OSError, NoMemoryError):  # who needs it next meets them again; the first error is told
+                self.take()
+            raise
         log.info("%s sleeps: its memory was given back in %.2f s", self._loaded.path, time.perf_counter() - begin)
 
     def take(self) -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
+from unittest.mock import patch
 
+import pytest
+
+from ollama_engine.runner.core import prefix_writes
 from ollama_engine.runner.core.prefix_writes import COPY_SHARE, PrefixWrites
 
 
@@ -34,3 +39,30 @@ def test_copies_that_take_long_are_rare_beside_requests() -> None:
     for _ in range(10):
         stored.serve_gap(alone=True)
     assert now[0] - begin > 0.049, "nobody waits"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_closing_copies_no_longer_than_it_may(fails: bool) -> None:
+    """Also where the store has room for more; and it closes the store, whatever a copy raises."""
+    now, closed, copied = [0.0], [False], [0]
+    store: Any = SimpleNamespace(wait_for_room=lambda seconds: True, close=lambda seconds: closed.append(True))
+    others: Any = (None,) * 4
+    stored, storing = PrefixWrites(store, *others), cast(Any, SimpleNamespace(missing=[1]))
+    stored._storing.extend([storing, storing])
+
+    def copy(_storing: object, _rows: int) -> bool:
+        now[0] += 0.4
+        copied[0] += 1
+        if fails:
+            raise MemoryError
+        return copied[0] < 50
+
+    with (
+        patch.object(stored, "_copy", copy),
+        patch.object(prefix_writes, "time", SimpleNamespace(monotonic=lambda: now[0])),
+        pytest.raises(MemoryError) if fails else nullcontext(),
+    ):
+        stored.flush(1.0)
+    assert copied[0] == (1 if fails else 3)
+    assert closed[-1]
+    assert not stored.pending
