@@ -172,8 +172,8 @@ def test_who_does_not_want_to_wait_is_told(engine: Engine) -> None:
     assert engine.is_sleeping
 
 
-@pytest.mark.parametrize("timeout", [-1, float("nan"), float("inf")])
-def test_a_timeout_is_a_number_of_seconds(engine: Engine, timeout: float) -> None:
+@pytest.mark.parametrize("timeout", [-1, float("nan"), float("inf"), True, "a", 10**400])
+def test_a_timeout_is_a_number_of_seconds(engine: Engine, timeout: Any) -> None:
     with pytest.raises(ConfigError, match="timeout"):
         engine.sleep(timeout=timeout)
 
@@ -262,12 +262,14 @@ def test_closing_ends_a_sleep_that_waits(engine: Engine) -> None:
 
 def test_where_nothing_can_be_written_it_stays_awake(engine: Engine, tmp_path: Path) -> None:
     expected = engine.generate(TEXT, params()).tokens
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match=r"name another folder: .*none"):
         engine.sleep(folder=tmp_path / "none")
+    with pytest.raises(ConfigError, match="folder"):
+        engine.sleep(folder="")
     with (
         open(os.devnull, "rb") as unwritable,
         patch("ollama_engine.runner.core.sleeping._file_in", return_value=unwritable),
-        pytest.raises(OSError, match="Bad file descriptor"),
+        pytest.raises(OSError, match=r"Bad file descriptor: .* name another folder: '/dev'"),
     ):
         engine.sleep()
     assert not engine.is_sleeping

@@ -12,7 +12,7 @@ from ollama_engine.errors import ConfigError, DeadlineError, NoMemoryError, Opti
 from ollama_engine.runner.core.engine_core import EngineCore
 from ollama_engine.runner.core.request_queue import SWEEP_SECONDS
 from ollama_engine.runner.core.tasks import EngineTask
-from ollama_engine.runner.load.sleeping import ModelMemory
+from ollama_engine.runner.load.sleeping import ModelMemory, not_written
 
 if TYPE_CHECKING:
     from ollama_engine.runner.core.submission import Submission
@@ -39,16 +39,19 @@ class SleepMethods:
         which is gone when the engine wakes up or its process ends. The next request wakes the engine up, as does
         `wake_up`, and gets the same bits. Embeddings of images stay in memory.
 
-        Only on Linux, and for models on the CPU. Safe to call twice. `timeout`: seconds to wait for requests.
+        Only on Linux, and for models on the CPU. Safe to call twice. `timeout`: seconds to wait for requests. An
+        interrupt (Ctrl-C) takes the call back while it waits; `wake_up` of others does not.
 
         Raises:
-            DeadlineError: requests still ran after `timeout`.
+            DeadlineError: requests still ran after `timeout`, or the prefix store had not taken all after 10 seconds.
             DeviceError: a part of the model is on a GPU or a worker.
             OSError: the file cannot be written. In these three cases the engine stays awake.
             ClosedError: the Engine is closed, before or meanwhile.
         """
         if timeout is not None and not 0 <= as_float(timeout) < math.inf:
             raise ConfigError(Option("timeout"), f" is a number of seconds from 0 on, got {timeout!r:.40}")
+        if not os.fspath(folder):
+            raise ConfigError(Option("folder"), " is the path of a folder, got an empty one")
         thread = self._ready().thread
         thread.check_open()
         task = Sleep(self._memory, _file_in(folder), timeout)
@@ -168,6 +171,9 @@ class Sleeper:
 def _file_in(folder: str | os.PathLike[str]) -> BinaryIO:
     """A new file, which only its user may read; it has no name any more, and is gone when it is closed."""
     path = os.path.join(folder, f".{os.urandom(8).hex()}.sleep")
-    file = open(path, "x+b", buffering=0, opener=lambda path, flags: os.open(path, flags, 0o600))  # noqa: SIM115
+    try:
+        file = open(path, "x+b", buffering=0, opener=lambda path, flags: os.open(path, flags, 0o600))  # noqa: SIM115
+    except OSError as error:
+        raise not_written(error, folder) from error
     os.unlink(path)
     return file

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from contextlib import ExitStack, suppress
 from typing import BinaryIO
 
-from ollama_engine.errors import NoMemoryError
+from ollama_engine.errors import EngineError, NoMemoryError
 from ollama_engine.ml.weights.kept_pages import KeptPages
 from ollama_engine.runner.load.loading import Loaded
 
-__all__ = ["ModelMemory"]
+__all__ = ["ModelMemory", "not_written"]
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,12 @@ class ModelMemory:
             undo.callback(file.close)
             if self._kept is not None:
                 return
-            kept = KeptPages(self._loaded.backend, file.fileno())
+            try:
+                kept = KeptPages(self._loaded.backend, file.fileno())
+            except OSError as error:
+                if isinstance(error, EngineError):  # of other devices
+                    raise
+                raise not_written(error, os.path.dirname(file.name)) from error
             undo.pop_all()
         self._kept, self._file = kept, file
         try:
@@ -72,3 +78,9 @@ class ModelMemory:
         if self._file is not None:
             self._file.close()
         self._loaded.close()
+
+
+def not_written(error: OSError, folder: str | os.PathLike[str]) -> OSError:
+    """The error with its folder, and advice."""
+    advice = "what the memory of an engine that sleeps holds cannot be kept there; name another folder"
+    return OSError(error.errno, f"{error.strerror}: {advice}", os.fspath(folder))
