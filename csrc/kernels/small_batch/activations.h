@@ -1,4 +1,5 @@
-/* Formats of activations: quantized to 8 bits for quantized weights, f32 for F16, rounded to BF16 for BF16. */
+/* Formats of activations: quantized to 8 bits for quantized weights, whole numbers of 16
+ * bits for F16, rounded to BF16 for BF16. */
 #ifndef OE_SB_ACTIVATIONS_H
 #define OE_SB_ACTIVATIONS_H
 

@@ -81,22 +81,13 @@ void oe_experts_plan_op(struct ggml_tensor *dst, int ith, int nth, void *userdat
 
 /* -- activations: those of a run are contiguous, as the rows of one product ---------------------------------------- */
 
-static int64_t acts_bytes(const oe_sb_kernel *kernel, int64_t k, int64_t routes) {
-    return oe_quads_of(kernel, k) * routes * (int64_t)oe_quad_bytes(kernel);
-}
-
-/* Behind the activations is what kernels read beyond the last row, then the chunk counter. */
-static int64_t until_counter(const oe_sb_kernel *kernel, int64_t k, int64_t routes) {
-    return acts_bytes(kernel, k, routes) + OE_SB_MORE * (int64_t)oe_quad_bytes(kernel);
-}
-
 int64_t oe_experts_acts_size(const oe_sb_kernel *kernel, int64_t k, int64_t routes) {
-    return until_counter(kernel, k, routes) + 2 * OE_CACHE_LINE;
+    return oe_acts_bytes(kernel, k, routes) + 2 * OE_CACHE_LINE;
 }
 
 static oe_chunk_counter *taken_groups(const oe_sb_kernel *by, const struct ggml_tensor *acts, int64_t k,
                                       int64_t routes) {
-    return oe_chunk_counter_behind(acts->data, until_counter(by, k, routes));
+    return oe_chunk_counter_behind(acts->data, oe_acts_bytes(by, k, routes));
 }
 
 static size_t acts_of(const oe_sb_kernel *kernel, int64_t k, run of) {

@@ -5,17 +5,8 @@
 #include "kernels/small_batch/quads.h"
 #include "threads/chunk_counter.h"
 
-static int64_t acts_bytes(const oe_sb_kernel *kernel, int64_t k, int64_t rows) {
-    return oe_quads_of(kernel, k) * rows * (int64_t)oe_quad_bytes(kernel);
-}
-
-/* Behind the activations is what kernels read beyond the last row, then the chunk counter. */
-static int64_t until_counter(const oe_sb_kernel *kernel, int64_t k, int64_t rows) {
-    return acts_bytes(kernel, k, rows) + OE_SB_MORE * (int64_t)oe_quad_bytes(kernel);
-}
-
 static int64_t until_packed(const oe_sb_kernel *kernel, int64_t k, int64_t rows) {
-    const int64_t end = until_counter(kernel, k, rows) + 2 * OE_CACHE_LINE;
+    const int64_t end = oe_acts_bytes(kernel, k, rows) + 2 * OE_CACHE_LINE;
     return (end + OE_CACHE_LINE - 1) / OE_CACHE_LINE * OE_CACHE_LINE;
 }
 
@@ -41,7 +32,7 @@ static oe_act_panel *packed_in(const oe_sb_kernel *by, const struct ggml_tensor 
 
 /* The chunk counter, in groups of weight rows. */
 static oe_chunk_counter *taken_groups(const oe_sb_kernel *by, const struct ggml_tensor *acts, int64_t k, int64_t rows) {
-    return oe_chunk_counter_behind(acts_of(acts), until_counter(by, k, rows));
+    return oe_chunk_counter_behind(acts_of(acts), oe_acts_bytes(by, k, rows));
 }
 
 /* -- activations --------------------------------------------------------------------------------------------------- */

@@ -14,6 +14,7 @@ enum {
     MOST_ROWS = LANES == 16 || !IN_256 ? WIDE_TILE : TILE,
     UNEVEN = 13 /* from so many rows in blocks of 256 on, a whole WIDE_TILE is no slower (measured) */
 };
+_Static_assert(WIDE_TILE - UNEVEN <= OE_SB_MORE, "activations lie behind the last row for a whole tile");
 
 INLINE floats total(floats s0, floats s1, floats s2, floats s3) {
     return floats_add(floats_add(s0, s1), floats_add(s2, s3));
@@ -52,7 +53,7 @@ static void oe_multiply_any_tile(int64_t n, const oe_sb_product *p, int64_t row,
     }
 }
 
-/* So that none of 9 to 16 rows takes longer than one of 8. It may read up to OE_SB_MORE rows that are not there. */
+/* So that none of 9 to 16 rows takes longer than one of 8. Of 13 to 15 it reads as many as 16. */
 static void oe_multiply_wide_tile(int n, const oe_sb_product *p, int64_t row, int64_t from, int skip) {
     multiply_tile(IN_256 && n >= UNEVEN ? WIDE_TILE : n, p, row, from, skip, n);
 }
@@ -104,7 +105,7 @@ static void oe_add_rest(int n_tile, const oe_sb_product *p, window w, const act_
     uint8_t rest[LANES * BLOCK_BYTES];
     floats sum[INTERLEAVED_ROWS];
     const size_t left = (size_t)(p->blocks % OE_QUAD);
-    const size_t behind = (size_t)(p->weights + (size_t)p->m * p->row_bytes - w.at);
+    const size_t behind = (size_t)(p->weights + (size_t)(p->m - 1) * p->row_bytes + p->blocks * BLOCK_BYTES - w.at);
     if (behind < (FEW_ROWS - 1) * p->row_bytes + OE_QUAD * BLOCK_BYTES) {
         memset(rest, 0, sizeof rest);
         for (size_t i = 0; i < FEW_ROWS; i++) {

@@ -8,9 +8,9 @@
  *
  * OE_WHOLE16 weights of a row share a scale, a power of 2 that brings the largest exponent among them to 14 bits: of
  * F16, whatever is above a sixteenth of the largest stays as it is. As many activations are made whole numbers so that
- * their sizes add up to what sums of 32 bits bear (whole16, activations.c). So these sums are exact, in any order; they
+ * their sizes add up to what fits in 32 bits (whole16, activations.c). So these sums are exact, in any order; they
  * are made floats and added up in order, with one rounding for scale and sum: results are the same bits with every
- * instruction set, and whatever the other rows are. A number that is none, or infinite, makes NaN of its row.
+ * instruction set, and whatever the other rows are. A NaN or an infinity makes its row's results NaN.
  *
  * Up to FEW rows of activations are multiplied with four rows of weights as they lie in the file. For more, OE_LANES
  * rows of weights, one in each lane, are unpacked into a panel, CHUNK numbers of each at a time, which stay in the L1

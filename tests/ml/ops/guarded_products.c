@@ -17,7 +17,7 @@
 #include "kernels/small_batch/quads.h"
 
 #define PAGE 4096
-#define SIZES 14
+#define SIZES 16
 
 typedef struct weights_type {
     oe_sb_type type;
@@ -31,7 +31,8 @@ static const weights_type TYPES[] = {
     {OE_SB_Q3_K, "q3_K", 110, {108, -1}}, {OE_SB_Q2_K, "q2_K", 84, {80, 82}},   {OE_SB_IQ4_XS, "iq4_xs", 136, {0, -1}},
     {OE_SB_Q4_0, "q4_0", 18, {0, -1}},    {OE_SB_Q8_0, "q8_0", 34, {0, -1}},    {OE_SB_MXFP4, "mxfp4", 17, {-1, -1}},
     {OE_SB_Q4_1, "q4_1", 20, {0, 2}},     {OE_SB_Q5_0, "q5_0", 22, {0, -1}},    {OE_SB_Q5_1, "q5_1", 24, {0, 2}},
-    {OE_SB_IQ4_NL, "iq4_nl", 18, {0, -1}},
+    {OE_SB_IQ4_NL, "iq4_nl", 18, {0, -1}}, {OE_SB_F16, "f16", 32, {-1, -1}},
+    {OE_SB_BF16, "bf16", 32, {-1, -1}},
 };
 #define N_TYPES (sizeof TYPES / sizeof *TYPES)
 
@@ -64,7 +65,9 @@ static void release(char *p, size_t n) { munmap(p + n - whole_pages(n) - PAGE, w
 
 /* -- operands ------------------------------------------------------------------------------------------------------ */
 
-/* Random codes; factors around 1/16, in both signs. */
+static bool is_float(const weights_type *t) { return t->type == OE_SB_F16 || t->type == OE_SB_BF16; }
+
+/* Random codes; factors around 1/16, in both signs, and so the weights of 16 bits. */
 static void fill_weights(const weights_type *t, char *weights, size_t blocks) {
     for (size_t i = 0; i < blocks * t->bytes; i++) {
         weights[i] = (char)rand();
@@ -74,7 +77,10 @@ static void fill_weights(const weights_type *t, char *weights, size_t blocks) {
         for (int i = 0; i < 2 && t->halves[i] >= 0; i++) {
             block[t->halves[i] + 1] = (uint8_t)((block[t->halves[i] + 1] & 0x83) | 0x28);
         }
-        if (t->halves[0] < 0) {
+        for (size_t i = 1; is_float(t) && i < t->bytes; i += 2) {
+            block[i] = (uint8_t)((block[i] & 0x83) | 0x28);
+        }
+        if (t->halves[0] < 0 && !is_float(t)) {
             block[0] = (uint8_t)(120 + rand() % 8);
         }
     }
@@ -167,18 +173,19 @@ static void pack(const char *acts, int64_t blocks, int64_t rows, char *packed) {
     }
 }
 
-static int compare(const weights_type *t, int64_t m, int64_t blocks, int64_t rows) {
+/* Rows of weights lie so many blocks `apart`, as those of a view of columns do. */
+static int compare(const weights_type *t, int64_t m, int64_t blocks, int64_t apart, int64_t rows) {
     const oe_sb_kernel *plain = oe_sb_kernel_find(t->type, OE_SB_PLAIN, m);
-    const size_t row_bytes = t->bytes * (size_t)blocks, all = row_bytes * (size_t)m;
+    const size_t row_bytes = t->bytes * (size_t)(blocks + apart), all = row_bytes * (size_t)m;
     const int64_t quads = (blocks + OE_QUAD - 1) / OE_QUAD;
-    const size_t acts_bytes = (size_t)(quads * rows + OE_SB_MORE) * oe_quad_bytes(plain);
+    const size_t acts_bytes = (size_t)oe_acts_bytes(plain, blocks * plain->block, rows);
     const size_t interleaved_bytes = (size_t)(quads * rows) * oe_quad_bytes(plain);
     const bool packs = plain->block == 32 && plain->act_bytes == sizeof(oe_act32);
     const size_t packed_bytes = packs ? (size_t)((rows + 31) / 32 * oe_chunks(blocks)) * sizeof(oe_act_panel) : 64;
     char *weights = guarded(all), *acts = guarded(acts_bytes), *interleaved = guarded(interleaved_bytes);
     char *packed = guarded(packed_bytes);
     float *results = malloc(sizeof *results * (size_t)(m * rows));
-    fill_weights(t, weights, (size_t)(blocks * m));
+    fill_weights(t, weights, (size_t)((blocks + apart) * m));
     memset(acts, 0x55, acts_bytes);
     fill_acts(plain, blocks, rows, acts, interleaved);
     memset(packed, 0xff, packed_bytes);
@@ -186,7 +193,7 @@ static int compare(const weights_type *t, int64_t m, int64_t blocks, int64_t row
         pack(acts, blocks, rows, packed);
     }
     const oe_sb_product product = {
-        .weights = (uint8_t *)weights, .row_bytes = row_bytes, .acts = acts, .blocks = blocks, .m = m, .rows = rows,
+        .weights = (uint8_t *)weights + (size_t)apart * t->bytes, .row_bytes = row_bytes, .acts = acts, .blocks = blocks, .m = m, .rows = rows,
         .out = results,
     };
     expectation e = {t, product, acts, interleaved, packed, results, 0};
@@ -206,12 +213,13 @@ static int compare(const weights_type *t, int64_t m, int64_t blocks, int64_t row
 int main(int n, char **arguments) {
     const bool quick = n > 1 && strcmp(arguments[1], "quick") == 0;
     static const int64_t m[] = {16, 17, 85}, blocks[] = {1, 6, 37};
-    static const int64_t rows[SIZES] = {1, 5, 20, 33, 2, 3, 4, 6, 7, 8, 9, 16, 17, 70};
+    static const int64_t rows[SIZES] = {1, 5, 13, 33, 2, 3, 4, 6, 7, 8, 9, 15, 16, 17, 20, 70};
     int bad = 0;
     for (size_t t = 0; t < N_TYPES; t++) {
+        bad += compare(&TYPES[t], 16, 6, 7, 1) + compare(&TYPES[t], 17, 6, 7, 3);
         for (size_t i = 0; i < 9; i += quick ? 4 : 1) {
             for (size_t r = 0; r < (quick ? 4 : SIZES); r++) {
-                bad += compare(&TYPES[t], m[i % 3], blocks[i / 3], rows[r]);
+                bad += compare(&TYPES[t], m[i % 3], blocks[i / 3], 0, rows[r]);
             }
         }
     }
