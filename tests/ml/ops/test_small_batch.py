@@ -225,11 +225,12 @@ def test_f16_is_nearer_to_the_exact_product_than_ggml(backend: Backend, x: Float
 @pytest.mark.parametrize(("dtype", "name"), kernels([("f16", name) for name in FLOAT_PRODUCTS]))
 @pytest.mark.parametrize("bits", [0x3FFF, 0x7BFF, 0x03FF])
 def test_largest_sums_of_f16_do_not_overflow(backend: Backend, dtype: str, name: str, bits: int) -> None:
-    """All weights of the most bits, activations of one size or one of them larger, in both signs."""
+    """All weights of the most bits, activations of one size but one of 64, in both signs."""
     raw = np.full((16, 192), bits, np.uint16).view(np.uint8)
-    x = np.ones((6, 192), np.float32)
-    x[1::2] = -1
-    x[2:4, ::64], x[4:, ::32] = x[2:4, ::64] * 16, 0
+    x = np.ones((256, 192), np.float32)
+    x[:, ::64] = np.linspace(0.5, 2, 256)[:, None]
+    x[:4:2, ::64], x[4:8, ::32] = 16, 0
+    x[1::2] *= -1
     exact = x.astype(np.float64) @ values_of(dtype, raw).T
     assert (np.abs(product(backend, dtype, raw, x, name) - exact) <= 2.5e-4 * np.abs(exact)).all()
 
