@@ -97,7 +97,7 @@ def _report(
     tied = ties_output(model_class(known_metadata(gguf).architecture))
     head = uses_head(gguf, config, cpu_alone=not plan.order)
     weights = plan_weights(backend, gguf, plan.placement(), mmap=config.mmap, tied=tied, cpu=len(names) - 1, head=head)
-    masks, states, cache, serving = 0, 0, 0, dict[str, int]()
+    masks, counted, states, cache, serving = 0, 0, 0, 0, dict[str, int]()
     with declared(gguf) as (model, here):
         if model is not None:
             config = config.for_model(model.context_length)
@@ -105,6 +105,8 @@ def _report(
         if model is not None and not is_encoder(model):
             serving |= prefix_bounds(model, config)
             masks = plan_masks(model, config)
+            if not plan.order:
+                counted = masks  # graphs of the CPU alone have them in `work`
             states = plan_states(model, config)
             if head:
                 layer = head_layer(model)
@@ -121,7 +123,7 @@ def _report(
             device=name,
             cache=planned[name].cache + (states + cache if name == names[-1] else 0),
             states=states if name == names[-1] else 0,
-            graph=planned[name].graph,
+            graph=planned[name].graph - (counted if name == names[-1] else 0),
             work=masks if name == names[-1] else 0,
             **taken[name],
         )
