@@ -18,7 +18,7 @@ from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.ml.ops.amx import amx_allowed, amx_attention, amx_product, amx_takes
 from ollama_engine.ml.ops.operands import lies_on_cpu, on_cpu_alone
-from ollama_engine.ml.weights.kernel_choice import product
+from ollama_engine.ml.weights.kernel_choice import product_of_many
 from ollama_engine.nn.feed_forward import gelu, quick_gelu
 from ollama_engine.nn.layers import Biased, LayerNorm, Linear, Norm
 from ollama_engine.nn.module import Module, Part
@@ -207,7 +207,7 @@ def wide_product(
         return ops.reshape(y, y.dim(0), x.dim(1), x.dim(2))
     if amx_allowed() and amx_takes(weight) and lies_on_cpu(weight if stored is None else stored):
         return amx_product(weight, x, bias, parts=parts_for(weight), activation=activation)
-    y = product(weight, x)
+    y = product_of_many(weight, x)
     y = y if bias is None else y + bias
     return ACTIVATIONS[activation](y)
 

@@ -42,6 +42,10 @@ void OE_SB_ACTS(quantize32)(const float *x, int64_t blocks, void *quad) {
     }
 }
 
+void OE_SB_ACTS(copy16)(const float *x, int64_t blocks, void *quad) {
+    memcpy(quad, x, OE_LANES * (size_t)blocks * sizeof *x);
+}
+
 void OE_SB_ACTS(round16)(const float *x, int64_t blocks, void *quad) {
     for (int64_t b = 0; b < blocks; b++) {
         bf16_of_16(x + OE_LANES * b, (uint16_t *)quad + OE_LANES * b);

@@ -1,5 +1,5 @@
-/* Formats of activations: quantized to 8 bits for quantized weights, whole numbers of 16
- * bits for F16, rounded to BF16 for BF16. */
+/* Formats of activations: quantized to 8 bits for quantized weights, f32 for F16 (or whole
+ * numbers of 16 bits), rounded to BF16 for BF16. */
 #ifndef OE_SB_ACTIVATIONS_H
 #define OE_SB_ACTIVATIONS_H
 
@@ -50,6 +50,7 @@ typedef struct oe_act_whole16 {
  * function can share activations. */
 void OE_SB_ACTS(quantize256)(const float *x, int64_t blocks, void *quad);
 void OE_SB_ACTS(quantize32)(const float *x, int64_t blocks, void *quad);
+void OE_SB_ACTS(copy16)(const float *x, int64_t blocks, void *quad);
 void OE_SB_ACTS(whole16)(const float *x, int64_t blocks, void *quad);
 void OE_SB_ACTS(round16)(const float *x, int64_t blocks, void *quad);
 

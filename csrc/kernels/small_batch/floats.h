@@ -1,5 +1,5 @@
-/* Products of BF16 weights as floats with the vectors of base/simd16.h. A file includes simd16.h and defines before it
- * includes this:
+/* Products of weights of 16 bits as floats, with the vectors of base/simd16.h. A file includes simd16.h and defines
+ * before it includes this:
  *
  *      STEP           numbers multiplied at once, 16 or 32; their activations take ACT_BYTES
  *      TILE, TILE_WEIGHTS   rows of activations and of weights whose sums fit the registers

@@ -55,6 +55,7 @@ DECLARE(q5_1);
 DECLARE(iq4_nl);
 DECLARE(f16);
 DECLARE(bf16);
+DECLARE(f16_whole);
 extern const oe_sb_kernel oe_sb_bf16_avx512bf16; /* of OE_SB_AVX512, where the CPU has VDPBF16PS */
 
 static const oe_sb_kernel *const all[OE_SB_TYPES][OE_SB_ISAS] = {
@@ -73,6 +74,7 @@ static const oe_sb_kernel *const all[OE_SB_TYPES][OE_SB_ISAS] = {
     [OE_SB_IQ4_NL] = KERNELS(iq4_nl),
     [OE_SB_F16] = FLOAT_KERNELS(f16),
     [OE_SB_BF16] = FLOAT_KERNELS(bf16),
+    [OE_SB_F16_WHOLE] = FLOAT_KERNELS(f16_whole),
 };
 
 static bool cpu_has(oe_sb_isa isa) {

@@ -1,8 +1,8 @@
 /* Small-batch matmul: products of weights with few rows of activations. It serves decoding, of one caller or several,
  * and prompts where ml/weights/kernel_choice.py found these kernels to be the fastest (up to 512 rows).
  *
- * Weights are read as they lie in GGUF files. Activations are first quantized to 8 bits, as in ggml, for F16 weights to
- * 16 (whole16.h), and for BF16 weights rounded to BF16 (floats.h). Vector kernels take 16 (AVX-512) or 8 (AVX2,
+ * Weights are read as they lie in GGUF files. Activations are first quantized to 8 bits, as in ggml; for F16
+ * weights they stay f32, for BF16 they are rounded to it (floats.h). Vector kernels take 16 (AVX-512) or 8 (AVX2,
  * NEON) rows of weights at a time, one in each 32-bit lane, unpack a block of them once, and multiply it with all rows
  * of activations. A single row of activations waits mainly for memory; there the lanes are 4 blocks each of 4 (or 2)
  * rows of weights, so that the working set fits the L1 cache. So they are for a few rows, too, where that is quicker:
@@ -45,6 +45,7 @@ typedef enum oe_sb_type {
     OE_SB_IQ4_NL,
     OE_SB_F16,
     OE_SB_BF16,
+    OE_SB_F16_WHOLE, /* F16 weights, with activations of 16 bits (whole16.h): for many rows, as image towers have */
     OE_SB_TYPES
 } oe_sb_type;
 

@@ -32,6 +32,7 @@ cdef extern from "kernels/small_batch/kernel.h" nogil:
         OE_SB_Q5_1
         OE_SB_IQ4_NL
         OE_SB_F16
+        OE_SB_F16_WHOLE
         OE_SB_BF16
 
     enum oe_sb_isa:

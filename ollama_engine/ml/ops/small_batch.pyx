@@ -13,14 +13,14 @@ from ollama_engine.errors import ShapeError
 
 from ollama_engine.ml.ggml cimport libggml as lib
 from ollama_engine.ml.ggml.libsmallbatch cimport (
-    OE_SB_AMX, OE_SB_AVX2, OE_SB_AVX512, OE_SB_AVX_VNNI, OE_SB_BF16, OE_SB_F16, OE_SB_FETCH_BURST, OE_SB_FETCH_DEEP,
-    OE_SB_FETCH_L2, OE_SB_FETCH_NONE, OE_SB_FETCH_SPREAD, OE_SB_IQ4_NL, OE_SB_IQ4_XS, OE_SB_MXFP4, OE_SB_NEON,
-    OE_SB_PLAIN, OE_SB_Q2_K, OE_SB_Q3_K, OE_SB_Q4_0, OE_SB_Q4_1, OE_SB_Q4_K, OE_SB_Q5_0, OE_SB_Q5_1, OE_SB_Q5_K,
-    OE_SB_Q6_K, OE_SB_Q8_0, OE_SB_TOGETHER, oe_cpu_has_avx2_fma_f16c, oe_cpu_has_avx512, oe_cpu_has_avx512_vnni,
-    oe_cpu_has_avx_vnni, oe_cpu_has_neon_dotprod, oe_cpu_is_intel, oe_plain_read_op, oe_sb_acts_size, oe_sb_fetch,
-    oe_sb_isa, oe_sb_kernel, oe_sb_kernel_find, oe_sb_kernel_for, oe_sb_multiply_op, oe_sb_multiplying, oe_sb_norm_eps,
-    oe_sb_quantize_norm_op, oe_sb_quantize_op, oe_sb_quantize_swiglu_op, oe_sb_rounding, oe_sb_together, oe_sb_type,
-    oe_sb_variant,
+    OE_SB_AMX, OE_SB_AVX2, OE_SB_AVX512, OE_SB_AVX_VNNI, OE_SB_BF16, OE_SB_F16, OE_SB_F16_WHOLE, OE_SB_FETCH_BURST,
+    OE_SB_FETCH_DEEP, OE_SB_FETCH_L2, OE_SB_FETCH_NONE, OE_SB_FETCH_SPREAD, OE_SB_IQ4_NL, OE_SB_IQ4_XS, OE_SB_MXFP4,
+    OE_SB_NEON, OE_SB_PLAIN, OE_SB_Q2_K, OE_SB_Q3_K, OE_SB_Q4_0, OE_SB_Q4_1, OE_SB_Q4_K, OE_SB_Q5_0, OE_SB_Q5_1,
+    OE_SB_Q5_K, OE_SB_Q6_K, OE_SB_Q8_0, OE_SB_TOGETHER, oe_cpu_has_avx2_fma_f16c, oe_cpu_has_avx512,
+    oe_cpu_has_avx512_vnni, oe_cpu_has_avx_vnni, oe_cpu_has_neon_dotprod, oe_cpu_is_intel, oe_plain_read_op,
+    oe_sb_acts_size, oe_sb_fetch, oe_sb_isa, oe_sb_kernel, oe_sb_kernel_find, oe_sb_kernel_for, oe_sb_multiply_op,
+    oe_sb_multiplying, oe_sb_norm_eps, oe_sb_quantize_norm_op, oe_sb_quantize_op, oe_sb_quantize_swiglu_op,
+    oe_sb_rounding, oe_sb_together, oe_sb_type, oe_sb_variant,
 )
 from ollama_engine.ml.graph.tensor cimport Graph, Tensor, alive, describe, graph_of, root_of, wrap
 from ollama_engine.ml.graph.types cimport check_size, type_of
@@ -62,8 +62,8 @@ cdef int64_t MANY = 1 << 20  # more results than the widest kernel needs
 cdef int64_t SHORTEST = 16  # f16 and bf16 rows must be multiples of this; blocks of the other types always are
 
 
-cdef const oe_sb_kernel *_kernel(lib.ggml_type weights, str instructions, int64_t m) noexcept:
-    kind = _KINDS.get(<int>weights)
+cdef const oe_sb_kernel *_kernel(lib.ggml_type weights, str instructions, int64_t m, bint whole=False) noexcept:
+    kind = OE_SB_F16_WHOLE if whole else _KINDS.get(<int>weights)
     if kind is None:
         return NULL
     return oe_sb_kernel_find(<oe_sb_type><int>kind, <oe_sb_isa><int>_INSTRUCTIONS[instructions], m)
@@ -135,15 +135,18 @@ cdef lib.ggml_tensor *custom(Graph graph, const int64_t *ne, lib.ggml_type type,
     return lib.ggml_custom_4d(graph.ctx, type, ne[0], ne[1], ne[2], ne[3], operands, n, run, n_tasks, userdata)
 
 
-cdef const oe_sb_kernel *kernel_of(str op, tuple types, Tensor weight, str instructions) except NULL:
+cdef const oe_sb_kernel *kernel_of(
+    str op, tuple types, Tensor weight, str instructions, bint whole=False
+) except NULL:
     """The kernel for this weight with these instructions, or the fastest one for None. Raises ShapeError."""
     if weight.dtype not in types:
-        raise ShapeError(f"{op}: the weight must be {', '.join(types[:-1])} or {types[-1]}, got {describe(weight)}; "
+        allowed = f"{', '.join(types[:-1])} or {types[-1]}" if len(types) > 1 else types[0]
+        raise ShapeError(f"{op}: the weight must be {allowed}, got {describe(weight)}; "
                          f"use {op.removesuffix('_small_batch')}")
     if instructions is not None and instructions not in small_batch_instructions(weight.dtype):
         raise ShapeError(f"{op}: no {instructions!r} kernel for {weight.dtype} weights here; "
                          f"there are {small_batch_instructions(weight.dtype)}")
-    return _kernel(weight.ptr.type, instructions or <str>_FASTEST[<int>weight.ptr.type], weight.ptr.ne[1])
+    return _kernel(weight.ptr.type, instructions or <str>_FASTEST[<int>weight.ptr.type], weight.ptr.ne[1], whole)
 
 
 @final
@@ -253,13 +256,14 @@ cdef class _Product:
     cdef oe_sb_multiplying by
 
 
-cdef _Product _product(Graph graph, Tensor a, Tensor b, str instructions, str variant):
+cdef _Product _product(Graph graph, Tensor a, Tensor b, str instructions, str variant, bint whole=False):
     cdef _Product product = _Product()
-    kernel = kernel_of("mul_mat_small_batch", SMALL_BATCH_QUANTIZED + _FLOATS, a, instructions)
+    kernel = kernel_of("mul_mat_small_batch", ("f16",) if whole else SMALL_BATCH_QUANTIZED + _FLOATS, a,
+                       instructions, whole)
     kernel = oe_sb_kernel_for(kernel, b.ptr.ne[1])
     _check(a, b)
     # Few results are multiplied in plain C, but their activations are those of others.
-    rounding = _kernel(a.ptr.type, instructions or <str>_FASTEST[<int>a.ptr.type], MANY)
+    rounding = _kernel(a.ptr.type, instructions or <str>_FASTEST[<int>a.ptr.type], MANY, whole)
     product.weight, product.by = a, multiplying_by("mul_mat_small_batch", graph, kernel, variant)[0]
     product.acts = _rounded(graph, b, oe_sb_kernel_for(rounding, b.ptr.ne[1]),
                             b.ptr.ne[1] <= kernel.interleaved)
@@ -304,18 +308,20 @@ cdef int _multiply(Graph graph, list products, int64_t rows) except -1:
 
 
 def mul_mat_small_batch(Tensor a not None, Tensor b not None, str instructions=None,
-                        str variant not None="spread"):
+                        str variant not None="spread", bint whole=False):
     """Product with a transposed, as mul_mat: a [n, m] of type f16, bf16 or one of SMALL_BATCH_QUANTIZED, b f32 [n, k]
     -> f32 [m, k].
 
     Takes any k, and is fast for a small one. `b` is quantized to 8 bits as in mul_mat where a is quantized, rounded to
-    bf16 where a is bf16, and to whole numbers of 16 bits where a is f16. A row of the result has the same bits on every
-    CPU and whatever the other rows are (NaNs aside).
+    bf16 where a is bf16, and stays f32 where a is f16. A row of the result has the same bits on every CPU and whatever
+    the other rows are (NaNs aside).
     `instructions`: one of `small_batch_instructions(a.dtype)`; None takes the last. `variant`: how weights are fetched,
-    one of SMALL_BATCH_VARIANTS; a row has the same bits with each.
+    one of SMALL_BATCH_VARIANTS; a row has the same bits with each. `whole`: round b to whole numbers of 16 bits, and a,
+    which is f16, to 14 bits, both to about 1e-4 (mul_mat rounds b to f16). With many rows that is twice as fast where
+    the CPU has AVX-512 VNNI.
     """
     cdef Graph graph = graph_of(a, b)
-    cdef _Product product = _product(graph, a, b, instructions, variant)
+    cdef _Product product = _product(graph, a, b, instructions, variant, whole)
     _multiply(graph, [product], b.ptr.ne[1])
     return product.result
 

@@ -32,7 +32,7 @@ static const weights_type TYPES[] = {
     {OE_SB_Q4_0, "q4_0", 18, {0, -1}},    {OE_SB_Q8_0, "q8_0", 34, {0, -1}},    {OE_SB_MXFP4, "mxfp4", 17, {-1, -1}},
     {OE_SB_Q4_1, "q4_1", 20, {0, 2}},     {OE_SB_Q5_0, "q5_0", 22, {0, -1}},    {OE_SB_Q5_1, "q5_1", 24, {0, 2}},
     {OE_SB_IQ4_NL, "iq4_nl", 18, {0, -1}}, {OE_SB_F16, "f16", 32, {-1, -1}},
-    {OE_SB_BF16, "bf16", 32, {-1, -1}},
+    {OE_SB_BF16, "bf16", 32, {-1, -1}},   {OE_SB_F16_WHOLE, "f16_whole", 32, {-1, -1}},
 };
 #define N_TYPES (sizeof TYPES / sizeof *TYPES)
 
@@ -65,7 +65,7 @@ static void release(char *p, size_t n) { munmap(p + n - whole_pages(n) - PAGE, w
 
 /* -- operands ------------------------------------------------------------------------------------------------------ */
 
-static bool is_float(const weights_type *t) { return t->type == OE_SB_F16 || t->type == OE_SB_BF16; }
+static bool is_float(const weights_type *t) { return t->type >= OE_SB_F16; }
 
 /* Random codes; factors around 1/16, in both signs, and so the weights of 16 bits. */
 static void fill_weights(const weights_type *t, char *weights, size_t blocks) {

@@ -86,11 +86,9 @@ def values_of(dtype: str, raw: Bytes) -> NDArray[np.float64]:
     return gguf.quants.dequantize(raw, gguf.GGMLQuantizationType[dtype.upper()]).astype(np.float64)
 
 
-def values_read(dtype: str, raw: Bytes) -> NDArray[np.float64]:
-    """Weights as kernels read them: F16's as whole numbers of 14 bits, times a power of 2 for each 64."""
-    values = values_of(dtype, raw)
-    if dtype != "f16":
-        return values
+def whole_weights(raw: Bytes) -> NDArray[np.float64]:
+    """F16 weights as whole numbers of 14 bits, times a power of 2 for each 64."""
+    values = values_of("f16", raw)
     parts = _in_64s(values)
     largest = np.maximum(np.abs(parts).max(-1, keepdims=True), 2.0**-14)
     step = 2.0 ** (np.floor(np.log2(largest)) - 13)
@@ -101,7 +99,7 @@ def _in_64s(x: NDArray[Any]) -> NDArray[Any]:
     return np.pad(x, ((0, 0), (0, -x.shape[1] % 64))).reshape(len(x), -1, 64)
 
 
-def _whole16(x: Floats) -> NDArray[np.float64]:
+def whole_activations(x: Floats) -> NDArray[np.float64]:
     """64 activations each as whole numbers, whose sizes add up to 131,000 and are 32,767 at most, times a step. Sizes
     are added up in 16 lanes, and these by halves."""
     parts = _in_64s(x)
@@ -117,9 +115,9 @@ def _whole16(x: Floats) -> NDArray[np.float64]:
 
 
 def rounded(dtype: str, x: Floats) -> NDArray[np.float64]:
-    """Activations as kernels see them: 8 bits in blocks of 256, or of 32 with an f16 step; bf16; whole numbers."""
+    """Activations as both products see them: 8 bits in blocks of 256, or of 32 with an f16 step, bf16, or all."""
     if dtype in FLOATS:
-        return to_bf16(x).astype(np.float64) if dtype == "bf16" else _whole16(x)
+        return (to_bf16(x) if dtype == "bf16" else x).astype(np.float64)
     block = block_of(dtype)
     parts = x.reshape(len(x), -1, block)
     largest = np.abs(parts).max(-1, keepdims=True)
