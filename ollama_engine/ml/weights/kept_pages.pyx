@@ -25,7 +25,7 @@ class KeptPages:
     """The contents of a backend's storages in a file, from their `drop` to their `load`.
 
     Addresses stay the same, so that tensors and built graphs are good afterwards. Between the two nothing may compute,
-    and nobody may read or write tensors. Mapped storages are not copied: pages are read from their own file again.
+    and nobody may read or write tensors. Mapped weights are not copied: their pages are read from the model file again.
 
     Raises OSError, and DeviceError for a backend with other devices than the CPU; with nothing changed.
     """

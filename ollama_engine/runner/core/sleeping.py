@@ -86,7 +86,7 @@ class Sleep(EngineTask[None]):
         self._file = file
         self.until = math.inf if timeout is None else time.monotonic() + timeout
         self.cancelled = False
-        """Set by a caller who waits no longer."""
+        """Whether the caller was interrupted: the engine then stays awake."""
 
     def fail(self, error: BaseException) -> None:
         """The engine stays awake."""
@@ -111,7 +111,7 @@ class Sleeper:
         self._looked = False
 
     def look_in(self, idle: float | None) -> float | None:
-        """Seconds until the next look; `idle` where nobody waits for one."""
+        """Seconds until the engine's thread looks at waiting sleeps again; `idle` where there are none."""
         if not self._calls:
             return idle
         return SWEEP_SECONDS if self._looked else 0.0

@@ -229,7 +229,7 @@ class GuessingDrafter(ABC):
         """The sequence holds a part; whether the context was complete with it, so that the guess is one."""
 
     def take(self, part: DraftPart, guess: Guess) -> bool:
-        """The part was computed, and this is what came of it. Returns whether that is a guess."""
+        """Take the token computed behind a part. Returns whether it is a guess, rather than context."""
         if not self._computed(part, guess):
             return False  # a long prompt: the rest comes between other steps
         level = int(100 * guess.probability)
