@@ -55,6 +55,13 @@ ARCHITECTURES = (
     Registration("gemma3", "gemma3.model:Gemma3", "gemma", "gemma"),
     Registration("gemma3n", "gemma3n:Gemma3n", "gemma3n", "gemma"),
     Registration("gemma4", "gemma4.model:Gemma4", "gemma4", "gemma4"),
+    Registration(
+        "gemma4-assistant",
+        None,
+        "gemma4",
+        not_run="it drafts for a Gemma 4, and is no model by itself; load that model, and this file as its draft_model "
+        "(--draft-model at the command line)",
+    ),
     Registration("glm4", "glm4:Glm4", "glm4", "glm"),
     Registration("glm4moe", "glm4moe:Glm4Moe", "glm4", "glm"),
     Registration("gpt-oss", "gpt_oss:GptOss", "gpt_oss", "harmony"),

@@ -202,6 +202,12 @@ PER_LAYER = only(
     *linear(BLOCK + "proj", LAYER + "per_layer_projection", "n_embd", "n_per_layer"),
     norm(BLOCK + "post_norm", LAYER + "post_per_layer_input_norm"),
 )
+NORMS_AND_SCALE = (
+    norm(BLOCK + "post_attention_norm", LAYER + "post_attention_layernorm"),
+    norm(BLOCK + "ffn_norm", LAYER + "pre_feedforward_layernorm"),
+    norm(BLOCK + "post_ffw_norm", LAYER + "post_feedforward_layernorm"),
+    TensorMap(BLOCK + "layer_output_scale.weight", LAYER + "layer_scalar", (1,)),
+)
 PER_LAYER_EMBEDDING = only(
     _has_per_layer,
     TensorMap("per_layer_token_embd.weight", "model.embed_tokens_per_layer.weight", ("n_vocab", "n_per_layer_all")),
@@ -216,14 +222,11 @@ TEXT = replace(
         (
             ATTN_NORM,
             *ATTENTION,
-            norm(BLOCK + "post_attention_norm", LAYER + "post_attention_layernorm"),
-            norm(BLOCK + "ffn_norm", LAYER + "pre_feedforward_layernorm"),
             *WIDE_MLP,
             *only(lambda config, i: not _is_wide(config, i), *MLP),
-            norm(BLOCK + "post_ffw_norm", LAYER + "post_feedforward_layernorm"),
             *EXPERTS,
             *PER_LAYER,
-            TensorMap(BLOCK + "layer_output_scale.weight", LAYER + "layer_scalar", (1,)),
+            *NORMS_AND_SCALE,
         ),
         sizes=_sizes,
         more_keys=_keys,
@@ -248,7 +251,51 @@ UNIFIED = replace(
 )
 """The 12B model, whose parts that see and hear are a product each."""
 
+
+def _assistant_sizes(config: Config) -> dict[str, int]:
+    return _sizes(config) | {
+        "n_embd_out": config.whole("backbone_hidden_size"), "n_embd_joined": 2 * config.whole("backbone_hidden_size")
+    }  # fmt: skip
+
+
+def _assistant_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
+    n_layer = sizes["n_layer"]
+    return {
+        **_keys(config, sizes), "attention.shared_kv_layers": n_layer, "nextn_predict_layers": n_layer,
+        "embedding_length_out": sizes["n_embd_out"],
+    }  # fmt: skip
+
+
+ASSISTANT = replace(
+    decoder(
+        "gemma4-assistant",
+        ("Gemma4AssistantForCausalLM", "Gemma4UnifiedAssistantForCausalLM"),
+        (
+            ATTN_NORM,
+            *_both(_always, "attn_q", "self_attn.q_proj", "q_size", "n_embd"),
+            *_both(_always, "attn_output", "self_attn.o_proj", "n_embd", "q_size"),
+            *_both(_always, "attn_q_norm", "self_attn.q_norm", "head_dim"),
+            *MLP,
+            *NORMS_AND_SCALE,
+        ),
+        sizes=_assistant_sizes,
+        more_keys=_assistant_keys,
+        output_norm=(
+            norm("output_norm", "model.norm"),
+            TensorMap("nextn.pre_projection.weight", "pre_projection.weight", ("n_embd", "n_embd_joined")),
+            TensorMap("nextn.post_projection.weight", "post_projection.weight", ("n_embd_out", "n_embd")),
+        ),
+        pre_names=("gemma4",),
+        llama3_rope=False,
+    ),
+    made_tensors=_rope_freqs,
+    # Which part of the vocabulary is looked at: all of it is.
+    ignored=(r"^masked_embedding\.",),
+    defaults={"hidden_size_per_layer_input": 0},
+)
+
 ARCHITECTURES = (
+    ASSISTANT,
     replace(TEXT, classes=("Gemma4ForConditionalGeneration",), vision=VISION),
     TEXT,
     replace(UNIFIED, classes=("Gemma4UnifiedForConditionalGeneration",), vision=UNIFIED_VISION),

@@ -8,6 +8,7 @@ CrossAttentionCache   every token sees the latest image of its sequence, and tho
 RecurrentCache  a state for each sequence, from which it goes on; StateSlots (pure), StateStore
 NullCache       stores nothing: a token sees its sequence within the batch, all of it or up to itself
 CompositeCache  layers of different kinds
+CausalReader    a causal cache as layers with queries only see it: those of another model (make_reader)
 CacheConfig     element type, flash attention, padding
 Visibility      which earlier positions a token attends to (pure)
 Cells           which token lies in which row (in C), ImageSlots which image in which slot (pure)
@@ -38,7 +39,7 @@ from ollama_engine.kvcache.causal import CausalCache
 from ollama_engine.kvcache.cells import MAX_SEQUENCES, Cells
 from ollama_engine.kvcache.composite import CompositeCache, CompositeStepCache
 from ollama_engine.kvcache.config import CacheConfig, LayerShape
-from ollama_engine.kvcache.make import make_cache, make_null_cache
+from ollama_engine.kvcache.make import make_cache, make_null_cache, make_reader
 from ollama_engine.kvcache.move import ShiftKeys
 from ollama_engine.kvcache.recurrent import RecurrentCache
 from ollama_engine.kvcache.rows import SavedRows
@@ -70,4 +71,5 @@ __all__ = [
     "Visibility",
     "make_cache",
     "make_null_cache",
+    "make_reader",
 ]

@@ -1,12 +1,8 @@
 """Causal cache: every token attends to the earlier tokens of its sequence: all, or those of a window or chunk.
 
 Everything that changes from step to step is an input of the graph: the cells that the batch's tokens go to, and what
-its rows see, as KV indices or as a mask. So a graph is reused while the number of tokens stays the same, and with it
-the room for the indices or the run of cells under the mask. There are three ways to attention:
-
-PagedHistory      on CPUs that our own kernel is fast on, all graphs: KV indices
-GatheredHistory   on other CPUs, many rows: a dense copy of the keys and values that the batch reads, and a mask
-MaskedHistory     all other graphs: a mask over a run of cells
+its rows see, as KV indices or as a mask (`histories.py`). So a graph is reused while the number of tokens stays the
+same, and with it the room for the indices or the run of cells under the mask.
 """
 
 from __future__ import annotations
@@ -21,12 +17,11 @@ from ollama_engine.input import Batch, Int32Array
 from ollama_engine.kvcache.base import CellUsage, GraphInputs, KVIndices
 from ollama_engine.kvcache.cells import Cells
 from ollama_engine.kvcache.config import CacheConfig, LayerShape
-from ollama_engine.kvcache.gathered import GatheredHistory, GatheredInputs
-from ollama_engine.kvcache.mask import MaskBuffer
-from ollama_engine.kvcache.masked import MaskedHistory, MaskedInputs
+from ollama_engine.kvcache.histories import Histories, HistoryInputs, round_up
 from ollama_engine.kvcache.move import ShiftKeys
 from ollama_engine.kvcache.packing import CellPacker
-from ollama_engine.kvcache.paged import PagedHistory, PagedInputs, suits_paging
+from ollama_engine.kvcache.paged import PagedInputs, suits_paging
+from ollama_engine.kvcache.reader import CausalReader
 from ollama_engine.kvcache.rotation import rotated
 from ollama_engine.kvcache.saving import CellSaver
 from ollama_engine.kvcache.shifting import CellShifter
@@ -35,9 +30,6 @@ from ollama_engine.kvcache.visibility import Visibility
 from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.tensor import Tensor
-
-History = MaskedHistory | PagedHistory | GatheredHistory
-HistoryInputs = MaskedInputs | PagedInputs | GatheredInputs
 
 
 class CausalCache:
@@ -65,11 +57,10 @@ class CausalCache:
         # -- configuration --
         self.config = config
         self.visibility = Visibility(window=window, chunk=chunk, causal_images=causal_images)
-        self._limited = window is not None or chunk is not None
         self.memory = memory
         # -- storage --
         # Before the cell table: the store refuses what does not fit, and nothing has been taken yet.
-        n_cells = _round_up(n_cells, config.history_padding)
+        n_cells = round_up(n_cells, config.history_padding)
         paged = config.paged and suits_paging(backend, devices, config.dtype)
         self._store = KeyValueStore(backend, layers, devices, n_cells, config, paged=paged)
         # -- metadata --
@@ -83,16 +74,7 @@ class CausalCache:
         self._batch: Batch | None = None
         self._places: Int32Array = np.empty(0, dtype=np.int32)
         self._n_tokens = 0
-        # -- what its rows see --
-        self._buffer = MaskBuffer()
-        self._pages = paged
-        self._gathered_rows = config.gathered_rows if self._store.suits_gathering else None
-        self._masked = MaskedHistory(n_cells, config.history_padding, self._buffer)
-        self._paged = PagedHistory(n_cells, config.sequences, self._buffer, limited=self._limited)
-        # Half of the cells, since they are gathered as f32: that takes as much memory as one layer of f16.
-        half = _round_up(n_cells // 2, config.history_padding)
-        self._gathered = GatheredHistory(half, config.history_padding, self._buffer)
-        self._history: History = self._masked
+        self._histories = Histories(self.cells, self._store, self.visibility)
         # -- current graph --
         self._layer = 0
         self._targets: CellIndices | None = None
@@ -135,7 +117,7 @@ class CausalCache:
     def begin(self, batch: Batch) -> None:
         """Find cells for the batch's tokens. Raises ContextOverflowError, changing nothing, when too few are free."""
         self.require_room(batch)
-        if self._limited:
+        if self.visibility.limited:
             self.cells.slide(batch.positions, batch.sequences)
         places = self.cells.find_places(batch.positions, batch.sequences)
         assert places is not None
@@ -143,21 +125,7 @@ class CausalCache:
         self._batch = batch
         self._places = places
         self._n_tokens = len(batch)
-        self._history = self._choose_history(batch)
-        self._history.begin(self.cells, batch)
-
-    def _choose_history(self, batch: Batch) -> History:
-        return next(history for history in self._histories_for(len(batch)) if self._suits(history, batch))
-
-    def _histories_for(self, n_tokens: int) -> Sequence[History]:
-        """The ways that a graph of `n_tokens` rows may take to attention, the preferred one first."""
-        if self._pages:
-            return (self._paged,)
-        gathers = self._gathered_rows is not None and n_tokens >= self._gathered_rows
-        return (self._gathered, self._masked) if gathers else (self._masked,)
-
-    def _suits(self, history: History, batch: Batch) -> bool:
-        return history is not self._gathered or self.cells.n_indices(batch.sequences) <= self._gathered.most
+        self._histories.begin(batch)
 
     def roll_back(self, batch: Batch) -> None:
         """Take the batch's tokens out of their cells."""
@@ -168,33 +136,30 @@ class CausalCache:
         """Prepare in turn for each worst-case graph of `n_tokens` tokens, so that it can be built. Takes no cells."""
         self._batch = None
         self._n_tokens = n_tokens
-        for history in reversed(self._histories_for(n_tokens)):  # the largest masks first
-            self._history = history
-            history.begin_reserve(n_tokens)
-            yield
+        yield from self._histories.worst_cases(n_tokens)
 
     @property
     def shape_key(self) -> tuple[int, ...]:
         """Number of tokens, and the room for indices or gathered cells, or the run of cells under the mask."""
-        return self._history.shape_key
+        return self._histories.shape_key
 
     def build_inputs(self, ctx: Context) -> GraphInputs:
         """Make the input tensors of a new graph: cells for the tokens, and what they see."""
         self._targets = CellIndices(ctx, self._store, self._n_tokens, "i64", "cache_rows")
-        self._seen = self._history.build_inputs(ctx)
+        self._seen = self._histories.build_inputs(ctx)
         return GraphInputs(self._seen.seen, partial(self._write, self._targets, self._seen))
 
     def _write(self, targets: CellIndices, seen: HistoryInputs) -> None:
         batch = self._batch
         assert batch is not None
         targets.set(self._places)
-        first, last = self.visibility.first(batch.positions), self.visibility.last(batch)
-        if isinstance(seen, PagedInputs):
-            seen.write(self.cells, batch.sequences, first, last, batch.outputs)
-        else:
-            seen.write(self.cells, batch.sequences, first, last)
+        self._histories.write(seen, batch)
 
     # ** used by the runner ********************************************************************************************
+
+    def reader(self) -> CausalReader:
+        """These layers for one executor whose rows store nothing."""
+        return CausalReader(self.cells, self._store, self.visibility)
 
     @property
     def room(self) -> int:
@@ -240,11 +205,7 @@ class CausalCache:
 
     @property
     def mask_bytes(self) -> int:
-        return self._buffer.nbytes
+        return self._histories.nbytes
 
     def close(self) -> None:
         self._store.close()
-
-
-def _round_up(n: int, multiple: int) -> int:
-    return -(-n // multiple) * multiple

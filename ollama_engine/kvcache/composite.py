@@ -84,6 +84,10 @@ class CompositeStepCache(Generic[CacheT]):
         current = self.current
         return current.output_indices(n) if isinstance(current, OutputIndices) else None
 
+    def places(self, layer: int) -> tuple[tuple[CacheT, int], ...]:
+        """(a cache, the number in it) for each place where a layer is stored."""
+        return self._table[layer]
+
     # ** used by the executor ******************************************************************************************
 
     def begin(self, batch: Batch) -> None:

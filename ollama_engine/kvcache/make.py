@@ -86,6 +86,21 @@ def make_null_cache(
     return CompositeStepCache(caches, _table(groups.values(), len(layers)), _states(groups))
 
 
+def make_reader(cache: Cache, layers: Sequence[int]) -> StepCache:
+    """These layers of a model's cache, for another model that attends to them and stores nothing: its layers 0, 1 ...
+
+    Raises ValueError where one of them does not store keys and values of tokens.
+    """
+    places = [cache.places(layer) if isinstance(cache, CompositeCache) else ((cache, layer),) for layer in layers]
+    stored = [(each, number) for place in places for each, number in place if isinstance(each, CausalCache)]
+    if len(stored) < len(layers):
+        raise ValueError(f"one of the layers {list(layers)} stores no keys and values of tokens")
+    caches = list(dict.fromkeys(each for each, _ in stored))
+    return CompositeStepCache(
+        [each.reader() for each in caches], [((caches.index(each), number),) for each, number in stored]
+    )
+
+
 Kind = tuple[int | None, int | None, int | None, bool]
 """Window, chunk, image rows, and whether images are causal."""
 STATES: Kind = (0, 0, 0, False)

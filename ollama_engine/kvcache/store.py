@@ -46,6 +46,7 @@ class KeyValueStore:
         self.layers = tuple(layers)
         self.n_cells = n_cells
         self.config = config
+        self.paged = paged
         self.rotations = tuple(rotation_of(layer, config.dtype) for layer in layers)
         """Of each layer; see `LayerView.rotation`. Keys and values here are as they are stored: rotated."""
         self.permuted = not config.flash_attention and not paged

@@ -31,6 +31,11 @@ class Visibility:
         if any(limit is not None and limit < 1 for limit in (self.window, self.chunk)):
             raise ValueError(f"window and chunk are at least 1, got {self}")
 
+    @property
+    def limited(self) -> bool:
+        """Whether a token may see later positions than 0 only."""
+        return self.window is not None or self.chunk is not None
+
     def first(self, positions: Int32Array) -> Int32Array:
         """The lowest position that each token sees; below 0 where its window is not full."""
         if self.window is not None:

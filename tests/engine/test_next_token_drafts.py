@@ -65,16 +65,16 @@ def test_answers_in_any_company_are_those_without_drafts(engine: Engine) -> None
 @pytest.mark.parametrize("kind", ["wrong", "right", "random"])
 def test_absurd_guesses_change_nothing(engine: Engine, kind: str) -> None:
     with drafted_answers.eager(by_model=True):
-        check_absurd(engine, kind, {text: engine.tokenize(text) for text in TEXTS}, own=True)
+        check_absurd(engine, kind, {text: engine.tokenize(text) for text in TEXTS})
 
 
 def test_hidden_states_come_once_and_in_order(engine: Engine) -> None:
     """Those of wrong guesses do not come at all."""
     given: list[tuple[int, int]] = []
 
-    def noting(drafter: HeadDrafter, begin: int, rows: FloatArray) -> None:
+    def noting(drafter: HeadDrafter, begin: int, rows: FloatArray, slot: int) -> None:
         given.append((begin, begin + len(rows)))
-        read(drafter, begin, rows)
+        read(drafter, begin, rows, slot)
 
     read = HeadDrafter.read_hidden
     prompt = engine.tokenize(TEXTS[0])
@@ -114,10 +114,10 @@ def test_a_head_that_fails_is_left_out(agreed: Path, caplog: pytest.LogCaptureFi
 
 
 def test_hidden_states_that_cannot_be_taken_are_a_gap(engine: Engine) -> None:
-    def failing(drafter: HeadDrafter, begin: int, rows: FloatArray) -> None:
+    def failing(drafter: HeadDrafter, begin: int, rows: FloatArray, slot: int) -> None:
         if begin % 9 == 0:
             raise MemoryError("told to")
-        read(drafter, begin, rows)
+        read(drafter, begin, rows, slot)
 
     read = HeadDrafter.read_hidden
     prompt = list(range(20, 60))

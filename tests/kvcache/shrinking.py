@@ -16,5 +16,7 @@ def give_cells(cache: CausalCache, n_cells: int) -> None:
     if cache.shiftable is not None:
         cache.shiftable._cells = cache.cells
     padding = cache.config.history_padding
-    cache._masked = MaskedHistory(n_cells, padding, cache._buffer)
-    cache._gathered = GatheredHistory(n_cells // 2, padding, cache._buffer)
+    ways = cache._histories
+    ways._cells = cache.cells
+    ways._masked = MaskedHistory(n_cells, padding, ways._buffer)
+    ways._gathered = GatheredHistory(n_cells // 2, padding, ways._buffer)

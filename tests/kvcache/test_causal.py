@@ -220,7 +220,9 @@ def test_rows_of_many_sequences(way: str) -> None:
         prompt = [0] * 64 + [*range(1, 9)], [*range(11, 75)] + [11] * 8
         mixed = a.run(*prompt)
         assert np.abs(mixed - a.expected(*prompt)).max() <= TOLERANCE["f16"]
-        assert (a.cache._history is a.cache._paged) == (way == "indices" and paged_attention_chosen("f16"))
+        assert (a.cache._histories._current is a.cache._histories._paged) == (
+            way == "indices" and paged_attention_chosen("f16")
+        )
 
 
 @pytest.mark.parametrize("flash", [True, False], ids=["flash", "off"])

@@ -34,7 +34,7 @@ def filled(dtype: CacheType = "f32", *, flash: bool = True, n: int = 1600, every
         cache.cells.place(cells, cells // every, cells % every)
         with Context(backend) as ctx:
             cache._n_tokens = n
-            cache._history.begin_reserve(n)
+            cache._histories._current.begin_reserve(n)
             cache.build_inputs(ctx)
             for layer in range(2):
                 cache.set_layer(layer)
@@ -105,6 +105,6 @@ def test_listed_attention_has_none() -> None:
             for paged in (True, False):
                 config = CacheConfig(dtype="f16", flash_attention=True, paged=paged)
                 cache = make_cache(backend, layers, [0] * len(layers), config, lambda layer: 4)
-                listed = paged and CausalCache(backend, [shape()], [0], 4, config)._pages
+                listed = paged and CausalCache(backend, [shape()], [0], 4, config)._histories._pages
                 assert (cache.defragmentable is None) == listed
                 cache.close()

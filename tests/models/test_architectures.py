@@ -14,7 +14,7 @@ from ollama_engine.chat.dialects.detection import DIALECTS
 from ollama_engine.convert import registry as converters
 from ollama_engine.convert.source.folder import ModelFolder, read_config
 from ollama_engine.models import model_class
-from tests.models import encoders, families, image_encoders
+from tests.models import assistants, encoders, families, image_encoders
 from tests.models.architectures import FOLDER, cases_of, file_of
 from tests.models.families import Family
 from tests.models.variants import VARIANTS, WRITERS
@@ -29,12 +29,18 @@ def shown(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-AnyCase = Family | encoders.Case | image_encoders.Case
+AnyCase = Family | assistants.Case | encoders.Case | image_encoders.Case
 
 
 def module_of(case: AnyCase) -> Any:
     """The module with the goldens of such cases."""
-    return {Family: families, encoders.Case: encoders, image_encoders.Case: image_encoders}[type(case)]
+    kinds = {
+        Family: families,
+        assistants.Case: assistants,
+        encoders.Case: encoders,
+        image_encoders.Case: image_encoders,
+    }
+    return kinds[type(case)]
 
 
 def test_rows_are_sorted_and_have_names_of_their_own() -> None:
@@ -80,7 +86,7 @@ def test_it_has_cases(row: Registration) -> None:
 @each_row
 def test_its_cases_have_goldens(row: Registration) -> None:
     for case in cases_of(row.name):
-        kind = {families: "family", encoders: "encoder", image_encoders: "image_encoder"}[module_of(case)]
+        kind = module_of(case).FOLDER.name.removesuffix("_goldens")
         golden = module_of(case).FOLDER / f"{case.name}.npz"
         assert golden.exists(), (
             f"{row.name}: no golden {shown(golden)}; `python -m tests.models.make_{kind}_goldens {case.name}` makes "

@@ -76,33 +76,33 @@ def compared(engine: Engine, rng: np.random.Generator, n: int, most_tokens: int 
     return counts
 
 
-def check_absurd(engine: Engine, kind: str, prompts: Mapping[str, Sequence[int]], *, own: bool = False) -> None:
+def check_absurd(engine: Engine, kind: str, prompts: Mapping[str, Sequence[int]]) -> None:
     """The guesses of a source are replaced: by tokens that never come ("wrong"), that come ("right"), or "random" ones.
 
     Raises AssertionError where answers to `prompts`, texts and their tokens, differ from those without, or accepted
-    guesses are not as many as that. `own`: the source's sequences begin with the first token of the answer.
+    guesses are not as many as that.
     """
     params = SamplingParams(temperature=0, max_tokens=60)
     answers = {text: engine.generate(text, params, draft="off", cache=False).tokens for text in prompts}
-    contexts = {
-        (*prompts[text], *tokens): [*([] if own else prompts[text]), *tokens] for text, tokens in answers.items()
-    }
-    of_sequence: dict[int | None, list[int]] = {}
+    contexts = [[*prompts[text], *tokens] for text, tokens in answers.items()]
+    of_sequence: dict[int, Any] = {}
     rng = np.random.default_rng(1)
 
     def noted(self: GuessSource, active: list[Any], prices: StepPrices) -> None:
-        for each in active:
-            begins = tuple(each._tokens[:])
-            of_sequence[each._sequence] = next(
-                context for whole, context in contexts.items() if whole[: len(begins)] == begins
-            )
+        of_sequence.update({each._sequence: each for each in active})
         guess(self, active, prices)
+
+    def behind(drafter: Any) -> int:
+        """The token of the answer that its next guess stands for."""
+        known = drafter._tokens[:]
+        context = next(context for context in contexts if context[: len(known)] == known)
+        after = context[len(known) + len(drafter._guesses) :]
+        return after[0] if after else 5
 
     def absurd(self: GuessSource, parts: Sequence[DraftPart]) -> list[Guess]:
         guesses = []
         for part, made in zip(parts, compute(self, parts), strict=True):
-            after = of_sequence[part.sequence][part.position + len(part.tokens) :]
-            right = after[0] if after else 5
+            right = behind(of_sequence[part.sequence])
             token = {"right": right, "wrong": (right + 1) % 200, "random": int(rng.integers(0, 200))}[kind]
             guesses.append(made._replace(token=token, probability=1.0))
         return guesses

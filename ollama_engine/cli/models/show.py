@@ -19,7 +19,7 @@ from ollama_engine.cli.tables import count, pairs, printable, size, table
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.ml.gguf.gguf_file import GGUFFile, TensorInfo
 from ollama_engine.ml.gguf.metadata import MetadataValue
-from ollama_engine.ml.gguf.next_tokens import next_token_tensors
+from ollama_engine.ml.gguf.next_tokens import ASSISTANT, next_token_tensors
 from ollama_engine.store.stored_model import StoredModel
 from ollama_engine.tokenizer.vocab import read_vocabulary
 
@@ -148,8 +148,10 @@ def _images(metadata: Mapping[str, MetadataValue], architecture: object) -> dict
     return {**found, "projector_type": projector} if isinstance(projector, str) else found
 
 
-def _head(file: GGUFFile) -> dict[str, int] | None:
-    """The head of a file that predicts tokens further ahead."""
+def _head(file: GGUFFile) -> dict[str, Any] | None:
+    """The head of a file that predicts tokens further ahead; of an assistant, for which models it does."""
+    if file.metadata.get("general.architecture") == ASSISTANT:
+        return {"embedding_length": _json_value(file.metadata.get(f"{ASSISTANT}.embedding_length_out"))}
     names = next_token_tensors(file.metadata, file.tensors)
     tensors = [file.tensors[name] for name in names]
     return {"tensors": len(tensors), "parameters": sum(math.prod(t.shape) for t in tensors)} if tensors else None
@@ -260,9 +262,11 @@ def _image_row(known: dict[str, Any] | None) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _head_row(known: dict[str, int] | None) -> str | None:
+def _head_row(known: dict[str, Any] | None) -> str | None:
     if known is None:
         return None
+    if "embedding_length" in known:
+        return f"for a Gemma 4 whose embedding length is {known['embedding_length']}, as its draft model"
     return f"{count(known['parameters'])} parameters in {known['tensors']} tensors predict tokens further ahead"
 
 

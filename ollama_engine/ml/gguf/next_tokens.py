@@ -12,7 +12,10 @@ from collections.abc import Iterable, Mapping
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.ml.gguf.metadata import Metadata, MetadataValue
 
-__all__ = ["has_head", "n_blocks", "next_token_tensors"]
+__all__ = ["ASSISTANT", "has_head", "n_blocks", "next_token_tensors"]
+
+ASSISTANT = "gemma4-assistant"
+"""The architecture of files that have nothing but such blocks, for another model's drafts."""
 
 _BLOCK = re.compile(r"blk\.(\d+)\.")
 
@@ -26,10 +29,12 @@ def n_blocks(metadata: Metadata) -> tuple[int, int]:
 
 
 def next_token_tensors(values: Mapping[str, MetadataValue], names: Iterable[str]) -> frozenset[str]:
-    """Those of a file's tensors that belong to such blocks. Raises ModelFormatError."""
+    """Those of a file's tensors that belong to such blocks, behind others. Raises ModelFormatError."""
     names = tuple(names)
     of_heads = {name for name in names if name.startswith("mtp.")}
     architecture = values.get("general.architecture")
+    if architecture == ASSISTANT:
+        return frozenset()
     if isinstance(architecture, str) and f"{architecture}.nextn_predict_layers" in values:
         n_used, _ = n_blocks(Metadata(values))
         of_heads |= {name for name in names if (block := _BLOCK.match(name)) and int(block[1]) >= n_used}

@@ -33,4 +33,5 @@ def give_hidden(step: Step, executor: Executor) -> None:
         begin = int(step.batch.positions[at - n_drawn])
         right = min(n_drawn, entry.sequence.submitted - begin)
         with suppress(Exception):  # a gap, behind which the drafter begins anew; the step's tokens must not get lost
-            reader.read_hidden(begin, hidden[row - n_drawn : row - n_drawn + right])
+            slot = int(step.batch.sequences[at - 1])
+            reader.read_hidden(begin, hidden[row - n_drawn : row - n_drawn + right], slot)

@@ -37,6 +37,7 @@ from ollama_engine.runner.schedule.queued import Kind
 from ollama_engine.runner.schedule.sequence import Generation
 from ollama_engine.runner.schedule.steering import Constraint, Drafter
 from ollama_engine.runner.speculative.acceptance import Acceptance
+from ollama_engine.runner.speculative.assistant import AssistantDrafter, AssistantSource
 from ollama_engine.runner.speculative.draft_model import DraftModel, ModelDrafter
 from ollama_engine.runner.speculative.lookup import LookupDrafter
 from ollama_engine.runner.speculative.next_tokens import HeadDrafter, NextTokenSource
@@ -63,9 +64,14 @@ class Submission:
         draft, head = loaded.draft, loaded.head
         n_drawn = min(loaded.model.n_vocab, loaded.tokenizer.n_vocab)
         sizes = loaded.config.parallel, loaded.num_ctx
-        self._draft_model = (
-            DraftModel(draft.executor, draft.cache, *sizes, min(draft.model.n_vocab, n_drawn)) if draft else None
-        )
+        self._draft_model: DraftModel | AssistantSource | None = None
+        if draft is not None:
+            n_guessed = min(draft.model.n_vocab, n_drawn)
+            self._draft_model = (
+                AssistantSource(draft.executor, loaded.cache, loaded.num_ctx, n_guessed)
+                if draft.cache is None
+                else DraftModel(draft.executor, draft.cache, *sizes, n_guessed)
+            )
         self._head = NextTokenSource(head.executors, head.cache, *sizes, n_drawn, head.n_first) if head else None
 
     def inputs(
@@ -134,9 +140,11 @@ class Submission:
             return None
         answers = partial(self._answers.of, options.cache_salt or "") if options.cache else None
         lookup = LookupDrafter(Acceptance(self._acceptance), answers)
+        if drafting not in ("mtp", "lookup") and isinstance(model, AssistantSource):
+            return AssistantDrafter(model, lookup)
         if drafting == "lookup" or inputs.media:  # neither a draft model nor a head sees images
             return lookup
-        if model is not None and drafting != "mtp":
+        if isinstance(model, DraftModel) and drafting != "mtp":
             return ModelDrafter(model, lookup, options.cache_salt or "")
         return lookup if head is None else HeadDrafter(head, lookup)
 

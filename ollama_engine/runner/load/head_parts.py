@@ -16,14 +16,14 @@ from ollama_engine.ml.gguf.next_tokens import has_head, next_token_tensors
 from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.ml.weights.weights import Weights
-from ollama_engine.models import Model, known_names
+from ollama_engine.models import MakesLogits, Model, known_names
 from ollama_engine.models.next_tokens import next_token_head
 from ollama_engine.runner.execute.executor import Executor
 from ollama_engine.runner.load.caches import make_model_cache
 from ollama_engine.runner.load.memory_plan import batch_size_of, plan_cache, plan_masks, refuse_cache_if_too_large
 from ollama_engine.runner.load.vision import traits_of
 
-__all__ = ["HeadParts", "can_use_head", "load_head", "uses_head", "without_head"]
+__all__ = ["HeadParts", "can_use_head", "hidden_giver", "load_head", "uses_head", "without_head"]
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +70,11 @@ def without_head(weights: Weights) -> Mapping[str, Tensor]:
     names = known_names(weights.gguf.architecture, weights)
     of_head = next_token_tensors(weights.gguf.metadata, names)
     return {name: tensor for name, tensor in names.items() if name not in of_head}
+
+
+def hidden_giver(model: Model) -> MakesLogits | None:
+    """The model, if its steps can give the hidden states that its logits are made of."""
+    return model if isinstance(model, MakesLogits) else None
 
 
 def load_head(backend: Backend, weights: Weights, model: Model, config: EngineConfig) -> HeadParts | None:

@@ -104,5 +104,8 @@ class HiddenReader(Protocol):
     def reads(self) -> bool:
         """Whether it wants those of the step that was computed."""
 
-    def read_hidden(self, begin: int, rows: FloatArray, /) -> None:
-        """A step has computed hidden states, float32 [n, n_embd], of positions from `begin` on. It raises nothing."""
+    def read_hidden(self, begin: int, rows: FloatArray, slot: int, /) -> None:
+        """A step has computed hidden states, float32 [n, n_embd], of positions from `begin` on. It raises nothing.
+
+        `slot`: the sequence of the model's cache that holds the answer.
+        """

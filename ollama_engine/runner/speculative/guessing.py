@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ollama_engine.input import Batch, FloatArray
+from ollama_engine.input import Batch, BatchMedia, FloatArray, MediaItem
 from ollama_engine.kvcache import Cache
 from ollama_engine.runner.execute.executor import Executor
 from ollama_engine.runner.execute.graph import raise_error
@@ -144,11 +144,14 @@ class GuessSource:
     def _batch(self, parts: Sequence[DraftPart]) -> Batch:
         lengths = [len(part.tokens) for part in parts]
         runs = [np.arange(part.position, part.position + len(part.tokens), dtype=np.int32) for part in parts]
+        given = [part.hidden for part in parts if part.hidden is not None]
+        hidden = np.concatenate(given) if given else None
         return Batch(
             np.array([token for part in parts for token in part.tokens], np.int32),
             np.concatenate(runs),
             np.repeat(np.array([part.sequence for part in parts], np.int32), lengths),
             np.cumsum(lengths, dtype=np.int32) - np.int32(1),
+            media=() if hidden is None else (BatchMedia(0, len(hidden), MediaItem(0, len(hidden), lambda: hidden)),),
         )
 
 

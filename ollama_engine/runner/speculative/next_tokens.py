@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ollama_engine.input import Batch, BatchMedia, FloatArray, MediaItem
+from ollama_engine.input import Batch, FloatArray
 from ollama_engine.kvcache import Cache
 from ollama_engine.runner.execute.executor import Executor
 from ollama_engine.runner.schedule.steering import Draft
@@ -63,8 +63,6 @@ class NextTokenSource(GuessSource):
 
     def _batch(self, parts: Sequence[DraftPart]) -> Batch:
         batch = super()._batch(parts)
-        hidden = np.concatenate([part.hidden for part in parts if part.hidden is not None])
-        batch.media = (BatchMedia(0, len(hidden), MediaItem(0, len(hidden), lambda: hidden)),)
         if (axes := self._executor.traits.position_axes) > 1:
             batch.axes = np.tile(batch.positions, (axes, 1))
         return batch
@@ -113,7 +111,7 @@ class HeadDrafter(GuessingDrafter):
         """Whether it wants hidden states: not while nothing is guessed until more than MOST_WAITING have come."""
         return self._look_at - self._length <= MOST_WAITING
 
-    def read_hidden(self, begin: int, rows: FloatArray) -> None:
+    def read_hidden(self, begin: int, rows: FloatArray, slot: int) -> None:
         """A step has computed hidden states, float32 [n, n_embd], of positions from `begin` on."""
         if begin != self._end:
             self._begin, self._n, self._waiting, self._n_waiting = begin, 0, [], 0

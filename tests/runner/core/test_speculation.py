@@ -90,7 +90,7 @@ def test_a_source_that_read_long_before_its_first_guess_goes_on_guessing(by: str
         source = NextTokenSource([executor], cache, 1, 4096, 4096)
         drafter = HeadDrafter(source, LookupDrafter(Acceptance()))
         waiting = min(read, MOST_WAITING)
-        drafter.read_hidden(read - waiting, np.zeros((waiting, 4), np.float32))
+        drafter.read_hidden(read - waiting, np.zeros((waiting, 4), np.float32), 0)
     else:
         source = DraftModel(executor, cache, 1, 4096, 4096)
         drafter = ModelDrafter(source, LookupDrafter(Acceptance()), "")
@@ -114,7 +114,7 @@ def test_a_source_that_read_long_before_its_first_guess_goes_on_guessing(by: str
             n, answer.draft = len(answer.draft), ()
             now += 1 + n / 10
             if isinstance(drafter, HeadDrafter):
-                drafter.read_hidden(len(context) - 1, np.zeros((1 + n, 4), np.float32))
+                drafter.read_hidden(len(context) - 1, np.zeros((1 + n, 4), np.float32), 0)
             context += range(context[-1] + 1, context[-1] + 2 + n)
             step: Any = SimpleNamespace(
                 entries=(SimpleNamespace(sequence=answer, decoding=True),), decoding=True, drafted=n > 0, built=False,

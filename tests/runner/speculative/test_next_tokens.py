@@ -64,14 +64,14 @@ def states(begin: int, end: int) -> FloatArray:
 def test_rows_pair_a_token_with_the_state_before_it() -> None:
     head = Head()
     drafter, tokens = drafter_of(head), [10, 11, 12, 13]
-    drafter.read_hidden(2, states(2, 3))
+    drafter.read_hidden(2, states(2, 3), 0)
     drafter.propose(tokens, 20)
     assert drafter.wants(PRICES, 0.5, 99.0)
     head.guess(drafter, 14, 15, 16)
     assert head.rows == [(13, 2), (14, 2 + OWN), (15, 2 + 2 * OWN)]
     assert drafter.draft.tokens == (14, 15, 16)
     tokens += [14, 15, 20]  # the third guess was wrong
-    drafter.read_hidden(3, states(3, 6))
+    drafter.read_hidden(3, states(3, 6), 0)
     drafter.propose(tokens, 20)
     assert drafter.wants(PRICES, 0.5, 99.0)
     head.guess(drafter, 21)
@@ -84,14 +84,14 @@ def test_behind_a_gap_it_begins_anew() -> None:
     """Tokens that a constraint forced have no hidden states; a shift moves positions."""
     head = Head()
     drafter, tokens = drafter_of(head), list(range(10, 20))
-    drafter.read_hidden(8, states(8, 9))
+    drafter.read_hidden(8, states(8, 9), 0)
     drafter.propose(tokens, 20)
     assert drafter.wants(PRICES, 0.5, 99.0)
     head.guess(drafter, 1)
     tokens += [20, 21]
     drafter.propose(tokens, 20)
     assert not drafter.wants(PRICES, 0.5, 99.0), "the state of the token before the last is missing"
-    drafter.read_hidden(10, states(10, 11))
+    drafter.read_hidden(10, states(10, 11), 0)
     drafter.propose(tokens, 20)
     assert drafter.wants(PRICES, 0.5, 99.0)
     head.guess(drafter, 22)
@@ -103,7 +103,7 @@ def test_states_that_wait_too_long_are_dropped() -> None:
     drafter, tokens = drafter_of(head), list(range(100))
     with patch.object(next_tokens, "MOST_WAITING", 8):
         for at in range(50, 99):
-            drafter.read_hidden(at, states(at, at + 1))
+            drafter.read_hidden(at, states(at, at + 1), 0)
     drafter.propose(tokens, 20)
     assert drafter.wants(PRICES, 0.5, 99.0)
     head.guess(drafter, 1)
@@ -122,7 +122,7 @@ def test_no_states_are_asked_for_while_a_look_is_far() -> None:
         tokens.append(1000 + at)
         if drafter.reads:
             read.append(at)
-            drafter.read_hidden(at, states(at, at + 1))
+            drafter.read_hidden(at, states(at, at + 1), 0)
         drafter.propose(tokens, 20)
         if drafter.wants(PRICES, 50.0, 1e9):
             looks += 1
@@ -152,7 +152,7 @@ def test_the_head_of_the_first_tokens_guesses_where_texts_consist_of_these() -> 
 def test_a_long_part_is_computed_in_pieces() -> None:
     head = Head()
     drafter, tokens = drafter_of(head), list(range(10))
-    drafter.read_hidden(3, states(3, 9))
+    drafter.read_hidden(3, states(3, 9), 0)
     drafter.propose(tokens, 20)
     assert drafter.wants(PRICES, 0.5, 99.0)
     for n in (4, 2):
@@ -168,6 +168,6 @@ def test_without_a_sequence_nothing_is_guessed() -> None:
     head = Head()
     head.free = []
     drafter = drafter_of(head)
-    drafter.read_hidden(0, states(0, 1))
+    drafter.read_hidden(0, states(0, 1), 0)
     drafter.propose([1, 2], 20)
     assert not drafter.wants(PRICES, 0.5, 99.0)

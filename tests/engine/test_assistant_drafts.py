@@ -1,0 +1,128 @@
+"""Drafts of Gemma 4's assistant: answers with it beside those without, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+from ollama_engine import Engine, SamplingParams
+from ollama_engine.cli.models.show import facts
+from ollama_engine.errors import ConfigError, UnsupportedModelError
+from ollama_engine.ml.gguf.gguf_file import GGUFFile
+from ollama_engine.runner.load.draft_parts import can_draft
+from ollama_engine.runner.speculative.assistant import AssistantSource
+from tests.models import assistants, families
+from tests.models.heads import converted as model_with
+from tests.support import drafted_answers
+from tests.support.drafted_answers import check_absurd, compared
+from tests.support.suite import scaled
+from tests.support.tiny import Weights
+
+PARAMS = SamplingParams(temperature=0, max_tokens=60, logit_bias=families.BANNED)
+TEXTS = ("One day, a little cat", "Tom and Ann went to", "The big dog was sad because")
+BEHIND = ("post_attention_layernorm.weight", "post_feedforward_layernorm.weight", "post_per_layer_input_norm.weight")
+"""The norms behind a block's parts, whose results add to the stream."""
+
+
+def opened(path: Path, **options: Any) -> Engine:
+    return Engine(path, num_ctx=256, threads=1, gpu_layers=0, kv_cache_type="f32", verify=True, **options)
+
+
+def quiet(weights: Weights) -> Weights:
+    """The same, where blocks change little of the stream, so that the next token follows from the last one."""
+    return {name: values * np.float32(0.002 if name.endswith(BEHIND) else 1) for name, values in weights.items()}
+
+
+@pytest.fixture(scope="module", params=["gemma4-assistant", "gemma4-assistant-small"])
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A model whose next token follows from the last one, and an assistant that knows it: both have one vocabulary."""
+    case = next(case for case in assistants.cases() if case.name == request.param)
+    folder = tmp_path_factory.mktemp(case.name)
+    weights = quiet(families.load(case.family).weights_of(case.family, "make_family_goldens"))
+    golden = assistants.load(case)
+    made = quiet(golden.weights_of(case, "make_assistant_goldens"))
+    (table,) = (name for name in weights if name.endswith("embed_tokens.weight"))
+    n_own, n_embd = golden.shapes["model.norm.weight"][0], weights[table].shape[1]
+    # The last embedding goes through as it is, in the space of the assistant: its first numbers.
+    made["pre_projection.weight"] = np.eye(n_own, 2 * n_embd, dtype=np.float32)
+    made["model.embed_tokens.weight"] = weights[table][:, :n_own]
+    made["model.norm.weight"] = weights[table.replace("embed_tokens", "norm")][:n_own]
+    return model_with(case.family, folder, weights), assistants.converted(case, folder, made)
+
+
+@pytest.fixture
+def engine(pair: tuple[Path, Path]) -> Iterator[Engine]:
+    with opened(pair[0], draft_model=str(pair[1]), draft="model", parallel=4) as engine:
+        yield engine
+
+
+def test_an_assistant_that_agrees_is_mostly_right(engine: Engine) -> None:
+    prompt = list(range(20, 60))
+    plain = engine.generate(prompt, PARAMS, draft="off", cache=False)
+    with drafted_answers.eager(by_model=True):
+        found = engine.generate(prompt, PARAMS)
+    assert found.tokens == plain.tokens
+    assert found.usage.drafted_tokens > 30
+    assert found.usage.accepted_tokens > 0.6 * found.usage.drafted_tokens
+
+
+def test_answers_in_any_company_are_those_without_drafts(engine: Engine) -> None:
+    n, drafted = scaled(20, quick=2), 0
+    with drafted_answers.eager(by_model=True):
+        for seed in range(n):
+            drafted += compared(engine, np.random.default_rng(seed), 12)["drafted"]
+    assert drafted > 20 * n
+
+
+@pytest.mark.parametrize("kind", ["wrong", "right", "random"])
+def test_absurd_guesses_change_nothing(engine: Engine, kind: str) -> None:
+    with drafted_answers.eager(by_model=True):
+        check_absurd(engine, kind, {text: engine.tokenize(text) for text in TEXTS})
+
+
+def test_a_shifted_context_begins_anew(engine: Engine) -> None:
+    params = SamplingParams(temperature=0, max_tokens=400, logit_bias=families.BANNED)
+    plain = engine.generate(TEXTS[0], params, on_overflow="shift", draft="off")
+    with drafted_answers.eager(by_model=True):
+        shifted = engine.generate(TEXTS[0], params, on_overflow="shift")
+    assert shifted.tokens == plain.tokens
+    assert shifted.usage.shifted_tokens > 0
+    assert shifted.usage.drafted_tokens > 100
+
+
+def test_an_assistant_that_fails_is_left_out(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
+    with drafted_answers.eager(by_model=True):
+        expected = engine.generate(TEXTS[2], PARAMS, draft="off").tokens
+        with patch.object(AssistantSource, "_compute", side_effect=RuntimeError("told to")) as asked:
+            assert engine.generate(TEXTS[2], PARAMS, cache=False).tokens == expected
+    assert asked.call_count == 1
+    assert "the assistant failed, and guesses no more: told to" in caplog.text
+
+
+def test_it_takes_no_cache(pair: tuple[Path, Path]) -> None:
+    options: dict[str, Any] = {"num_ctx": 256, "threads": 1, "gpu_layers": 0}
+    with Engine(pair[0], **options) as engine:
+        (without,) = engine.memory.devices
+    with Engine(pair[0], draft_model=str(pair[1]), **options) as engine:
+        (taken,), layers = engine.memory.devices, engine.memory.layers
+    (planned,) = Engine.plan_memory(pair[0], draft_model=str(pair[1]), **options).devices
+    assert (taken.cache, planned.cache) == (without.cache, without.cache)
+    assert taken.mapped == planned.mapped > without.mapped
+    assert layers["draft model"] > 0
+
+
+def test_it_is_for_one_model_alone(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    other = families.converted(families.case("gemma3"), tmp_path)
+    assert can_draft(str(pair[1]), pair[0])
+    assert not can_draft(str(pair[1]), other)
+    with pytest.raises(ConfigError, match="draft_model is no assistant of this model: it drafts for a Gemma 4, not"):
+        opened(other, draft_model=str(pair[1]))
+    with GGUFFile(pair[1]) as file:
+        assert facts(file)["head"] == {"embedding_length": families.SIZES["hidden_size"]}
+    with pytest.raises(UnsupportedModelError, match=r"it drafts for a Gemma 4, .* and this file as its draft_model"):
+        opened(pair[1])
