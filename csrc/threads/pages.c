@@ -56,14 +56,16 @@ static int read_all(int file, char *to, size_t size, int64_t offset) {
     return 0;
 }
 
-int oe_pages_save(const char *start, size_t size, int file, int64_t offset) {
+int oe_pages_save(const char *start, size_t size, int file, int64_t offset, int64_t *room) {
     const size_t page = page_size();
     size_t begin = 0; // of a run of pages that are not zeros
     for (size_t at = 0; at < size;) {
         const size_t end = page_end(start, at, size, page);
         const bool zero = is_zero(start + at, end - at);
-        if (zero || end == size) {
-            const int status = write_all(file, start + begin, (zero ? at : end) - begin, offset + (int64_t)begin);
+        if (zero || end == size || end - begin >= MOST) {
+            const size_t written = (zero ? at : end) - begin;
+            *room -= (int64_t)written;
+            const int status = *room < 0 ? ENOSPC : write_all(file, start + begin, written, offset + (int64_t)begin);
             if (status != 0) {
                 return status;
             }

@@ -10,8 +10,9 @@ extern "C" {
 #endif
 
 // Writes memory into a file, from byte `offset` on. Pages of zeros are left out: the file has holes there.
-// Returns 0, or an errno.
-int oe_pages_save(const char *start, size_t size, int file, int64_t offset);
+// `room` are the bytes that may still be written, and becomes less by those that are.
+// Returns 0, or an errno: ENOSPC where there is no room.
+int oe_pages_save(const char *start, size_t size, int file, int64_t offset, int64_t *room);
 
 // Gives the whole pages of a range back to the system. Pages of memory are zeros afterwards, pages of a mapped file are
 // read from it again. Returns 0, or an errno: ENOSYS where the system cannot do that.

@@ -110,6 +110,9 @@ class ReplicaModelManager:
         ]
         return sorted(rows, key=lambda row: -row.expires_at)
 
+    def sleeping(self) -> list[LoadedModel]:
+        return []  # those of replicas, which tell nobody
+
     def loading(self) -> list[LoadingModel]:
         now = time.monotonic()
         return [LoadingModel(stored, 0, 0, now - began) for stored, began in self._loading.values()]

@@ -32,11 +32,12 @@ class ModelLease:
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A row of /api/ps.
+    """A row of /api/ps, or a model that sleeps.
 
     Attributes:
         model: what is loaded.
-        expires_at: seconds since 1970 at which it is unloaded if no request comes; math.inf for never.
+        expires_at: seconds since 1970 at which it is unloaded if no request comes, or closed where it sleeps;
+            math.inf for never.
         requests: how many hold it now.
     """
 
@@ -77,12 +78,15 @@ class ManagesModels(Protocol):
     def loaded(self) -> list[LoadedModel]:
         """The models that are loaded, the one that expires last first."""
 
+    def sleeping(self) -> list[LoadedModel]:
+        """The models whose memory is given back, and which go on from a file with the next request."""
+
     def loading(self) -> list[LoadingModel]:
         """The models that are being loaded."""
 
     async def unload(self, stored: StoredModel) -> bool:
-        """Unload a model: now where nobody uses it, otherwise when its requests have ended, for which this does not
-        wait. False where it is not loaded.
+        """Close a model, so that nothing is kept of it: now where nobody uses it, otherwise when its requests have
+        ended, for which this does not wait. False where it is neither loaded nor asleep.
         """
 
     async def close(self) -> None:

@@ -38,6 +38,12 @@ SETTINGS: Mapping[str, Setting] = {
     "keep_alive": Setting(
         "OLLAMA_KEEP_ALIVE", readers.seconds, "TIME", "how long models stay loaded: 5m, 90s, 0; negative for ever"
     ),
+    "sleep": Setting(
+        "OLLAMA_ENGINE_SLEEP",
+        readers.seconds,
+        "TIME",
+        "how long models that are unloaded sleep with their chats in a file, before they are closed; 0: not at all",
+    ),
     "num_parallel": Setting(
         "OLLAMA_NUM_PARALLEL", readers.number(1), "N", "requests of one model computed side by side"
     ),
@@ -139,6 +145,7 @@ class ServerSettings:
         origins: additional origins that browsers may call from ("https://example.org", "http://*.example.org", "*").
         models: folder of the model store.
         keep_alive: seconds that a model stays loaded after its last request; math.inf for ever.
+        sleep: seconds that an unloaded model sleeps before it is closed; 0: it is closed at once; math.inf for ever.
         num_parallel: requests of one model computed side by side.
         max_loaded_models: models loaded at once; 0 takes 3 for each GPU, or 3.
         max_queue: requests that may wait.
@@ -173,6 +180,7 @@ class ServerSettings:
     origins: tuple[str, ...] = ()
     models: Path = field(default_factory=lambda: Path.home() / ".ollama" / "models")
     keep_alive: float = 300.0
+    sleep: float = 86400.0
     num_parallel: int = 1
     max_loaded_models: int = 0
     max_queue: int = 512

@@ -1,5 +1,7 @@
 from ollama_engine.ml.graph.backend import Backend
 
+SHARE: float
+
 class KeptPages:
     def __init__(self, backend: Backend, file: int) -> None: ...
     @property

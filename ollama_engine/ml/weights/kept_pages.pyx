@@ -2,6 +2,7 @@
 
 import errno
 import os
+import sys
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t
@@ -20,6 +21,9 @@ from ollama_engine.ml.graph.window cimport Buffer
 # Where the contents of each buffer begin in the file: at a page of any system, so that holes are whole pages.
 cdef int64_t ALIGNMENT = 1 << 16
 
+SHARE = 0.25
+"""Share of the free disk that a file may take: others need it, too, and several engines may sleep."""
+
 
 class KeptPages:
     """The contents of a backend's storages in a file, from their `drop` to their `load`.
@@ -31,18 +35,22 @@ class KeptPages:
     """
 
     def __init__(self, Backend backend not None, int file):
-        cdef int64_t offset = 0
+        cdef int64_t offset = 0, room
         backend.check_open()
+        if not sys.platform.startswith("linux"):
+            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
         if backend.n_handles > 1:
             others = ", ".join(device.name for device in backend.devices[:-1])
             raise DeviceError(f"only the memory of the CPU can be given back and taken again, not that of {others}")
         self._backend, self._file = backend, file
         self._storages = [member for member in list(backend.members) if isinstance(member, Storage)]
         self._offsets = {}
+        disk = os.fstatvfs(file)
+        room = int(disk.f_bavail * disk.f_frsize * SHARE)
         for storage in self._storages:
             if not (<Storage>storage).read_only:
                 self._offsets[storage] = offset
-                offset = -(-(offset + _save(storage, file, offset)) // ALIGNMENT) * ALIGNMENT
+                offset = -(-(offset + _save(storage, file, offset, &room)) // ALIGNMENT) * ALIGNMENT
         self._size = offset
         os.ftruncate(file, offset)  # zeros at the end are a hole, too: what is shorter has lost something
 
@@ -84,7 +92,7 @@ cdef int _check_idle(Backend backend, list storages) except -1:
     return 0
 
 
-cdef int64_t _save(Storage storage, int file, int64_t offset) except -1:
+cdef int64_t _save(Storage storage, int file, int64_t offset, int64_t *room) except -1:
     """Write a storage's buffers behind each other; the number of bytes."""
     cdef int64_t at = offset
     cdef size_t size
@@ -95,7 +103,7 @@ cdef int64_t _save(Storage storage, int file, int64_t offset) except -1:
         for holder in storage.buffers:
             start, size = (<Buffer>holder).base(), lib.ggml_backend_buffer_get_size((<Buffer>holder).buffer)
             with nogil:
-                status = pages.oe_pages_save(start, size, file, at)
+                status = pages.oe_pages_save(start, size, file, at, room)
             _check(status)
             at += size
     return at - offset

@@ -82,5 +82,5 @@ class ModelMemory:
 
 def not_written(error: OSError, folder: str | os.PathLike[str]) -> OSError:
     """The error with its folder, and advice."""
-    advice = "what the memory of an engine that sleeps holds cannot be kept there; name another folder"
+    advice = "what an engine holds that sleeps cannot be kept there, in a quarter of what is free; name another folder"
     return OSError(error.errno, f"{error.strerror}: {advice}", os.fspath(folder))

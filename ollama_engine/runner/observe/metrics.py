@@ -108,6 +108,10 @@ class MetricsSnapshot:
     device_bytes: Mapping[str, Mapping[str, int]] = field(default_factory=lambda: MappingProxyType({}))
     """Bytes that the engine takes on each device now: {"CPU": {"weights": .., "cache": .., "graph": ..}}. "weights"
     include those in the mapped file. `Engine.devices` tells the free memory there."""
+    sleeps: int = 0
+    """How often `Engine.sleep` gave its memory back."""
+    wake_seconds: float = 0.0
+    """Seconds of taking it again, for which requests waited."""
     # -- cache --
     cells: CellCounts = field(default_factory=CellCounts)
     prefix_store_read_tokens: int = 0
@@ -223,7 +227,7 @@ class Metrics:
     def count(
         self, *, cached_tokens: int = 0, preemptions: int = 0, evictions: int = 0, shifts: int = 0,
         moved_cells: int = 0, image_hits: int = 0, prefix_store_read_tokens: int = 0,
-        prefix_store_written_tokens: int = 0,
+        prefix_store_written_tokens: int = 0, sleeps: int = 0, wake_seconds: float = 0.0,
     ) -> None:  # fmt: skip
         """Add to counters of rare events."""
         with self._lock:
@@ -238,6 +242,8 @@ class Metrics:
                 image_hits=old.image_hits + image_hits,
                 prefix_store_read_tokens=old.prefix_store_read_tokens + prefix_store_read_tokens,
                 prefix_store_written_tokens=old.prefix_store_written_tokens + prefix_store_written_tokens,
+                sleeps=old.sleeps + sleeps,
+                wake_seconds=old.wake_seconds + wake_seconds,
             )
 
     def embedded(self, seconds: float, *, texts: int, tokens: int) -> None:

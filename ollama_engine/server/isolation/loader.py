@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ollama_engine.async_tasks import cancel_and_wait, in_thread_of_its_own
-from ollama_engine.server.isolation.codec import decode
+from ollama_engine.server.isolation.codec import decode, encode
 from ollama_engine.server.isolation.hosted_model import FLASH_ATTENTION, Operation, Status
 from ollama_engine.server.isolation.model_process import ModelProcess
 from ollama_engine.server.isolation.remote_model import RemoteModel, request
 from ollama_engine.server.model_manager.facts import with_template
-from ollama_engine.server.model_manager.loader import LOOK_SECONDS, LoadedEngine, LoadProgress, PlanningLoader
+from ollama_engine.server.model_manager.loader import (
+    LOOK_SECONDS,
+    SLEEP_OPTIONS,
+    LoadedEngine,
+    LoadProgress,
+    PlanningLoader,
+)
 
 if TYPE_CHECKING:
     from ollama_engine.server.model_manager.runner_options import RunnerOptions
@@ -46,7 +53,15 @@ class ProcessLoader(PlanningLoader):
             await process.close()
             raise
         ended = (lambda: _over(process)) if self._settings.devices else process.ended
-        return LoadedEngine(model, decode(answer["Report"]), process.close, process.over, ended)
+        return LoadedEngine(
+            model, decode(answer["Report"]), process.close, partial(_engine_call, process, "sleep", SLEEP_OPTIONS),
+            partial(_engine_call, process, "wake_up", {}), process.over, ended,
+        )  # fmt: skip
+
+
+async def _engine_call(process: ModelProcess, method: str, options: Mapping[str, Any]) -> None:
+    """Call a method of a process's engine, and raise what it raises."""
+    await request(process, "/engine/method", {"method": method, "args": [], "kwargs": encode(dict(options))})
 
 
 async def _over(process: ModelProcess) -> None:

@@ -29,12 +29,15 @@ if TYPE_CHECKING:
     from ollama_engine.server.settings import ServerSettings
     from ollama_engine.store.stored_model import StoredModel
 
-__all__ = ["LOOK_SECONDS", "LoadProgress", "LoadedEngine", "Loader", "LocalLoader", "PlanningLoader"]
+__all__ = ["LOOK_SECONDS", "SLEEP_OPTIONS", "LoadProgress", "LoadedEngine", "Loader", "LocalLoader", "PlanningLoader"]
 
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 """How often a model on other devices is asked whether it is over."""
+
+SLEEP_OPTIONS: Mapping[str, Any] = {"timeout": 10.0}
+"""Keyword arguments of `Engine.sleep`: requests of clients that have gone may still be in the engine."""
 
 LoadProgress = Callable[[int, int], None]
 """Called with bytes done and bytes in all, from any thread. What it raises ends the load."""
@@ -48,6 +51,8 @@ class LoadedEngine:
         model: what answers.
         memory: what it takes.
         close: frees it; requests that still run end with ClosedError.
+        sleep: gives its memory back and keeps what it holds, as `Engine.sleep`, whose errors it raises.
+        wake: takes the memory again, as `Engine.wake_up`.
         over: whether it takes no requests any more without having been closed: after a fault, or a crash.
         ended: awaits that it is over; None for a model that neither has a process of its own nor uses other devices.
     """
@@ -55,6 +60,8 @@ class LoadedEngine:
     model: ServedModel
     memory: MemoryReport
     close: Callable[[], Awaitable[None]]
+    sleep: Callable[[], Awaitable[object]]
+    wake: Callable[[], Awaitable[object]]
     over: Callable[[], bool]
     ended: Callable[[], Awaitable[object]] | None = None
 
@@ -106,6 +113,8 @@ class LocalLoader(PlanningLoader):
                     model,
                     engine.memory,
                     partial(in_thread_of_its_own, engine.close, f"unloads {stored.name}"),
+                    partial(in_thread_of_its_own, partial(engine.sleep, **SLEEP_OPTIONS), f"unloads {stored.name}"),
+                    partial(in_thread_of_its_own, engine.wake_up, f"wakes {stored.name}"),
                     lambda: engine.closed,
                     (lambda: _over(engine)) if self._settings.devices else None,
                 )

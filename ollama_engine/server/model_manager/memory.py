@@ -13,10 +13,13 @@ from ollama_engine.server.model_manager.planner import Bytes, Need
 if TYPE_CHECKING:
     from ollama_engine.ml.device.memory import MemoryReport
 
-__all__ = ["default_models", "free_memory", "mapped_bytes", "need_of", "taken_bytes"]
+__all__ = ["SLEEPERS", "default_models", "free_memory", "mapped_bytes", "need_of", "taken_bytes"]
 
 MODELS = 3
 """How many models are loaded at once by default: for each GPU, or on the CPU."""
+
+SLEEPERS = 3
+"""How many models sleep at once. Each takes a quarter of the free disk at most, so that they leave two fifths."""
 
 
 def default_models() -> int:

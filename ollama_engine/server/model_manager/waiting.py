@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from ollama_engine.async_tasks import cancel_and_wait
 from ollama_engine.server.model_manager.memory import mapped_bytes, taken_bytes
-from ollama_engine.server.model_manager.planner import Bytes, Need, Resident, Waiter
+from ollama_engine.server.model_manager.planner import Bytes, ModelState, Need, Resident, Waiter
 from ollama_engine.server.model_manager.runner_options import RunnerOptions
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class WaitingRequest:
 
 @dataclass(eq=False)
 class LoadedModelEntry:
-    """A model from the beginning of its load until its memory is free."""
+    """A model from the beginning of its load until it is closed."""
 
     number: int
     stored: StoredModel
@@ -75,12 +76,19 @@ class LoadedModelEntry:
     need: Need
     keep_alive: float
     meter: LoadProgressMeter
-    state: Literal["loading", "ready", "unloading"] = "loading"
+    sleep_seconds: float = 0.0
+    """How long it sleeps once it is unloaded; 0: it is closed then."""
+    state: ModelState = "loading"
     loaded: LoadedEngine | None = None
     holds: int = 0
     last_used: float = 0.0
     expires_at: float = 0.0
     gone: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody uses it, and nothing is done with it."""
+        return self.state in ("ready", "sleeping") and not self.holds
 
     def view(self) -> Resident:
         """The planner's view of it."""
@@ -88,17 +96,28 @@ class LoadedModelEntry:
         trained = None if self.loaded is None else self.loaded.model.facts.context_length
         return Resident(
             self.number, self.stored.digest, self.state, self.options, trained, self.holds, self.last_used,
-            self.expires_at, memory,
+            self.expires_at, memory, self.keep_alive > 0 and self.sleep_seconds > 0,
         )  # fmt: skip
 
     def mapped(self) -> Bytes:
-        """Bytes of its file that are mapped."""
-        return {} if self.loaded is None else mapped_bytes(self.loaded.memory)
+        """Bytes of its file that are mapped, and not given back."""
+        return {} if self.loaded is None or self.state == "sleeping" else mapped_bytes(self.loaded.memory)
 
     def used(self, now: float) -> None:
         """A request came or ended."""
         self.last_used = now
         self.expires_at = now + self.keep_alive
+
+    def slept(self, now: float) -> None:
+        """It sleeps now; `keep_alive` is 0 where it was to be closed meanwhile."""
+        self.state = "sleeping"
+        self.expires_at = now + self.sleep_seconds if self.keep_alive > 0 else -math.inf
+
+    def expire(self) -> None:
+        """Have it closed as soon as nobody uses it."""
+        self.keep_alive = 0.0
+        if self.idle:
+            self.expires_at = -math.inf
 
 
 class WaitingQueue:

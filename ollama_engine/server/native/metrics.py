@@ -30,6 +30,8 @@ COUNTERS = {
     "image_hits": "Images that a request needed and that were encoded already",
     "prefix_store_read_tokens": "Prompt tokens whose keys and values were read from the prefix store",
     "prefix_store_written_tokens": "Tokens whose keys and values were written to the prefix store",
+    "sleeps": "How often the model's memory was given back, and what it holds kept in a file",
+    "wake_seconds": "Seconds of taking that memory again, for which requests waited",
     "evictions": "Sequences that left the prefix cache",
     "shifts": "Full contexts that were shifted",
     "moved_cells": "Cells of the cache that were moved together",
@@ -48,13 +50,18 @@ CELLS = ("used", "free", "shared")
 
 
 class ModelsCollector(Collector):
-    """Metrics of the models that are loaded, each with the label "model".
+    """Metrics of the models that are loaded or sleep, each with the label "model".
 
-    Counters begin at 0 when a model is loaded.
+    Counters begin at 0 when a model is loaded. Of those that sleep, memory is left out: the system has it.
     """
 
-    def __init__(self, models: Sequence[tuple[LoadedModel, Mapping[str, Any]]]) -> None:
-        self._models = [(row, row.model.stored.name, values) for row, values in models]
+    def __init__(
+        self, models: Sequence[tuple[LoadedModel, Mapping[str, Any]]],
+        sleeping: Sequence[tuple[LoadedModel, Mapping[str, Any]]] = (),
+    ) -> None:  # fmt: skip
+        self._awake = [(row, row.model.stored.name, values) for row, values in models]
+        self._asleep = [(row, row.model.stored.name, values) for row, values in sleeping]
+        self._models = [*self._awake, *self._asleep]
 
     def collect(self) -> Iterable[CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily]:
         """One family for each metric, with a sample for each model."""
@@ -68,11 +75,19 @@ class ModelsCollector(Collector):
             for _, model, values in self._models:
                 gauge.add_metric([model], values[name])
             yield gauge
+        yield self._sleeping()
         yield self._cells()
         yield self._requests()
         yield self._steps()
         yield self._memory()
         yield self._devices()
+
+    def _sleeping(self) -> GaugeMetricFamily:
+        family = GaugeMetricFamily(PREFIX + "sleeping", "Whether the model's memory is given back", labels=["model"])
+        for models, value in ((self._awake, 0), (self._asleep, 1)):
+            for _, model, _values in models:
+                family.add_metric([model], value)
+        return family
 
     def _cells(self) -> GaugeMetricFamily:
         family = GaugeMetricFamily(PREFIX + "kv_cells", "Cells of the key and value cache", labels=["model", "state"])
@@ -103,7 +118,7 @@ class ModelsCollector(Collector):
 
     def _memory(self) -> GaugeMetricFamily:
         family = GaugeMetricFamily(PREFIX + "model_bytes", "Memory that a model takes", labels=["model", "place"])
-        for row, model, _ in self._models:
+        for row, model, _ in self._awake:
             facts = row.model.facts
             family.add_metric([model, "all"], facts.memory_bytes)
             family.add_metric([model, "device"], facts.device_bytes)
@@ -113,7 +128,7 @@ class ModelsCollector(Collector):
         family = GaugeMetricFamily(
             PREFIX + "device_bytes", "Memory that a model takes on each device", labels=["model", "device", "kind"]
         )
-        for _, model, values in self._models:
+        for _, model, values in self._awake:
             for device, kinds in values["device_bytes"].items():
                 for kind, nbytes in kinds.items():
                     family.add_metric([model, device, kind], nbytes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
@@ -13,6 +14,7 @@ from ollama_engine.errors import ClosedError, ModelProcessError
 from ollama_engine.server.errors import ApiError
 from ollama_engine.server.json_bodies import JsonRoute
 from ollama_engine.server.local_model import plain
+from ollama_engine.server.managing import LoadedModel
 from ollama_engine.server.native.metrics import ModelsCollector
 from ollama_engine.server.native.schemas import PriorityRequest
 from ollama_engine.server.served import ServedModel
@@ -38,20 +40,20 @@ async def health(service: TheService) -> dict[str, Any]:
 
 @router.get("/metrics")
 async def metrics(service: TheService) -> Response:
-    """Counters and gauges of all models that are loaded, in Prometheus' text format."""
-    rows = service.manager.loaded()
-    results = await asyncio.gather(*(row.model.metrics() for row in rows), return_exceptions=True)
+    """Counters and gauges of all models that are loaded or sleep, in Prometheus' text format."""
     registry = CollectorRegistry()
-    registry.register(
-        ModelsCollector(
-            [
-                (row, values)
-                for row, values in zip(rows, results, strict=True)
-                if not isinstance(values, BaseException)  # it was unloaded meanwhile
-            ]
-        )
-    )
+    awake, asleep = service.manager.loaded(), service.manager.sleeping()
+    registry.register(ModelsCollector(await _with_metrics(awake), await _with_metrics(asleep)))
     return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+
+async def _with_metrics(rows: Sequence[LoadedModel]) -> list[tuple[LoadedModel, Mapping[str, Any]]]:
+    results = await asyncio.gather(*(row.model.metrics() for row in rows), return_exceptions=True)
+    return [
+        (row, values)
+        for row, values in zip(rows, results, strict=True)
+        if not isinstance(values, BaseException)  # it was unloaded meanwhile
+    ]
 
 
 @router.get("/slots")

@@ -106,3 +106,18 @@ def test_short_memory_changes_nothing(backend: Backend, file: BinaryIO) -> None:
         kept.load()
     kept.load()
     assert (storage["t"].numpy() == values).all()
+
+
+def test_a_file_takes_no_more_than_its_share_of_the_disk(backend: Backend, file: BinaryIO) -> None:
+    storage = stored(backend, patterns()[-1])
+    free = os.fstatvfs(file.fileno())
+    for nbytes, fits in ((storage.nbytes + PAGE, True), (storage.nbytes - PAGE, False)):
+        with (
+            patch.object(kept_pages, "SHARE", nbytes / (free.f_bavail * free.f_frsize)),
+            patch.object(kept_pages.os, "fstatvfs", lambda _: free),
+        ):
+            if fits:
+                KeptPages(backend, file.fileno())
+            else:
+                with pytest.raises(OSError, match="No space left"):
+                    KeptPages(backend, file.fileno())

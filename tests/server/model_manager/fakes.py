@@ -30,7 +30,10 @@ class NamedModel:
 
 @dataclass
 class FakeLoader:
-    """Counts loads; `gate` holds them back while it is clear, `failures` end the next ones."""
+    """Counts loads; `gate` holds them back while it is clear, `failures` end the next ones.
+
+    `bed` holds back models that fall asleep or wake up, `sleepless` and `wakeless` are what these raise.
+    """
 
     size: int = 10
     loads: list[str] = field(default_factory=list)
@@ -41,8 +44,14 @@ class FakeLoader:
     failures: list[Exception] = field(default_factory=list)
     broken: Exception | None = None
     deaths: dict[str, asyncio.Event] = field(default_factory=dict)
+    slept: list[str] = field(default_factory=list)
+    woken: list[str] = field(default_factory=list)
+    sleepless: Exception | None = None
+    wakeless: Exception | None = None
 
     def __post_init__(self) -> None:
+        self.bed = asyncio.Event()
+        self.bed.set()
         self.gate = asyncio.Event()
         self.gate.set()
 
@@ -68,9 +77,21 @@ class FakeLoader:
             await asyncio.sleep(0)
             self.closed.append(stored.name)
 
+        async def sleep() -> None:
+            self.slept.append(stored.name)
+            await self.bed.wait()
+            if self.sleepless is not None:
+                raise self.sleepless
+
+        async def wake() -> None:
+            self.woken.append(stored.name)
+            await self.bed.wait()
+            if self.wakeless is not None:
+                raise self.wakeless
+
         model: Any = NamedModel(stored)
         return LoadedEngine(
-            model, MemoryReport((DeviceMemory("CPU", weights=self.size),)), close, dead.is_set, dead.wait
+            model, MemoryReport((DeviceMemory("CPU", weights=self.size),)), close, sleep, wake, dead.is_set, dead.wait
         )
 
 
@@ -78,14 +99,15 @@ def stored(name: str, **facts: Any) -> StoredModel:
     return StoredModel(name, f"digest of {name}", 1, 0.0, Path("/nowhere"), **facts)
 
 
-def manager(loader: FakeLoader, *, free: int = 1000, **settings: Any) -> ModelManager:
-    """With `free` bytes for all models together."""
+def manager(loader: FakeLoader, *, free: int = 1000, sleep: float = 0.0, **settings: Any) -> ModelManager:
+    """With `free` bytes for all models together that are awake."""
     made: ModelManager
 
     def left(_: object) -> dict[str, int]:
-        return {"CPU": free - loader.size * len(made._entries)}
+        awake = [entry for entry in made._entries.values() if entry.state != "sleeping"]
+        return {"CPU": free - loader.size * len(awake)}
 
-    made = ModelManager(ServerSettings(**settings), loader, free=left)
+    made = ModelManager(ServerSettings(sleep=sleep, **settings), loader, free=left)
     return made
 
 

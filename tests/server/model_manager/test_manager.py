@@ -270,7 +270,7 @@ def test_a_load_without_progress_is_given_up() -> None:
         with pytest.raises(LoadError, match=r"no progress for 0\.05 s"):
             await use(pool, "a")
         loader.gate.set()
-        pool._settings = dataclasses.replace(pool._settings, load_timeout=60.0)  # the loop may rest for 0.05 s
+        pool._effects._settings = dataclasses.replace(pool._settings, load_timeout=60.0)  # the loop may rest for 0.05 s
         await use(pool, "a")
         assert loader.loads == ["a", "a"]
         await pool.close()
@@ -347,7 +347,7 @@ def test_callers_that_come_and_go_leave_no_trace() -> None:
         await until(lambda: not pool._entries)
         assert not pool._waiting
         assert sorted(loader.closed) <= sorted(loader.loads)
-        await until(lambda: not pool._tasks)
+        await until(lambda: not pool._effects.tasks)
 
     run(test)
 
@@ -373,7 +373,7 @@ def test_a_shutdown_does_not_wait_for_what_is_stuck(
             entry.loaded = dataclasses.replace(entry.loaded, close=asyncio.Event().wait)
             task = asyncio.create_task(asyncio.sleep(0))
         await pool.close()
-        assert not pool._tasks
+        assert not pool._effects.tasks
         with contextlib.suppress(ClosedError):
             await task
 

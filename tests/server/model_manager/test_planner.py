@@ -14,6 +14,7 @@ from ollama_engine.server.settings import ServerSettings
 from tests.support.suite import scaled
 
 FREE = ModelLimits(models=3, free={"CPU": 100})
+SOME = ModelLimits(models=3, free={"CPU": 100}, sleepers=2)
 NOW = 10.0
 
 
@@ -127,6 +128,42 @@ def test_idle_models_leave_when_their_time_is_over() -> None:
     assert plan(there, [waiter(1, "a")], FREE, NOW).unload == []
 
 
+def asleep(number: int, key: str, **facts: object) -> Resident:
+    return resident(number, key, state="sleeping", may_sleep=True, **facts)
+
+
+def test_models_that_leave_sleep_where_they_may() -> None:
+    idle = resident(1, "a", may_sleep=True, expires_at=NOW)
+    found = plan([idle, resident(2, "b", expires_at=NOW)], [], SOME, NOW)
+    assert (found.sleep, found.unload) == ([1], [2])
+    tight = replace(SOME, models=1)
+    assert plan([replace(idle, expires_at=99.0)], [waiter(7, "b")], tight, NOW).sleep == [1]
+    found = plan([idle], [waiter(7, "a", num_ctx=200)], SOME, NOW)
+    assert (found.sleep, found.unload) == ([], [1]), "with other options nothing of it can be used again"
+
+
+def test_a_sleeping_model_takes_no_place_and_wakes_up_for_a_request() -> None:
+    tight = replace(SOME, models=1, free={"CPU": 10})
+    assert plan([asleep(1, "a")], [waiter(7, "b")], tight, NOW).load == 7
+    found = plan([asleep(1, "a")], [waiter(7, "a", memory=None)], tight, NOW)
+    assert (found.wake, found.load, found.measure, found.grants) == (1, None, None, [])
+    there = [asleep(1, "a"), resident(2, "b", may_sleep=True)]
+    found = plan(there, [waiter(7, "a", memory=None)], tight, NOW)
+    assert (found.wake, found.sleep) == (None, [2]), "another makes room first"
+    found = plan([asleep(1, "a"), resident(2, "b", state="waking")], [waiter(7, "a")], SOME, NOW)
+    assert found.wake is None, "one after the other"
+    assert plan([asleep(1, "a")], [waiter(7, "a", num_ctx=200)], SOME, NOW).unload == [1]
+
+
+def test_those_that_sleep_too_long_or_are_too_many_are_closed() -> None:
+    there = [asleep(n, key, last_used=n) for n, key in ((3, "c"), (1, "a"), (2, "b"))]
+    assert plan(there, [], SOME, NOW).unload == [1]
+    assert plan(there, [waiter(7, "a")], SOME, NOW).wake == 1, "not the one that is asked for"
+    assert plan([asleep(1, "a", expires_at=NOW)], [], SOME, NOW).unload == [1]
+    alone = replace(waiter(7, "d"), need=Need({"CPU": 1}, {"CPU": 1}, alone=True))
+    assert plan(there[:2], [alone], SOME, NOW).unload == [3, 1]
+
+
 @dataclass
 class World:
     """Residents and waiters that do what the planner says, with random endings of loads, unloads and requests."""
@@ -151,7 +188,10 @@ class World:
         self.waiters[number] = Waiter(number, key, options)
 
     def free(self) -> dict[str, int]:
-        return {"CPU": self.size - sum(r.memory["CPU"] for r in self.residents.values())}
+        return {"CPU": self.size - sum(r.memory["CPU"] for r in self.awake())}
+
+    def awake(self) -> list[Resident]:
+        return [there for there in self.residents.values() if there.state != "sleeping"]
 
     def change(self) -> None:
         """Something ends: a load, an unload, a request; or a waiting caller goes away."""
@@ -165,23 +205,33 @@ class World:
             del self.residents[found]
         elif there.state == "loading":
             self.residents[found] = replace(there, state="ready", expires_at=self.now + self.rng.choice([0, 5, 1e9]))
+        elif there.state in ("falling asleep", "waking"):
+            if self.rng.random() < 0.2:  # it cannot, and is closed
+                self.residents[found] = replace(there, state="unloading")
+            else:
+                state = "ready" if there.state == "waking" else "sleeping"
+                self.residents[found] = replace(there, state=state, expires_at=self.now + 5)  # type: ignore[arg-type]
         elif there.holds:
             self.residents[found] = replace(there, holds=there.holds - 1, last_used=self.now, expires_at=self.now + 5)
 
     def advance(self) -> None:
-        found = plan(list(self.residents.values()), list(self.waiters.values()), ModelLimits(self.models, self.free()),
-                     self.now)  # fmt: skip
+        limits = ModelLimits(self.models, self.free(), sleepers=2)
+        found = plan(list(self.residents.values()), list(self.waiters.values()), limits, self.now)
         for grant in found.grants:
             waiting, there = self.waiters.pop(grant.waiter), self.residents[grant.resident]
             assert there.state == "ready"
             assert waiting.key == there.key
             assert waiting.options.fits(there.options)
             self.residents[grant.resident] = replace(there, holds=there.holds + 1, last_used=self.now)
-        for number in found.unload:
+        for number in (*found.unload, *found.sleep):
             there = self.residents[number]
-            assert there.state == "ready"
+            assert there.state == "ready" or (there.state == "sleeping" and number in found.unload)
             assert there.holds == 0, "a model in use is never unloaded"
-            self.residents[number] = replace(there, state="unloading")
+            assert there.may_sleep or number in found.unload
+            self.residents[number] = replace(there, state="unloading" if number in found.unload else "falling asleep")
+        if found.wake is not None:
+            self.take_memory(self.residents[found.wake].memory["CPU"])
+            self.residents[found.wake] = replace(self.residents[found.wake], state="waking")
         if found.measure is not None:
             waiting = self.waiters[found.measure]
             nbytes = {"CPU": self.sizes[waiting.key]}
@@ -192,12 +242,15 @@ class World:
     def load(self, waiting: Waiter) -> None:
         assert waiting.need is not None
         assert all(there.key != waiting.key for there in self.residents.values()), "never two loads of one model"
-        assert all(there.state == "ready" for there in self.residents.values()), "one load at a time"
-        fits = waiting.need.memory["CPU"] <= self.free()["CPU"]
-        assert fits or not self.residents or waiting.need.memory["CPU"] > self.size
+        self.take_memory(waiting.need.memory["CPU"])
         number = self.next_number()
-        self.residents[number] = Resident(number, waiting.key, "loading", waiting.options, memory=waiting.need.memory)
-        assert len(self.residents) <= self.models
+        self.residents[number] = Resident(number, waiting.key, "loading", waiting.options, memory=waiting.need.memory,
+                                          may_sleep=self.rng.random() < 0.7)  # fmt: skip
+
+    def take_memory(self, nbytes: int) -> None:
+        assert all(there.state == "ready" for there in self.awake()), "one load at a time"
+        assert nbytes <= self.free()["CPU"] or not self.awake() or nbytes > self.size
+        assert len(self.awake()) < self.models
 
 
 @pytest.mark.parametrize("seed", range(scaled(80, quick=12)))
@@ -232,8 +285,10 @@ def test_a_stream_of_requests_for_one_model_does_not_keep_others_out() -> None:
         if any(r.key == "b" and r.holds for r in there):
             return
         for r in there:
-            if r.state == "loading":
+            if r.state in ("loading", "waking"):
                 world.residents[r.number] = replace(r, state="ready", expires_at=1e9)
+            elif r.state == "falling asleep":
+                world.residents[r.number] = replace(r, state="sleeping", expires_at=1e9)
             elif r.state == "unloading":
                 del world.residents[r.number]
             elif r.holds:

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import resource
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
 from ollama_engine import Engine, demo
 from ollama_engine.config import DEFAULT_NUM_CTX
 from ollama_engine.sample import SamplingParams
+from ollama_engine.server.app import create_app
 from ollama_engine.server.library import Library
 from ollama_engine.server.local_model import LocalModel
 from ollama_engine.server.model_manager.loader import LocalLoader, engine_options
+from ollama_engine.server.model_manager.making import make_manager
 from ollama_engine.server.model_manager.manager import ModelManager
 from ollama_engine.server.model_manager.runner_options import RunnerOptions
 from ollama_engine.server.settings import ServerSettings
@@ -79,6 +85,66 @@ def test_facts_of_a_loaded_model() -> None:
         await pool.close()
 
     asyncio.run(facts())
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="pages are given back on Linux only")
+@pytest.mark.parametrize("isolation", ["none", pytest.param("process", marks=pytest.mark.slow)])
+def test_a_chat_goes_on_after_keep_alive_without_its_prompt_being_computed_again(
+    isolation: str, tmp_path: Path
+) -> None:
+    """The same bits, from what the model held; clients see it as unloaded, and its counters go on."""
+    question: dict[str, Any] = {"model": "demo", "prompt": "Once there was a little fox who lived in a big wood.",
+                                "options": SMALL | {"temperature": 0, "num_predict": 12}, "stream": False}  # fmt: skip
+
+    async def chat(sleep: float) -> list[dict[str, Any]]:
+        settings = ServerSettings(models=tmp_path, sleep=sleep, prefix_store="off", isolation=isolation)
+        app = create_app(settings, manager=(pool := make_manager(settings)))
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=60) as client:
+
+            async def ask(**changes: Any) -> dict[str, Any]:
+                answer: dict[str, Any] = (await client.post("/api/generate", json=question | changes)).json()
+                return answer
+
+            async def counted(name: str) -> float:
+                text = (await client.get("/metrics")).text
+                found = re.search(rf'^ollama_engine_{name}{{model="demo.*"}} (.*)$', text, re.MULTILINE)
+                return -1.0 if found is None else float(found[1])
+
+            first = await ask(keep_alive="10ms")
+            await until(lambda: [entry.state for entry in pool._entries.values()] == ["sleeping"] * bool(sleep))
+            assert (await client.get("/api/ps")).json() == {"models": []}
+            if sleep:
+                assert [await counted(name) for name in ("sleeping", "sleeps_total")] == [1.0, 1.0]
+                assert await counted("model_bytes") == -1.0, "the system has it"
+            again = await ask(context=first["context"], prompt=" And", keep_alive=100)
+            if sleep:
+                assert await counted("cached_tokens_total") >= len(first["context"]) - 1
+                assert await counted("wake_seconds_total") > 0
+                assert await counted("sleeping") == 0.0
+            await pool.close()
+        return [first, again]
+
+    slept, loaded_anew = asyncio.run(chat(100.0)), asyncio.run(chat(0.0))
+    assert [answer["response"] for answer in slept] == [answer["response"] for answer in loaded_anew]
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="pages are given back on Linux only")
+def test_a_model_that_lost_what_it_held_is_loaded_anew(tmp_path: Path) -> None:
+    async def test() -> None:
+        pool = make_manager(ServerSettings(models=tmp_path, prefix_store="off"))
+        first = await answer(pool, "demo", keep_alive=0.01)
+        await until(lambda: [entry.state for entry in pool._entries.values()] == ["sleeping"])
+        (row,) = pool.sleeping()
+        assert isinstance(row.model, LocalModel)
+        file = row.model.engine._memory._file
+        assert file is not None
+        os.ftruncate(file.fileno(), 1)
+        assert await answer(pool, "demo") == first
+        assert row.model.engine.closed
+        await pool.close()
+
+    asyncio.run(test())
 
 
 @pytest.mark.slow
