@@ -164,14 +164,14 @@ class _Planner:
             if close:
                 self._closing.add(resident.number)
 
-    def _overslept(self, wanted: set[str], now: float) -> list[Resident]:
+    def _overslept(self, needed: set[str], now: float) -> list[Resident]:
         """Sleeping models whose time is over, and those used least recently of too many."""
         asleep = [resident for resident in self._residents if resident.state == "sleeping"]
         asleep.sort(key=lambda resident: -resident.last_used)
         return [
             resident
             for place, resident in enumerate(asleep)
-            if (place >= self._limits.sleepers or resident.expires_at <= now) and resident.key not in wanted
+            if (place >= self._limits.sleepers or resident.expires_at <= now) and resident.key not in needed
         ]
 
     def _grant(self, waiter: Waiter, resident: Resident) -> None:
