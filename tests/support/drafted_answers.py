@@ -82,7 +82,9 @@ def check_absurd(engine: Engine, kind: str, prompts: Mapping[str, Sequence[int]]
     Raises AssertionError where answers to `prompts`, texts and their tokens, differ from those without, or accepted
     guesses are not as many as that.
     """
-    params = SamplingParams(temperature=0, max_tokens=60)
+    # No answer ends before its last token: guesses behind an end are drafted, and never right.
+    ends = dict.fromkeys(engine._loaded.tokenizer.eog_ids, float("-inf"))
+    params = SamplingParams(temperature=0, max_tokens=60, logit_bias=ends)
     answers = {text: engine.generate(text, params, draft="off", cache=False).tokens for text in prompts}
     contexts = [[*prompts[text], *tokens] for text, tokens in answers.items()]
     of_sequence: dict[int, Any] = {}
