@@ -1,7 +1,7 @@
 """A model's own head as a drafter: tokens/s with and without it, on a made file whose head agrees, or never does.
 
     python bench/heads.py make OUT.gguf [--type q4_k_m] [--scale 0.0003] [--vocab 65536]
-    python bench/heads.py measure FILE.gguf [--rounds 4] [--tokens 128] [--threads 2]
+    python bench/heads.py measure FILE.gguf [--rounds 4] [--tokens 128] [--threads 2] [--assistant FILE.gguf]
 
 Random weights accept no guess. In the made file, of Qwen3.5's shape, blocks change little of the stream (`--scale`, in
 their norms), so that the next token follows from the last one, and the head passes on the token that it is given. What
@@ -90,11 +90,12 @@ def make(path: str, preset: str, scale: float, n_vocab: int) -> None:
     writer.close()
 
 
-def measure(path: str, rounds: int, tokens: int, threads: int) -> None:
-    """Print tokens/s without drafts, by lookup and by the head, medians of rounds in turn."""
-    speeds: dict[Drafting, list[float]] = {"off": [], "lookup": [], "mtp": []}
+def measure(path: str, rounds: int, tokens: int, threads: int, assistant: str | None) -> None:
+    """Print tokens/s without drafts, by lookup and by the head or assistant, medians of rounds in turn."""
+    own: Drafting = "mtp" if assistant is None else "model"
+    speeds: dict[Drafting, list[float]] = {"off": [], "lookup": [], own: []}
     drafted, accepted = Counter[str](), Counter[str]()
-    with Engine(path, draft="mtp", num_ctx=1024, parallel=1, threads=threads) as engine:
+    with Engine(path, draft=own, draft_model=assistant, num_ctx=1024, parallel=1, threads=threads) as engine:
         for number in range(rounds + 1):  # the first one warms up
             prompt = np.random.default_rng(number).integers(300, 16000, 16).tolist()
             for way, of_way in speeds.items():
@@ -127,11 +128,12 @@ def main() -> None:
     measuring.add_argument("--rounds", type=int, default=4)
     measuring.add_argument("--tokens", type=int, default=128)
     measuring.add_argument("--threads", type=int, default=2)
+    measuring.add_argument("--assistant", metavar="FILE.gguf", help="Gemma 4's: see bench/assistants.py")
     args = parser.parse_args()
     if args.command == "make":
         make(args.path, args.type, args.scale, args.vocab)
     else:
-        measure(args.path, args.rounds, args.tokens, args.threads)
+        measure(args.path, args.rounds, args.tokens, args.threads, args.assistant)
 
 
 if __name__ == "__main__":
