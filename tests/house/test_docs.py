@@ -10,7 +10,9 @@ from types import ModuleType
 import pytest
 
 from ollama_engine import demo
+from ollama_engine.convert import architecture, transforms
 from tests.models import encoders
+from tests.store.layout import put_model
 from tests.support.media_model import seeing_model
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -41,6 +43,30 @@ def test_python_block_runs(
     monkeypatch.setitem(sys.modules, "docs", module)
     exec(compile(block.replace('"model.gguf"', repr(str(demo.path()))), "docs", "exec"), module.__dict__)
     assert capsys.readouterr().out.strip()
+
+
+def test_models_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """In a store that holds a model."""
+    put_model(tmp_path, "registry.ollama.ai/library/story/latest", [("model", demo.path().read_bytes())])
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path))
+    for block in blocks("models.md"):
+        exec(compile(block, "models.md", "exec"), {})
+    assert capsys.readouterr().out.startswith("story:latest ")
+
+
+def test_convert_guide() -> None:
+    """Each line declares tensors, with the names that converters import."""
+    names = vars(architecture) | vars(transforms)
+    for line in [line for block in blocks("convert.md") for line in block.splitlines()]:
+        made = eval(line, dict(names))
+        assert isinstance(made[0] if isinstance(made, tuple) else made, architecture.TensorMap)
+
+
+def test_every_guide_with_python_is_run() -> None:
+    """By a test here, or by tests/house/test_coming_from.py and tests/server/test_guides.py."""
+    elsewhere = {"structured-output.md", "images.md", "requests.md", "models.md", "convert.md", "server.md"}
+    written = {page.name for page in DOCS.glob("*.md") if blocks(page.name) and not page.name.startswith("from-")}
+    assert written == {*GUIDES, *elsewhere}
 
 
 def test_structured_output_guide(capsys: pytest.CaptureFixture[str]) -> None:
