@@ -21,6 +21,16 @@ CHROMIUM = next((path for name in ("chromium", "chromium-browser") if (path := s
 SCREENSHOTS = ROOT / "build" / "screenshots"
 PAGES = ("", "cookbook/", "from-vllm/", "api/", "commands/", "performance/", "tour/", "source/CHANGELOG/")
 
+MONOSPACED = """() => {
+    const [narrow, wide] = ["iii", "MMM"].map(text => {
+        const span = document.createElement("span");
+        document.querySelector("code").append(span);
+        span.textContent = text;
+        return span.getBoundingClientRect().width;
+    });
+    return narrow > 0 && narrow === wide;
+}"""
+
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not (SITE / "index.html").exists(), reason="the site is not built: make docs"),
@@ -60,7 +70,7 @@ def browser() -> Iterator[Any]:
     [("light", 1280, PAGES), ("dark", 390, PAGES), ("dark", 1280, PAGES[:1]), ("light", 390, PAGES[:1])],
 )
 def test_pages_fit_and_are_quiet(browser: Any, address: str, scheme: str, width: int, pages: Sequence[str]) -> None:
-    """No page is wider than its window, writes to the console, or asks another host for anything."""
+    """No page is wider than its window, writes to the console, or asks another host for a thing; code is monospaced."""
     context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 800})
     context.set_default_timeout(60_000)
     opened = context.new_page()
@@ -73,6 +83,7 @@ def test_pages_fit_and_are_quiet(browser: Any, address: str, scheme: str, width:
         opened.goto(address + page)
         widest = opened.evaluate("document.documentElement.scrollWidth")
         assert widest <= width, f"{page or 'the landing page'} is {widest} wide"
+        assert opened.evaluate(MONOSPACED), "code is in a font whose letters differ in width"
         background = opened.evaluate("getComputedStyle(document.body).backgroundColor")
         is_dark = sum(map(int, re.findall(r"\d+", background)[:3])) < 3 * 128
         assert is_dark == (scheme == "dark"), background
