@@ -9,7 +9,7 @@
 #endif
 
 #define STEP 32
-#define MANY 13
+#define PACKED_FROM 64
 #if defined(OE_SB_SCALAR)
 #define TILE 3
 #define TILE_WEIGHTS 1
@@ -28,6 +28,7 @@
 #if defined(__AVX512BF16__)
 
 typedef __m512i numbers;
+#define HOLD(x) __asm__("" : "+v"(x))
 
 INLINE numbers read_weights(const uint8_t *x, const int n) {
     return n == STEP ? _mm512_loadu_si512(x) : _mm512_zextsi256_si512(_mm256_loadu_si256((const __m256i *)x));
@@ -42,6 +43,10 @@ INLINE lanes add_products(numbers weights, numbers acts, lanes sum) {
 typedef struct numbers {
     lanes first, second; /* of each pair */
 } numbers;
+
+#if defined(__AVX512F__)
+#define HOLD(x) __asm__("" : "+v"(x.first), "+v"(x.second))
+#endif
 
 #if defined(OE_SB_SCALAR)
 INLINE numbers read_weights(const uint8_t *x, const int n) {
@@ -109,4 +114,4 @@ static void multiply(const oe_sb_product *p, int64_t first, int64_t last) {
 #endif
 
 const oe_sb_kernel OE_SB_KERNEL(bf16) = {
-    OE_LANES, OE_LANES * sizeof(uint16_t), OE_SB_ACTS(round16), &OE_SB_ACTS(fused), multiply, NULL, NULL, false, 0};
+    OE_LANES, OE_LANES * sizeof(uint16_t), OE_SB_ACTS(round16), &OE_SB_ACTS(fused), multiply, NULL, NULL, false, 0, true};

@@ -2,7 +2,7 @@
 #include "base/simd16.h"
 
 #define STEP 16
-#define MANY 24
+#define PACKED_FROM 48
 #if defined(OE_SB_SCALAR)
 #define TILE 3
 #define TILE_WEIGHTS 1
@@ -16,6 +16,9 @@
 #endif
 
 typedef lanes numbers;
+#if defined(__AVX512F__)
+#define HOLD(x) __asm__("" : "+v"(x))
+#endif
 
 INLINE numbers read_weights(const uint8_t *x, const int n) {
     (void)n; /* always STEP */
@@ -23,9 +26,17 @@ INLINE numbers read_weights(const uint8_t *x, const int n) {
 }
 
 INLINE numbers read_acts(const uint8_t *x) { return lanes_load((const float *)(const void *)x); }
-INLINE lanes add_products(numbers weights, numbers acts, lanes sum) { return lanes_fma(weights, acts, sum); }
+
+INLINE lanes add_products(numbers weights, numbers acts, lanes sum) {
+#if defined(__AVX512F__)
+    __asm__("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(weights), "v"(acts));
+    return sum;
+#else
+    return lanes_fma(weights, acts, sum);
+#endif
+}
 
 #include "kernels/small_batch/floats.h"
 
 const oe_sb_kernel OE_SB_KERNEL(f16) = {
-    OE_LANES, OE_LANES * sizeof(float), OE_SB_ACTS(copy16), &OE_SB_ACTS(fused), oe_multiply, NULL, NULL, false, 0};
+    OE_LANES, OE_LANES * sizeof(float), OE_SB_ACTS(copy16), &OE_SB_ACTS(fused), oe_multiply, NULL, NULL, false, 0, true};

@@ -86,8 +86,9 @@ typedef struct oe_sb_product {
     const uint8_t *weights; /* [m] rows of `blocks` blocks */
     const uint8_t *next;    /* weights that are read next, whose first lines are fetched at the end of these; or NULL */
     size_t row_bytes;
-    const void *acts;       /* [blocks / OE_QUAD][rows][OE_QUAD] oe_act256, oe_act32 or 16 numbers. For
-                             * multiply_interleaved the words of each four are: the first of each, the second of each */
+    const void *acts;       /* [blocks / OE_QUAD][rows][OE_QUAD] oe_act256, oe_act32 or 16 numbers, or in tiles (see
+                             * oe_quad_put). For multiply_interleaved the words of each four are: the first of each,
+                             * the second of each */
     const void *packed;     /* the same as oe_act_panel (packed.h), for each 32 rows oe_chunks(blocks); or NULL */
     int64_t blocks;
     int64_t m;
@@ -127,7 +128,31 @@ struct oe_sb_kernel {
     const oe_sb_kernel *for_few; /* what takes fewer than OE_SB_MANY rows of activations; NULL: this */
     bool packs;                  /* oe_sb_quantize_op writes `packed` behind `acts`, and `multiply` reads it */
     int64_t interleaved;
+    bool in_tiles; /* activations lie in tiles (oe_quad_put) */
 };
+
+/* The largest of the fewest equal shares of n that are at most `most`. */
+static inline int64_t oe_share_of(int64_t n, int64_t most) {
+    const int64_t shares = (n + most - 1) / most;
+    return (n + shares - 1) / shares;
+}
+
+#define OE_ACT_TILE 6
+
+/* Rows of activations that lie together: OE_ACT_TILE or fewer. */
+typedef struct oe_act_tile {
+    int64_t first, rows;
+} oe_act_tile;
+
+/* The tile that a row is in: the first ones may be a row larger. */
+static inline oe_act_tile oe_act_tile_of(int64_t rows, int64_t row) {
+    const int64_t tiles = (rows + OE_ACT_TILE - 1) / OE_ACT_TILE, least = rows / tiles, larger = rows % tiles;
+    const int64_t before = larger * (least + 1);
+    if (row < before) {
+        return (oe_act_tile){row / (least + 1) * (least + 1), least + 1};
+    }
+    return (oe_act_tile){before + (row - before) / least * least, least};
+}
 
 /* NULL where this build or this CPU lacks the instructions. With fewer than OE_SB_GROUP results, the scalar kernel. */
 const oe_sb_kernel *oe_sb_kernel_find(oe_sb_type type, oe_sb_isa isa, int64_t m);

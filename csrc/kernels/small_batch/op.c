@@ -89,8 +89,7 @@ static void quantize(struct ggml_tensor *dst, int ith, int nth, const oe_sb_roun
         const int64_t most = OE_QUAD * kernel->block, n = k - first < most ? k - first : most;
         oe_quad quad;
         oe_quad_quantize(kernel, from->read(from, row, first, n), n / kernel->block, &quad);
-        char *to = acts_of(dst) + (size_t)(number * rows + row) * oe_quad_bytes(kernel);
-        oe_quad_store(kernel, &quad, by->interleaved, to);
+        oe_quad_put(kernel, &quad, by->interleaved, quads, rows, number, row, acts_of(dst));
         if (kernel->packs) {
             oe_pack_quad(quad.of_32, k / kernel->block, number, row % 32, packed_in(kernel, dst, k, rows, row));
         }
