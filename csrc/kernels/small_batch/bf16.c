@@ -114,4 +114,10 @@ static void multiply(const oe_sb_product *p, int64_t first, int64_t last) {
 #endif
 
 const oe_sb_kernel OE_SB_KERNEL(bf16) = {
-    OE_LANES, OE_LANES * sizeof(uint16_t), OE_SB_ACTS(round16), &OE_SB_ACTS(fused), multiply, NULL, NULL, false, 0, true};
+    .block = OE_LANES,
+    .act_bytes = OE_LANES * sizeof(uint16_t),
+    .quantize = OE_SB_ACTS(round16),
+    .fused = &OE_SB_ACTS(fused),
+    .multiply = multiply,
+    .in_tiles = true,
+};

@@ -40,4 +40,10 @@ INLINE lanes add_products(numbers weights, numbers acts, lanes sum) {
 #include "kernels/small_batch/floats.h"
 
 const oe_sb_kernel OE_SB_KERNEL(f16) = {
-    OE_LANES, OE_LANES * sizeof(float), OE_SB_ACTS(copy16), &OE_SB_ACTS(fused), oe_multiply, NULL, NULL, false, 0, true};
+    .block = OE_LANES,
+    .act_bytes = OE_LANES * sizeof(float),
+    .quantize = OE_SB_ACTS(copy16),
+    .fused = &OE_SB_ACTS(fused),
+    .multiply = oe_multiply,
+    .in_tiles = true,
+};

@@ -46,8 +46,8 @@ static inline void oe_quad_store(const oe_sb_kernel *kernel, const oe_quad *quad
     }
 }
 
-/* Puts quad `number` of a row where it belongs in activations of so many rows. In tiles (oe_act_tile) the rows of a tile
- * come before those of the next, and of these the first 64 bytes of each row, then the second. */
+/* Puts quad `number` of a row where it belongs in activations of so many rows. In tiles (oe_act_tile) the rows of a
+ * tile come before those of the next, and of these the first 64 bytes of each row, then the second. */
 static inline void oe_quad_put(const oe_sb_kernel *kernel, const oe_quad *quad, bool interleaved, int64_t quads,
                                int64_t rows, int64_t number, int64_t row, char *acts) {
     const size_t bytes = oe_quad_bytes(kernel);
