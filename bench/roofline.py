@@ -4,7 +4,8 @@
 
 A token reads every weight once, so it takes at least as long as reading them and computing nothing. Both are measured
 in one process, in turn, with as many threads; the fastest turn of each counts, because a neighbour only slows things
-down. Of a mixture of experts only the share that a token uses is counted.
+down. Of a mixture of experts only the share that a token uses is counted. Recurrent states, which a token reads and
+writes, are added at the speed of that read. The last line says whether twice llama.cpp's speed is within reach.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for when this file is run as a program
@@ -37,12 +38,21 @@ AT_ONCE = 100
 
 @dataclass(frozen=True)
 class Roofline:
-    """Seconds of the fastest turn of each: `read` reads `nbytes`, which a token needs, `ours` is a token."""
+    """Seconds of the fastest turn of each: `read` reads `nbytes`, a token's weights, `ours` is a token.
+
+    Of recurrent states a token reads and writes `states` bytes, both counted.
+    """
 
     nbytes: float
     read: float
     ours: float
+    states: int = 0
     llama_cpp: float | None = None
+
+    @property
+    def bound(self) -> float:
+        """Seconds to read weights and states."""
+        return self.read * (1 + self.states / self.nbytes)
 
 
 def bytes_of_a_token(loaded: Loaded) -> float:
@@ -51,6 +61,11 @@ def bytes_of_a_token(loaded: Loaded) -> float:
     share = metadata.u32("expert_used_count", 1) / metadata.u32("expert_count", 1)
     only_by_row = TIED if OUTPUT in infos else None
     return sum(info.nbytes * (share if is_expert(name) else 1) for name, info in infos.items() if name != only_by_row)
+
+
+def state_bytes(loaded: Loaded) -> int:
+    """Bytes of recurrent states that a token reads, and as many that it writes."""
+    return 2 * sum(layer.state_bytes for layer in loaded.model.cache_layers)
 
 
 def read_seconds(loaded: Loaded) -> float:
@@ -84,9 +99,9 @@ def measure(path: str, threads: int, n_tokens: int, rounds: int) -> Roofline:
             ours.append(turn[1])
         if not read:
             raise SystemExit(f"roofline: {threads} threads computed in none of {rounds} turns")
-        nbytes = bytes_of_a_token(loaded)
+        nbytes, states = bytes_of_a_token(loaded), state_bytes(loaded)
         everything = sum(info.nbytes for info in loaded.weights.plan.infos.values())
-    return Roofline(nbytes, min(read) * nbytes / everything, min(ours))
+    return Roofline(nbytes, min(read) * nbytes / everything, min(ours), states)
 
 
 def peer_seconds(path: str, threads: int, n_tokens: int, rounds: int) -> float:
@@ -97,13 +112,18 @@ def peer_seconds(path: str, threads: int, n_tokens: int, rounds: int) -> float:
 
 
 def report(result: Roofline) -> str:
-    rows = [("plain read of a token's weights", result.read), ("ollama_engine, a token", result.ours)]
+    rows = [("plain read of a token's weights", result.read), ("of its recurrent states, too", result.bound)]
+    rows = [*(rows if result.states else rows[:1]), ("ollama_engine, a token", result.ours)]
     if result.llama_cpp is not None:
-        rows.append(("llama.cpp, a token", result.llama_cpp))
-    lines = ["| | ms | GB/s | of a plain read |", "|---|---:|---:|---:|"]
-    for title, seconds in rows:
-        speed = result.nbytes / seconds / 1e9
-        lines.append(f"| {title} | {seconds * 1e3:.2f} | {speed:.1f} | {result.read / seconds:.2f} |")
+        rows += [("llama.cpp, a token", result.llama_cpp), ("half of that", result.llama_cpp / 2)]
+    lines = [f"{result.nbytes / 1e6:.0f} MB of weights, {result.states / 1e6:.0f} of states read and written"]
+    lines += ["| | ms | of a plain read |", "|---|---:|---:|"]
+    lines += [f"| {title} | {seconds * 1e3:.2f} | {result.bound / seconds:.2f} |" for title, seconds in rows]
+    if result.llama_cpp is not None:
+        ratio, most = result.llama_cpp / result.ours, result.llama_cpp / result.bound
+        lines.append(
+            f"ollama_engine is {ratio:.2f} times as fast as llama.cpp; reading alone would be {most:.2f} times."
+        )
     return "\n".join(lines)
 
 
@@ -116,8 +136,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     chosen = parser.parse_args(arguments)
     result = measure(chosen.model, chosen.threads, chosen.tokens, chosen.rounds)
     if has_tool("llama-bench"):
-        peer = peer_seconds(chosen.model, chosen.threads, chosen.tokens, 2)
-        result = Roofline(result.nbytes, result.read, result.ours, peer)
+        peer = peer_seconds(chosen.model, chosen.threads, chosen.tokens, 4)
+        result = replace(result, llama_cpp=peer)
     print(report(result))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,4 +38,8 @@ def test_the_roofline_counts_the_weights_of_a_token(path: Path) -> None:
     with GGUFFile(path) as file:
         assert result.nbytes == sum(info.nbytes for info in file.tensors.values()), "the output is tied"
     assert min(result.read, result.ours) > 0
-    assert "| plain read of a token's weights | " in roofline.report(result)
+    shape = small("lfm2")
+    windows = shape.layers.count("M") * shape.n_embd * (shape.n_taps - 1)
+    assert result.states == 2 * 4 * windows, "f32, read and written"
+    report = roofline.report(replace(result, read=0.5, ours=1.5, states=int(result.nbytes), llama_cpp=3.0))
+    assert "2.00 times as fast as llama.cpp; reading alone would be 3.00 times" in report

@@ -4,7 +4,8 @@
  *      BLOCK_BYTES
  *      ABOVE
  *      read_codes    INLINE void read_codes(window w, ints codes[8]), or in plain C
- *                    static void read_codes(const uint8_t *block, int8_t code[32]); codes as they are stored */
+ *                    static void read_codes(const uint8_t *block, int8_t code[32]); codes as they are stored
+ *      ADD_FOURS     add_block(true, 1, ...) in another way; may be left out */
 #ifdef OE_SB_SCALAR
 
 typedef oe_sb_block32 weight_block;
@@ -36,6 +37,12 @@ INLINE void unpack_block(window w, panel_block *x) {
 #else
 
 INLINE void add_block(const bool fours, const int n_tile, window w, const act_block *act, floats *out) {
+#ifdef ADD_FOURS
+    if (fours && n_tile == 1) {
+        ADD_FOURS(w, act, out);
+        return;
+    }
+#endif
     fetch_part(w, BLOCK_BYTES, 0, 1);
     const floats d = read_half(w, 0);
     ints codes[8];
