@@ -10,8 +10,10 @@ from typing import Any
 import gguf
 import pytest
 
-from ollama_engine import demo
+from bench.make_recurrent import write_recurrent
+from ollama_engine import Engine, demo
 from ollama_engine.ml.gguf.gguf_file import GGUFFile
+from tests.bench.test_make_recurrent import small
 from tests.cli.program import imported_by, json_of
 from tests.support.gguf_files import write_and_close
 from tests.support.tiny import write_tiny_llama
@@ -163,6 +165,18 @@ def test_nothing_is_imported_that_could_load_weights(tiny: str) -> None:
     modules, out = imported_by(["show", tiny])
     assert out.startswith("path")
     assert not modules & {"ollama_engine.ml.graph.backend", "ollama_engine.ml.weights.weights", "ollama_engine.models"}
+
+
+def test_recurrent_states_are_planned_for(cli, tmp_path: Path) -> None:
+    path = str(tmp_path / "lfm2.gguf")
+    write_recurrent(path, small("lfm2"), "q8_0")
+    (cpu,) = shown(cli, path, "--fit", "--gpu-layers", "0")["devices"]
+    (planned,) = Engine.plan_memory(path, parallel=1, gpu_layers=0).devices
+    assert cpu["states"] == planned.states > 0
+    assert cpu["taken"] == cpu["weights"] + cpu["cache"] + cpu["states"] + cpu["graph"]
+    names, row = (line.split() for line in cli("show", path, "--fit").out.splitlines()[:2])
+    assert names == ["device", "free", "weights", "cache", "states", "graph", "in", "all", "layers"]
+    assert row[0] == "CPU"
 
 
 SIZES = "expected sizes above 0 with their unit, such as 8GiB,24GiB"

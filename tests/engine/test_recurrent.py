@@ -1,9 +1,8 @@
-"""Models with recurrent states: prefixes, forks, sessions, preemption and drafts compute only what is new."""
+"""Models with recurrent states: prefixes, several answers and drafts compute only what is new."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -122,43 +121,6 @@ def test_several_answers_share_the_prompt(engine: Engine, path: str) -> None:
     answers = engine.generate(prompt(40), greedy(), n=3)
     assert [answer.tokens for answer in answers] == [expected] * 3
     assert sorted(cached(answer) for answer in answers) == [0, 39, 39]
-
-
-def test_a_preempted_answer_goes_on_as_if_nothing_had_been(path: str) -> None:
-    prompts = [prompt(100, seed=seed) for seed in range(3)]
-    expected = [alone(path, ids, 100) for ids in prompts]
-    with opened(path, parallel=3, num_ctx=N_CTX) as engine:
-        held = engine.session()
-        held.append(prompt(240, seed=9))  # too few cells are left for three answers
-        held2 = engine.session()
-        held2.append(prompt(220, seed=8))
-        requests = [engine.submit(ids, greedy(100)) for ids in prompts]
-        assert [request.result().tokens for request in requests] == expected
-        needs_cells = "mamba2" not in path  # which has no keys and values
-        assert (engine.metrics.preemptions > 0) == needs_cells
-
-
-def test_a_session_forks_rewinds_and_comes_back_from_a_file(engine: Engine, path: str, tmp_path: Path) -> None:
-    ids = prompt(60)
-    with engine.session() as session:
-        session.append(ids)
-        first = session.generate(greedy())
-        assert first.tokens == alone(path, ids)
-        after = [*ids, *first.tokens]
-        fork = session.fork()
-        answers = [one.generate(greedy()) for one in (session, fork)]
-        assert [answer.tokens for answer in answers] == [alone(path, after)] * 2
-        assert all(cached(answer) == len(after) - 1 for answer in answers)
-        fork.rewind(len(fork) - 30)
-        again = fork.generate(greedy())
-        assert again.tokens == alone(path, ids[:30])
-        session.save(tmp_path / "session")
-        whole = list(session.tokens)
-    with opened(path) as other, other.load_session(tmp_path / "session") as session:
-        session.append(prompt(5, seed=3))
-        answer = session.generate(greedy())
-        assert answer.tokens == alone(path, [*whole, *prompt(5, seed=3)])
-        assert other.metrics.prompt_tokens <= 5 + 2, "the file's state is gone on from"
 
 
 @pytest.mark.parametrize("wrong_every", [1, 2, 3, 7])

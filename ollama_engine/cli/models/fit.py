@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import ollama_engine
@@ -51,7 +51,7 @@ def main(args: argparse.Namespace, path: str, stored: StoredModel | None) -> Non
     report = ollama_engine.Engine.plan_memory(path, projector=projector, gpu_memory=args.gpu_memory, **options)
     assert report.placement is not None, "a plan of memory has one"
     plan = report.placement
-    text = f"{_text(plan)}\n{_context(config, report)}"
+    text = f"{_text(plan, _states(report))}\n{_context(config, report)}"
     print(json.dumps(facts(report, plan, config), indent=2) if args.json else text)
 
 
@@ -66,7 +66,7 @@ def refuse_without_fit(args: argparse.Namespace) -> None:
 
 def facts(report: MemoryReport, plan: PlacementPlan, config: EngineConfig) -> dict[str, Any]:
     """The plan for JSON; sizes in bytes."""
-    mapped = {device.device: device.mapped for device in report.devices}
+    mapped, states = {device.device: device.mapped for device in report.devices}, _states(report)
     return {
         "gpu_layers": plan.gpu_layers,
         "layers": len(plan.layers) + 1,
@@ -83,8 +83,9 @@ def facts(report: MemoryReport, plan: PlacementPlan, config: EngineConfig) -> di
                 "weights": device.weights,
                 "mapped": mapped.get(device.name, 0),
                 "cache": device.cache,
+                "states": states.get(device.name, 0),
                 "graph": device.graph,
-                "taken": device.taken,
+                "taken": device.taken + states.get(device.name, 0),
                 "overfull": device.overfull,
                 "layers": list(device.layers),
                 "experts": [i for i, number in enumerate(plan.experts) if plan.devices[number] is device],
@@ -96,13 +97,24 @@ def facts(report: MemoryReport, plan: PlacementPlan, config: EngineConfig) -> di
     }
 
 
-def _text(plan: PlacementPlan) -> str:
-    rows: list[tuple[str, ...]] = [("device", "free", "weights", "cache", "graph", "in all", "layers")]
+def _states(report: MemoryReport) -> dict[str, int]:
+    """Bytes of recurrent states, which no choice of devices depends on, by the name of the device that has them."""
+    return {device.device: device.states for device in report.devices if device.states}
+
+
+def _text(plan: PlacementPlan, states: Mapping[str, int]) -> str:
+    names = ("cache", "states", "graph") if states else ("cache", "graph")
+    rows: list[tuple[str, ...]] = [("device", "free", "weights", *names, "in all", "layers")]
     for device in plan.devices:
-        free = "-" if device.free is None else size(device.free)
-        sizes = (device.weights, device.cache, device.graph, device.taken)
-        rows.append((device.name, free, *map(size, sizes), ", ".join(_parts(plan, device)) or "-"))
-    lines = [table(rows, right=(1, 2, 3, 4, 5)), "", f"{plan.gpu_layers} of {len(plan.layers) + 1} layers on GPUs"]
+        free, recurrent = "-" if device.free is None else size(device.free), states.get(device.name, 0)
+        sizes = {"cache": device.cache, "states": recurrent, "graph": device.graph}
+        numbers = (device.weights, *(sizes[name] for name in names), device.taken + recurrent)
+        rows.append((device.name, free, *map(size, numbers), ", ".join(_parts(plan, device)) or "-"))
+    lines = [
+        table(rows, right=tuple(range(1, len(rows[0]) - 1))),
+        "",
+        f"{plan.gpu_layers} of {len(plan.layers) + 1} layers on GPUs",
+    ]
     if plan.cpu_experts:
         lines[-1] += f", experts of {plan.cpu_experts} of them on the CPU"
     lines += [f"{device.name} lacks {size(device.overfull)}" for device in plan.overfull]
