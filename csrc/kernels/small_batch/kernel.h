@@ -61,7 +61,7 @@ typedef enum oe_sb_isa {
 
 #define OE_SB_GROUP 16 /* threads share out results along m in multiples of this */
 #define OE_SB_MANY 20  /* from so many rows of activations on, AMX's tiles are faster than vectors (measured) */
-#define OE_SB_MORE 3   /* rows of activations that kernels read behind the last, at most (vector_product.h) */
+#define OE_SB_ROWS_BEHIND 3 /* rows of activations behind the last that kernels read, at most (vector_product.h) */
 #define OE_QUAD 4      /* blocks of activations come in fours; the last four of a row is padded with 0 */
 
 /* How a product fetches weights before it reads them. Which way is the fastest depends on the CPU and the type: a CPU

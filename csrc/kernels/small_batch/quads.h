@@ -21,7 +21,7 @@ static inline size_t oe_quad_bytes(const oe_sb_kernel *kernel) { return OE_QUAD 
 
 /* Bytes of rows of activations, and of what kernels read behind the last. */
 static inline int64_t oe_acts_bytes(const oe_sb_kernel *kernel, int64_t k, int64_t rows) {
-    return (oe_quads_of(kernel, k) * rows + OE_SB_MORE) * (int64_t)oe_quad_bytes(kernel);
+    return (oe_quads_of(kernel, k) * rows + OE_SB_ROWS_BEHIND) * (int64_t)oe_quad_bytes(kernel);
 }
 
 /* Quantizes up to four blocks of x; missing ones become 0. */

@@ -14,7 +14,7 @@ enum {
     MOST_ROWS = LANES == 16 || !IN_256 ? WIDE_TILE : TILE,
     UNEVEN = 13 /* from so many rows in blocks of 256 on, a whole WIDE_TILE is no slower (measured) */
 };
-_Static_assert(WIDE_TILE - UNEVEN <= OE_SB_MORE, "activations lie behind the last row for a whole tile");
+_Static_assert(WIDE_TILE - UNEVEN <= OE_SB_ROWS_BEHIND, "activations lie behind the last row for a whole tile");
 
 INLINE floats total(floats s0, floats s1, floats s2, floats s3) {
     return floats_add(floats_add(s0, s1), floats_add(s2, s3));
