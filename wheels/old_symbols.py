@@ -130,8 +130,8 @@ def _library(folder: Path, name: str, symbols: dict[str, Symbol]) -> None:
     source, script = folder / f"{name}.s", folder / f"{name}.map"
     source.write_text("\n".join(lines) + "\n", encoding="ascii")
     script.write_text("\n".join(nodes) + "\n", encoding="ascii")
-    version = ("-Wl,--version-script", f"-Wl,{script}", f"-Wl,-soname,{name}")
-    _run("-shared", "-nostdlib", *version, source, "-o", folder / name)
+    named = ("-Wl,--version-script", f"-Wl,{script}", f"-Wl,-soname,{name}")
+    _run("-shared", "-nostdlib", *named, source, "-o", folder / name)
 
 
 def _archive(folder: Path) -> Path:

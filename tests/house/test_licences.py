@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from importlib.metadata import metadata
@@ -22,6 +23,22 @@ def test_the_package_names_the_licences_of_all_that_is_in_it() -> None:
 def test_the_licence_of_ggml_is_that_of_the_pinned_sources() -> None:
     for pinned in ROOT.glob("build/*/ggml-source/LICENSE"):
         assert pinned.read_text() == (ROOT / "csrc/ggml/LICENSE").read_text()
+
+
+COMPILED = ("*.c", "*.cpp", "*.h", "ggml-cpu/*.c*", "ggml-cpu/*.h", "ggml-cpu/llamafile/*", "ggml-cpu/amx/*",
+            "ggml-cpu/arch/x86/*", "ggml-cpu/arch/arm/*", "ggml-rpc/*.cpp")  # fmt: skip
+"""Of ggml's sources, what wheels are compiled from."""
+HOLDER = re.compile(r"copyright (?:\(c\) )?(\d{4}[-\d]* .+?)\.?$", re.IGNORECASE | re.MULTILINE)
+
+
+def test_every_copyright_in_the_compiled_sources_is_in_the_notice() -> None:
+    notice = " ".join((ROOT / "csrc/ggml/NOTICE").read_text().split())
+    for sources in ROOT.glob("build/*/ggml-source/src"):
+        files = [path for pattern in COMPILED for path in sources.glob(pattern)]
+        assert sources / "ggml-cpu/ops.cpp" in files
+        for path in files:
+            unnamed = [holder for holder in HOLDER.findall(path.read_text()) if holder not in notice]
+            assert not unnamed, f"{path.name}: csrc/ggml/NOTICE does not name {unnamed}, nor may csrc/base/sbom.py"
 
 
 @pytest.mark.skipif(not CMAKE.is_file(), reason="the build's cmake is not in this environment")
