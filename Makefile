@@ -8,8 +8,8 @@ export PIP_COMPILE := 0
 BUILD_REQUIRES := scikit-build-core>=0.11 cython>=3.1 cmake>=3.26 ninja>=1.11 pip>=23
 NATIVE := CMakeLists.txt pyproject.toml Makefile $(shell find csrc ollama_engine -name '*.pyx' -o -name '*.pxd' -o -name '*.[ch]' -o -name '*.cmake' -o -name 'ggml.lock' -o -name fetch.py -o -name transpile.py)
 
-.PHONY: run chat test test-all test-failed test-peers test-ray clients ray parity lint bench bench-smoke bench-check build reference portable-check gpu-check \
-	docs docs-check wheel check-package wheel-twice wheel-bare arm64-check sanitize tsan fuzz soak clean
+.PHONY: run chat test test-all test-failed test-peers test-ray clients ray parity lint types bench bench-smoke bench-check build reference portable-check gpu-check \
+	docs docs-check wheel wheels check-package wheel-twice wheel-bare arm64-check sanitize tsan fuzz soak clean
 
 run: $(VENV)/.built
 	$(VENV)/bin/ollama-engine run demo "Tell me a story about a fox." --verbose
@@ -47,6 +47,10 @@ lint: $(VENV)/.built $(VENV)/.lint
 	$(VENV)/bin/mypy
 	PATH=$(VENV)/bin:$$PATH $(VENV)/bin/cython-lint ollama_engine
 	$(VENV)/bin/lint-imports
+
+# What a type checker says of the programs in README.md and docs/: seconds, after 60 MB of Node once.
+types: $(VENV)/.types
+	$(PY) tests/check_types.py
 
 # torch and transformers, for the tests of the whole suite that compare with them live (skipped without).
 reference: $(VENV)/.reference
@@ -102,6 +106,10 @@ WHEEL_PYTHONS ?= $(PYTHON)
 WHEEL_VARIANTS ?=
 wheel: $(VENV)/.wheel
 	$(PY) wheels/build.py $(foreach p,$(WHEEL_PYTHONS),--python $(p)) --variants "$(WHEEL_VARIANTS)"
+
+# The same for every Python from 3.10 to 3.14; fails at the end where one is not on PATH.
+wheels: $(VENV)/.wheel
+	$(PY) wheels/build.py --matrix --variants "$(WHEEL_VARIANTS)"
 
 # The package as it is installed elsewhere: sdist, a wheel of it for this CPU, its symbols, contents, and an answer.
 check-package: $(VENV)/.wheel

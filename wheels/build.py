@@ -1,4 +1,5 @@
-"""Wheels for any x86-64 Linux, one for each Python: `python wheels/build.py [--python PYTHON ...]`, or `make wheel`.
+"""Wheels for any x86-64 Linux, one for each Python: `python wheels/build.py [--python PYTHON ...]`, or `make wheel`;
+`--matrix`, or `make wheels`, is every Python of MATRIX.
 
 Each has ggml for every CPU and all our kernels, asks for symbols of glibc 2.28 (`old_symbols.py`), is checked by
 auditwheel, which names the oldest Linux that it is for, and by `check.py`. They lie in dist/ at last.
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,19 +21,30 @@ sys.path.insert(0, str(ROOT))
 from wheels import check, old_symbols  # noqa: E402 (a script of this folder)
 
 BUILD = ROOT / "build" / "wheels"
+MATRIX = ("python3.10", "python3.11", "python3.12", "python3.13", "python3.14")
 
 
 def main() -> None:
     """Build and check them, print where they are and how large."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", action="append", help="a Python to build for; several times for several")
+    parser.add_argument("--matrix", action="store_true", help=f"all of {', '.join(MATRIX)}")
     parser.add_argument("--variants", default="", metavar="A;B", help="CPU variants of ggml, of which all are built")
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="folder of the wheels")
     chosen = parser.parse_args()
     old_symbols.make(BUILD / "old_symbols")
-    for python in chosen.python or [sys.executable]:
+    pythons = [python for python in MATRIX if runs(python)] if chosen.matrix else chosen.python or [sys.executable]
+    for python in pythons:
         wheel = build(python, chosen.variants)
         check.main([str(audited(wheel, chosen.out))])
+    absent = sorted({*MATRIX} - {*pythons}) if chosen.matrix else []
+    if absent:
+        raise SystemExit(f"no wheel for {', '.join(absent)}: not on PATH, or it does not run")
+
+
+def runs(python: str) -> bool:
+    """Whether a Python is there; pyenv has programs of versions that are not selected, which fail."""
+    return shutil.which(python) is not None and not subprocess.run([python, "-c", ""], check=False).returncode
 
 
 def build(python: str, variants: str) -> Path:

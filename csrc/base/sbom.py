@@ -24,7 +24,7 @@ def main() -> None:
                   purl=f"pkg:pypi/{package}@{package_version}",
                   hashes=[{"alg": "SHA-256", "content": lock["sha256"]}]),
         component("llamafile sgemm", lock["version"], "MIT", "matrix kernels, part of ggml's sources"),
-        component("YaRN", lock["version"], "MIT", "rotary positions beyond the trained context, part of ggml's sources"),
+        component("YaRN", lock["version"], "MIT", "positions beyond the trained context, part of ggml's sources"),
         component("Cython", Cython.__version__, "Apache-2.0", "code that Cython writes into each module",
                   purl=f"pkg:pypi/cython@{Cython.__version__}"),
     ]  # fmt: skip

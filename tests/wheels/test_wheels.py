@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from wheels import check, old_symbols
+from wheels import build, check, old_symbols
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = """
@@ -105,3 +105,21 @@ def test_a_wheel_without_a_licence_or_with_sources_is_refused(tmp_path: Path) ->
     (tmp_path / "x.c").touch()
     with pytest.raises(SystemExit, match=r"missing \[.*'py\.typed'.*'csrc/ggml/LICENSE'.*unwanted \['x\.c'\]"):
         check.check_contents(wheel_of(tmp_path, tmp_path / "x.c"))
+
+
+def test_the_matrix_builds_for_the_pythons_that_run_and_names_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, status in (("python3.11", 0), ("python3.13", 0), ("python3.12", 127)):  # pyenv's, where not selected
+        (tmp_path / name).write_text(f"#!/bin/sh\nexit {status}\n")
+        (tmp_path / name).chmod(0o755)
+    built: list[str] = []
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(build, "build", lambda python, variants: built.append(python) or tmp_path)
+    monkeypatch.setattr(build, "audited", lambda wheel, out: wheel)
+    monkeypatch.setattr(old_symbols, "make", lambda folder: None)
+    monkeypatch.setattr(check, "main", lambda wheels: None)
+    monkeypatch.setattr(sys, "argv", ["build.py", "--matrix"])
+    with pytest.raises(SystemExit, match=r"^no wheel for python3\.10, python3\.12, python3\.14: "):
+        build.main()
+    assert built == ["python3.11", "python3.13"]
