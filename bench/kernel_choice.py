@@ -3,7 +3,8 @@
     python bench/kernel_choice.py                       # minutes; --quick for fewer shapes and rows
     python bench/kernel_choice.py --types q4_K --threads 1 2
     python bench/kernel_choice.py --rows 1 8 64 --unit us
-    python bench/kernel_choice.py --memory              # with weights that no cache holds, as while decoding
+    python bench/kernel_choice.py --memory              # with weights that no cache holds; up to 16 rows and with every
+                                                        # way of reading: `ollama-engine bench --kernels`
     python bench/kernel_choice.py --experts             # a mixture of experts; rows are tokens
     python bench/kernel_choice.py --instructions avx2   # as on a CPU that has no better
 
@@ -29,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for when this fi
 from bench.products import TYPES, Kernel, Matrices, Product, Times, bytes_from_memory, compare, ggml_kernels, matrices
 from ollama_engine.errors import EngineError
 from ollama_engine.ml import ops
+from ollama_engine.ml.device.cpu_facts import cpu_identity
 from ollama_engine.ml.device.placement import BackendParams
 from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.ops.small_batch import SMALL_BATCH_QUANTIZED, small_batch_instructions
@@ -75,7 +77,7 @@ def main() -> None:
     """Measure and print, type by type, so that a table that takes long is seen growing."""
     args = parser().parse_args()
     rows = args.rows or (QUICK_ROWS if args.quick else ROWS)
-    print(f"{cpu_name()}, {'GOP/s' if args.unit == 'gops' else 'microseconds'}\n")
+    print(f"{cpu_identity()}, {'GOP/s' if args.unit == 'gops' else 'microseconds'}\n")
     print(f"| type | threads | kernel | {' | '.join(map(str, rows))} |\n|---|---:|---|{'---:|' * len(rows)}")
     for threads in args.threads:
         with Backend(BackendParams(threads=threads), max_nodes=1024) as backend:
@@ -150,15 +152,6 @@ def _sides(question: Question, of: Product, stored: Matrices) -> dict[str, Kerne
     known = SMALL_BATCH_QUANTIZED if question.n_expert else TYPES
     sides = {"ours": Kernel(lambda *operands: ours(*operands, question.instructions))}
     return (sides if question.dtype in known else {}) | ggml_kernels(of, stored)
-
-
-def cpu_name() -> str:
-    """The CPU's name, as Linux has it."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            return next(line.split(":")[1].strip() for line in file if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return sys.platform
 
 
 if __name__ == "__main__":

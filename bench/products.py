@@ -11,17 +11,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
 from ollama_engine.ml import ops
+from ollama_engine.ml.device.cpu_facts import last_level_cache
 from ollama_engine.ml.device.hostmem import available_bytes
 from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.storage import Storage, can_repack
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.ml.graph.types import block_of
+from ollama_engine.ml.ops.small_batch import plain_read
 from ollama_engine.ml.weights.kernel_choice import choose_copy, expert_product, kernels_of, product
 from ollama_engine.ml.weights.quantize import TARGETS, quantize_rows
 
@@ -58,13 +59,6 @@ def by_turns(sides: Mapping[str, Callable[[], float]]) -> Times:
 
 
 # -- how much no cache holds -------------------------------------------------------------------------------------------
-
-
-def last_level_cache(folder: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
-    """Bytes of the largest cache that CPU 0 reads through; 0 where the system does not say."""
-    sizes = [path.read_text(encoding="ascii").strip() for path in folder.glob("index*/size")]
-    factors = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-    return max((int(size[:-1]) * factors[size[-1]] for size in sizes if size[-1:] in factors), default=0)
 
 
 def bytes_from_memory() -> int:
@@ -177,6 +171,10 @@ def ggml_kernels(of: Product, found: Matrices) -> dict[str, Kernel]:
     return {"ggml": Kernel(plain)} | ({"repacked": Kernel(plain, reads_copy=True)} if found.copies else {})
 
 
+PLAIN_READ = Kernel(lambda weight, x, *ids: plain_read(weight, x))
+"""Reads the weights, all of them, in as many threads as compute, and nothing else."""
+
+
 def chosen_kernel(of: Product) -> Kernel:
     """Whatever the engine takes."""
     return Kernel(expert_product if of.n_expert else product)
@@ -237,21 +235,3 @@ def _seconds(ctx: Context, inputs: Sequence[Tensor], values: np.ndarray, *, repe
         took = time.perf_counter() - begin
         best, spent, computed = min(best, took), spent + took, computed + 1
     return best
-
-
-class PlainRead:
-    """Memory, read and nothing else: C's memchr looks for a byte that is not there."""
-
-    def __init__(self, nbytes: int) -> None:
-        self._memory = bytearray(b"\x02") * nbytes
-        self._at = 0
-
-    def __call__(self, nbytes: int) -> float:
-        """Seconds for so many bytes, further on than those of the last call."""
-        if self._at + nbytes > len(self._memory):
-            self._at = 0
-        begin = time.perf_counter()
-        assert self._memory.find(b"\x01", self._at, self._at + nbytes) < 0
-        took = time.perf_counter() - begin
-        self._at += nbytes
-        return took

@@ -21,9 +21,9 @@ from pathlib import Path
 from bench.gate import attention, host, model, products
 from bench.gate.known_losses import known_loss, unknown
 from bench.gate.verdict import Group, judge, line, summary
-from bench.kernel_choice import cpu_name
-from bench.products import PlainRead, bytes_from_memory, last_level_cache
+from bench.products import bytes_from_memory
 from ollama_engine.errors import EngineError
+from ollama_engine.ml.device.cpu_facts import cpu_identity, last_level_cache
 from ollama_engine.ml.device.placement import BackendParams
 from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.weights.kernel_choice import THIS_CPU
@@ -47,10 +47,11 @@ def parser() -> argparse.ArgumentParser:
 @contextmanager
 def all_groups(chosen: argparse.Namespace) -> Iterator[list[Group]]:
     nbytes = bytes_from_memory()
-    print(f"{cpu_name()}, kernels as for {THIS_CPU or 'a CPU without AVX2'}; largest cache {last_level_cache() >> 20} "
-          f"MiB, {nbytes >> 20} MiB of weights from memory", flush=True)  # fmt: skip
+    kernels = THIS_CPU or "a CPU without AVX2"
+    print(f"{cpu_identity()}, kernels as for {kernels}; largest cache {last_level_cache() >> 20} MiB, {nbytes >> 20} "
+          "MiB of weights from memory", flush=True)  # fmt: skip
     with Backend(BackendParams(threads=chosen.threads, gpu_layers=0), max_nodes=1024) as backend:
-        machine = products.Machine(backend, nbytes, PlainRead(nbytes))
+        machine = products.Machine(backend, nbytes)
         found = [host.group(), attention.group(), *products.groups(machine, everything=chosen.all)]
         if not chosen.no_model:
             found.append(model.group(chosen.model))

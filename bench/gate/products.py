@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 from bench.gate.verdict import OURS, READ, Group, Measured
 from bench.kernel_choice import EXPERTS
 from bench.products import (
+    PLAIN_READ,
     TYPES,
     Matrices,
-    PlainRead,
     Product,
     Times,
-    by_turns,
     chosen_kernel,
     chosen_of_ggml,
     compare,
@@ -36,12 +35,11 @@ FEW_ROWS = 2
 
 @dataclass(frozen=True)
 class Machine:
-    """The backend and the memory that all products are measured with."""
+    """What all products are measured with."""
 
     backend: Backend
     nbytes: int
     """Bytes of the weights that are read from memory."""
-    read: PlainRead
 
 
 def groups(machine: Machine, *, everything: bool) -> Iterator[Group]:
@@ -86,6 +84,5 @@ def _times(backend: Backend, of: Product, stored: Matrices) -> Times:
 def _with_plain_read(machine: Machine, product: Product, stored: Matrices, times: Times) -> Measured:
     if product.rows > FEW_ROWS:
         return Measured(times)
-    n = product.per_sample(len(stored.weights))
-    plain = by_turns({READ: lambda: machine.read(n * product.read_bytes)})
-    return Measured(times | {READ: plain[READ] / n}, product.read_bytes)
+    everything = compare(machine.backend, product, stored, {READ: PLAIN_READ})[READ]
+    return Measured(times | {READ: everything * product.read_bytes / product.matrix_bytes}, product.read_bytes)

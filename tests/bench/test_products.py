@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from bench import products
 from bench.products import (
     LEAST,
     LEAST_TURNS,
+    PLAIN_READ,
     SAMPLE_BYTES,
     Matrices,
-    PlainRead,
     Product,
     by_turns,
     chosen_kernel,
     chosen_of_ggml,
     compare,
     ggml_kernels,
-    last_level_cache,
     matrices,
 )
 from ollama_engine.ml.device.placement import BackendParams
@@ -38,14 +35,6 @@ def test_the_fastest_of_each_side_counts_and_sides_take_turns(monkeypatch: pytes
     monkeypatch.setattr(products, "TURNS_SECONDS", 0)
     assert by_turns({name: lambda name=name: side(name) for name in times}) == {"a": 1.0, "b": 4.0}
     assert seen == ["a", "b"] * LEAST_TURNS
-
-
-def test_the_largest_cache(tmp_path: Path) -> None:
-    for number, size in enumerate(["64K", "512K", "32M", ""]):
-        (tmp_path / f"index{number}").mkdir()
-        (tmp_path / f"index{number}" / "size").write_text(f"{size}\n")
-    assert last_level_cache(tmp_path) == 32 << 20
-    assert last_level_cache(tmp_path / "nowhere") == 0
 
 
 @pytest.mark.parametrize(
@@ -94,6 +83,9 @@ def test_what_the_engine_chooses_is_told_by_its_graph(chosen: KernelChoice, n_ex
         assert all(seconds > 0 for seconds in compare(backend, of, found, sides).values())
 
 
-def test_a_plain_read_goes_on_and_begins_again() -> None:
-    read = PlainRead(100)
-    assert all(read(60) > 0 for _ in range(3))
+@pytest.mark.parametrize("n_expert", [0, 4])
+def test_a_plain_read_is_a_side_like_others(n_expert: int) -> None:
+    of = Product("q4_0", 256, 64, 3, n_expert, 2)
+    with Backend(BackendParams(threads=1), max_nodes=256) as backend, matrices(backend, of, 0) as found:
+        times = compare(backend, of, found, {"read": PLAIN_READ, "ours": chosen_kernel(of)})
+    assert min(times.values()) > 0

@@ -53,6 +53,8 @@ MOST_PARTS = 256
 PART_BYTES = 4 << 20
 BEHIND = (2.0, 1.3, 1.1)
 """After each turn, kernels so many times as slow as the fastest drop out."""
+UNDISTURBED = 3
+"""Turns of which one met no other program, as far as that matters: where everything is measured, all take as many."""
 TURNS = 12
 STEADY_ROWS = (1, 2, 3, 4, 7, 8, 15)
 """Numbers of rows with which a kernel of ggml's must give the same bits."""
@@ -129,20 +131,21 @@ def _parts_of(info: TensorInfo) -> Iterator[WeightPart]:
 
 
 def measure(
-    backend: Backend, files: Sequence[mmap.mmap], weighed: Weighed, seconds: float, *, everything: bool = False
-) -> dict[FewRows, dict[str, float]]:
-    """Seconds per GB of weights by kernel, for each kind and FEW_ROWS; without kinds for which the time is too short.
+    backend: Backend, files: Sequence[mmap.mmap], weighed: Weighed, seconds: float, rows: Sequence[int] = FEW_ROWS, *,
+    everything: bool = False,
+) -> dict[FewRows, dict[str, float]]:  # fmt: skip
+    """Seconds per GB of weights by kernel, for each kind and `rows`; without kinds for which the time is too short.
 
     A choice by some of the row counts would hold for all of them.
     Where weights have to be read from a disk first, as loading the model has to, it takes that much longer.
-    `everything`: measure plain reads, too, and all of ggml's kernels.
+    `everything`: measure plain reads, too, and all of ggml's kernels; then the fastest turn of each counts.
     """
     end = time.perf_counter() + seconds
     with ExitStack() as undo:
         mapped = {kind: _mapped(backend, files, kind, _parts(mine), undo) for kind, mine in weighed.items()}
         end = max(end, time.perf_counter() + seconds / 2)
         weights = [_Weights(backend, files, kind, mine, undo, everything) for kind, mine in mapped.items() if mine]
-        contests = [_Contest(backend, mine, n) for n in FEW_ROWS for mine in weights]
+        contests = [_Contest(backend, mine, n) for n in rows for mine in weights]
         for contest in contests[: len(weights)]:
             contest.warm_up(end)
         for turn in range(TURNS):
@@ -271,13 +274,18 @@ class _Contest:
                 return False
             seconds[name] = self._sample(name)
         self.turns.append(seconds)
+        late = turn - UNDISTURBED * self.weights.everything
+        if late < 0:
+            return True
         so_far = self.seconds()
-        limit = BEHIND[min(turn, len(BEHIND) - 1)] * min(so_far[name] for name in so_far if name != PLAIN_READ)
+        limit = BEHIND[min(late, len(BEHIND) - 1)] * min(so_far[name] for name in so_far if name != PLAIN_READ)
         self.sides = [name for name in self.sides if name in (PLAIN_READ, self.start) or so_far[name] <= limit]
         return True
 
     def seconds(self) -> dict[str, float]:
         """Seconds per GB, by kernel: the start's median, times the median of how many times as long another took."""
+        if self.weights.everything:
+            return {name: min(turn[name] for turn in self.turns if name in turn) for name in self.turns[0]}
         start = float(np.median([turn[self.start] for turn in self.turns]))
         compared: dict[str, list[float]] = {}
         for turn in self.turns:

@@ -143,6 +143,23 @@ def test_memory_that_changes_its_speed_decides_nothing(
         assert set(times.values()) == {times["spread"]}
 
 
+def test_in_a_table_of_everything_one_disturbed_turn_does_not_count(
+    small: None, backend: Backend, file: ModelFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the first two turns another program takes the CPU from each kernel in its turn."""
+    weighed = {Kind("q4_0", experts=False): [info("q4_0", 256, 1024)]}
+
+    def sample(contest: kernel_measure._Contest, name: str) -> float:
+        return 100.0 if len(contest.turns) == contest.sides.index(name) % 3 else 2.0 if name == "l2" else 1.0
+
+    monkeypatch.setattr(kernel_measure._Contest, "_sample", sample)
+    found = measure(backend, [file.mapping()], weighed, LONG, (1, 16), everything=True)
+    assert {few.rows for few in found} == {1, 16}
+    for times in found.values():
+        assert {PLAIN_READ, GGML, "spread", "l2"} <= set(times)
+        assert times == {name: 2.0 if name == "l2" else 1.0 for name in times}
+
+
 def test_without_time_nothing_is_measured(small: None, backend: Backend, file: ModelFile) -> None:
     assert measure(backend, [file.mapping()], kinds_of([info("q4_0", 1024, 912)]), 0.0) == {}
 
