@@ -103,14 +103,14 @@ INLINE numbers read_acts(const uint8_t *x) { return read_weights(x, STEP); }
 #if defined(__SSE2__)
 #define SMALL_ARE_ZERO 0x8040 /* of MXCSR: of operands and of results */
 
-static void multiply(const oe_sb_product *p, int64_t first, int64_t last) {
+static void multiply_normal(const oe_sb_product *p, int64_t first, int64_t last) {
     const unsigned before = _mm_getcsr();
     _mm_setcsr(before | SMALL_ARE_ZERO);
     oe_multiply(p, first, last);
     _mm_setcsr(before);
 }
 #else
-#define multiply oe_multiply
+#define multiply_normal oe_multiply
 #endif
 
 const oe_sb_kernel OE_SB_KERNEL(bf16) = {
@@ -118,6 +118,6 @@ const oe_sb_kernel OE_SB_KERNEL(bf16) = {
     .act_bytes = OE_LANES * sizeof(uint16_t),
     .quantize = OE_SB_ACTS(round16),
     .fused = &OE_SB_ACTS(fused),
-    .multiply = multiply,
+    .multiply = multiply_normal,
     .in_tiles = true,
 };
