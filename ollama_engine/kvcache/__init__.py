@@ -42,7 +42,7 @@ from ollama_engine.kvcache.config import CacheConfig, LayerShape
 from ollama_engine.kvcache.make import make_cache, make_null_cache, make_reader
 from ollama_engine.kvcache.move import ShiftKeys
 from ollama_engine.kvcache.recurrent import RecurrentCache
-from ollama_engine.kvcache.rows import SavedRows
+from ollama_engine.kvcache.rows import SavedRows, Saving
 from ollama_engine.kvcache.visibility import Visibility
 
 __all__ = [
@@ -63,6 +63,7 @@ __all__ = [
     "RecurrentCache",
     "Saveable",
     "SavedRows",
+    "Saving",
     "Segments",
     "ShiftKeys",
     "Shiftable",

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from ollama_engine.input import Batch, Int32Array
-from ollama_engine.kvcache.rows import SavedRows
+from ollama_engine.kvcache.rows import SavedRows, Saving
 from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.tensor import Tensor
 
@@ -308,6 +308,12 @@ class Saveable(Protocol):
 
     def save(self, sequence: int, begin: int = 0, end: int | None = None) -> list[SavedRows]:
         """What the cache holds of a sequence at positions [begin, end), one entry for each kind of layers."""
+
+    def saving(self, sequence: int, begin: int = 0, end: int | None = None) -> Saving:
+        """`save` in pieces, between which steps may be computed: of states, which are large, a part each time.
+
+        A state that is given up meanwhile is left out. Rows of cells are one piece: who asks for few waits briefly.
+        """
 
     def require_restore(self, saved: Sequence[SavedRows], without: Collection[int] = ()) -> None:
         """Raise ContextOverflowError where `restore` would. Changes nothing.

@@ -20,7 +20,7 @@ from ollama_engine.kvcache.base import (
     StepCache,
 )
 from ollama_engine.kvcache.composite_packing import CompositePacker
-from ollama_engine.kvcache.rows import SavedRows
+from ollama_engine.kvcache.rows import SavedRows, Saving
 from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.tensor import Tensor
 
@@ -239,6 +239,12 @@ class _CompositeSaver:
 
     def save(self, sequence: int, begin: int = 0, end: int | None = None) -> list[SavedRows]:
         return [kind for saveable in self._saveables for kind in saveable.save(sequence, begin, end)]
+
+    def saving(self, sequence: int, begin: int = 0, end: int | None = None) -> Saving:
+        kinds: list[SavedRows] = []
+        for saveable in self._saveables:
+            kinds += yield from saveable.saving(sequence, begin, end)
+        return kinds
 
     def _shared_out(self, saved: Sequence[SavedRows]) -> Iterator[tuple[Saveable, Sequence[SavedRows]]]:
         begin = 0

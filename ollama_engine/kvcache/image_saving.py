@@ -9,7 +9,7 @@ import numpy as np
 from ollama_engine.errors import ContextOverflowError
 from ollama_engine.input import Int32Array
 from ollama_engine.kvcache.images import ImageSlots
-from ollama_engine.kvcache.rows import Bytes, SavedRows, read_rows, reserve_rows, row_bytes, write_rows
+from ollama_engine.kvcache.rows import Bytes, SavedRows, Saving, at_once, read_rows, reserve_rows, row_bytes, write_rows
 from ollama_engine.kvcache.store import KeyValueStore
 
 _LENGTH = np.dtype("<i4")
@@ -51,6 +51,10 @@ class ImageSaver:
 
     def _cells(self, slots: Iterable[int]) -> Int32Array:
         return _ints(slot * self._rows + row for slot in slots for row in range(self._rows))
+
+    def saving(self, sequence: int, begin: int = 0, end: int | None = None) -> Saving:
+        """`save`, in one piece."""
+        return at_once(self.save(sequence, begin, end))
 
     def require_restore(self, saved: Sequence[SavedRows], without: Collection[int] = ()) -> None:
         """Raise ContextOverflowError where `restore` would. Changes nothing."""

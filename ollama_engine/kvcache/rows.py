@@ -6,7 +6,7 @@ the store keeps them permuted or not. Cells far from those of the sequence are n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,26 @@ class SavedRows:
     """Positions [n], ascending. A window or chunk has dropped positions that no later token sees."""
     rows: tuple[Bytes, ...]
     """Keys and values of each layer in turn, uint8 [n, bytes of an entry]; empty where only positions are saved."""
+
+
+Saving = Generator[None, None, list[SavedRows]]
+"""Copies a piece each time that it is advanced, and returns what it has copied."""
+
+
+def at_once(copied: list[SavedRows]) -> Saving:
+    """A copy of one piece, which is made."""
+    yield from ()
+    return copied
+
+
+def result_of(saving: Saving) -> list[SavedRows]:
+    """What a copy returns, made to its end."""
+    while True:
+        try:
+            next(saving)
+        except StopIteration as end:
+            copied: list[SavedRows] = end.value
+            return copied
 
 
 def row_bytes(store: KeyValueStore) -> tuple[int, ...]:

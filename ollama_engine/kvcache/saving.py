@@ -8,7 +8,7 @@ import numpy as np
 
 from ollama_engine.errors import ContextOverflowError
 from ollama_engine.kvcache.cells import Cells
-from ollama_engine.kvcache.rows import SavedRows, read_rows, reserve_rows, row_bytes, write_rows
+from ollama_engine.kvcache.rows import SavedRows, Saving, at_once, read_rows, reserve_rows, row_bytes, write_rows
 from ollama_engine.kvcache.store import KeyValueStore
 from ollama_engine.kvcache.visibility import Visibility
 
@@ -36,6 +36,10 @@ class CellSaver:
         last = np.iinfo(np.int32).max if end is None else end
         chosen = slice(*np.searchsorted(positions, (begin, last)).tolist())
         return [SavedRows(positions[chosen], read_rows(self._store, cells[chosen]))]
+
+    def saving(self, sequence: int, begin: int = 0, end: int | None = None) -> Saving:
+        """`save`, in one piece."""
+        return at_once(self.save(sequence, begin, end))
 
     def require_restore(self, saved: Sequence[SavedRows], without: Collection[int] = ()) -> None:
         """Raise ContextOverflowError where `restore` would. Changes nothing."""

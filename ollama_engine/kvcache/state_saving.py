@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from ollama_engine.errors import ContextOverflowError
-from ollama_engine.kvcache.rows import SavedRows
+from ollama_engine.kvcache.rows import SavedRows, Saving, result_of
 from ollama_engine.kvcache.state_slots import StateSlots
 from ollama_engine.kvcache.state_store import StateStore
 
@@ -32,10 +32,19 @@ class StateSaver:
         return (max(0, position - 1),)
 
     def save(self, sequence: int, begin: int = 0, end: int | None = None) -> list[SavedRows]:
+        return result_of(self.saving(sequence, begin, end))
+
+    def saving(self, sequence: int, begin: int = 0, end: int | None = None) -> Saving:
         states = {p: slot for p, slot in self._slots.of(sequence).items() if p > begin and (end is None or p <= end)}
-        chosen = [max(states)] if states else []
-        rows = self._store.read([states[position] for position in chosen])
-        return [SavedRows(np.array(chosen, np.int32) - np.int32(1), rows)]
+        for position in [max(states)] if states else []:
+            rows, state = self._store.empty(1), self._slots.state(sequence, position)
+            for piece in self._store.reading(states[position], [row[0] for row in rows]):
+                yield piece
+                if self._slots.state(sequence, position) is not state:
+                    break  # given up meanwhile
+            else:
+                return [SavedRows(np.array([position - 1], np.int32), rows)]
+        return [SavedRows(np.empty(0, np.int32), self._store.empty(0))]
 
     def require_restore(self, saved: Sequence[SavedRows], without: Collection[int] = ()) -> None:
         """Raise ContextOverflowError where `restore` would. Changes nothing."""

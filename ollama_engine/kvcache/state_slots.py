@@ -60,6 +60,11 @@ class StateSlots:
         """{position: slot} of a sequence's states, ascending."""
         return dict(self._states.get(sequence, {}))
 
+    def state(self, sequence: int, position: int) -> object:
+        """Which state a sequence has at a position: the same object as long as no other is written there, or None."""
+        slot = self._states.get(sequence, {}).get(position)
+        return None if slot is None else self._slots[slot]
+
     def latest(self, sequence: int, most: int) -> int:
         """The highest position up to `most` with a state; 0, where a sequence begins, without one."""
         return max((position for position in self._states.get(sequence, {}) if position <= most), default=0)

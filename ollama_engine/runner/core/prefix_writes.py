@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ollama_engine.kvcache import Saveable, SavedRows
+from ollama_engine.kvcache import Saveable, SavedRows, Saving
 from ollama_engine.runner.observe.monitor import Monitor, report
 from ollama_engine.runner.prefix.cached_sequence import CachedSequence
 from ollama_engine.runner.prefix_store.block_keys import block_keys
@@ -53,6 +53,8 @@ class _Storing:
     """Rows of the first missing block that are copied."""
     pieces: list[list[SavedRows]] = field(default_factory=list)
     """What is copied of that block, piece by piece, with an entry for each kind of layers."""
+    copying: tuple[int, Saving] | None = None
+    """How many rows are being copied, and the copy: a large state takes several gaps."""
 
 
 class PrefixWrites:
@@ -118,16 +120,24 @@ class PrefixWrites:
         self._slice = min(max(self._slice, FEWEST_ROWS), BLOCK)
 
     def _copy(self, storing: _Storing, rows: int) -> bool:
-        """Copy up to so many rows; False where nothing is left to copy, or the cells hold other inputs now."""
+        """Copy up to so many rows, or a piece of them; False where nothing is left, or the cells hold others now."""
         missing = storing.missing
         if not missing:
             return False
         block = missing[0].block
         if not self._cache_manager.prefix_cache.begins_with(storing.slot, storing.history, (block + 1) * BLOCK):
             return False
-        begin, end = block * BLOCK + storing.at, min(block * BLOCK + storing.at + rows, (block + 1) * BLOCK)
-        storing.pieces.append(self._saveable.save(storing.slot, begin, end))
-        storing.at += end - begin
+        if storing.copying is None:
+            begin = block * BLOCK + storing.at
+            end = min(begin + rows, (block + 1) * BLOCK)
+            storing.copying = end - begin, self._saveable.saving(storing.slot, begin, end)
+        n, saving = storing.copying
+        try:
+            next(saving)
+            return True
+        except StopIteration as copied:
+            storing.pieces.append(copied.value)
+        storing.at, storing.copying = storing.at + n, None
         if storing.at == BLOCK:
             self._write(storing, block)
             storing.at, storing.pieces = 0, []

@@ -2,7 +2,8 @@
 
 A prompt that shares a prefix with an earlier one goes on from the last checkpoint within that prefix, so they are where
 prompts part: at ends of messages, right before the last input (another answer to the same prompt), where an earlier
-prompt has parted already, and every `EVERY` inputs.
+prompt has parted already, and every `EVERY` inputs. One is at the end of a prompt's last whole block, up to which a
+prefix store keeps it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 
 from ollama_engine.input import Int32Array
 from ollama_engine.runner.request.inputs import Inputs, floor_cut
+from ollama_engine.runner.schedule.prefix_blocks import BLOCK
 
 __all__ = ["EVERY", "MOST_RETURNS", "checkpoints_between", "plan_checkpoints", "rows_at_multiples"]
 
@@ -35,7 +37,8 @@ def plan_checkpoints(inputs: Inputs, ends: Collection[int], parted: Iterable[int
     """
     found = np.flatnonzero(np.isin(inputs.tokens, np.fromiter(ends, np.int32))) + 1 if ends else np.empty(0, np.int64)
     messages = {int(end) for end in (*found[:1], *found[-LAST_MESSAGES:])}
-    wanted = {*messages, *parted, len(inputs) - 1}
+    last = len(inputs) - 1
+    wanted = {*messages, *parted, last, last // BLOCK * BLOCK}
     return tuple(sorted(at for at in wanted if 0 < at < len(inputs) and floor_cut(at, inputs.groups) == at))
 
 
