@@ -75,7 +75,7 @@ class MediaItem:
         """
         if not 0 <= begin < end <= self.n_inputs:
             raise ValueError(f"a part is within 0 to {self.n_inputs}, got {begin} to {end}")
-        digest = (self.hash * 0x9E3779B97F4A7C15 + (begin << 32) + end) & (1 << 64) - 1  # Fibonacci hashing
+        digest = (self.hash * 0x9E3779B97F4A7C15 + (begin << 32) + end) & (1 << 256) - 1  # as wide as it was
         return replace(self, hash=digest, n_inputs=end - begin, embeddings=lambda: self.embeddings()[begin:end],
                        positions=None, n_positions=None)  # fmt: skip
 

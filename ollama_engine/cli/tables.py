@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-__all__ = ["ago", "count", "decimal_size", "pairs", "printable", "size", "span", "table"]
+__all__ = ["ago", "count", "decimal_size", "number_of", "pairs", "printable", "size", "span", "table"]
 
 
 def size(nbytes: int) -> str:
@@ -73,3 +73,8 @@ def table(rows: Iterable[Sequence[str]], right: Sequence[int] = (), *, gap: int 
 def pairs(rows: Iterable[tuple[str, str | None]]) -> str:
     """Names and values; a row whose value is None is left out."""
     return table((name, value) for name, value in rows if value is not None)
+
+
+def number_of(n: int, noun: str) -> str:
+    """A number with its noun: "1 model", "2 models"."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"

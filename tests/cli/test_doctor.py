@@ -31,7 +31,7 @@ def test_report(cli: Cli, root: Path) -> None:
     told = cli("doctor", "demo", "-t", "1", "--num-ctx", "64")
     assert told.code == 0
     assert f"version   {ollama_engine.__version__}" in told.out
-    assert f"store {root}: 1 models, 6 B\n  no blob is missing; --verify reads them all" in told.out
+    assert f"store {root}: 1 model, 6 B\n  no blob is missing; --verify reads them all" in told.out
     assert f"{demo.path()} fits, with num_ctx 64:" in told.out
     assert "-m ollama_engine.selftest` shows whether" in told.out
     labels = [line.split("  ")[0] for line in told.out.partition("\n\n")[0].splitlines()]
@@ -83,7 +83,7 @@ def test_stored_prefixes(cli: Cli, root: Path) -> None:
     report = json.loads(cli("doctor", "--prefix-store", str(folder), "--json").out)["prefixes"]
     assert (report["folder"], report["models"]) == (str(folder), 1)
     assert (
-        f"prefix store: {size(report['size'])} of 1 models in {folder}"
+        f"prefix store: {size(report['size'])} of 1 model in {folder}"
         in cli("doctor", "--prefix-store", str(folder)).out
     )
     (model,) = json.loads(cli("cache", "ls", "--folder", str(folder), "--json").out)

@@ -17,7 +17,7 @@ from ollama_engine.cli.measure.store_health import Health, store_health
 from ollama_engine.cli.options import add_options, build, find_model
 from ollama_engine.cli.progress import LoadingBar, StatusLine
 from ollama_engine.cli.store import model_store
-from ollama_engine.cli.tables import pairs, size, table
+from ollama_engine.cli.tables import number_of, pairs, size, table
 from ollama_engine.config import EngineConfig
 from ollama_engine.errors import EngineError
 from ollama_engine.ml.device.device_info import system_line
@@ -191,7 +191,7 @@ def _text(report: dict[str, Any], health: Health) -> str:
     parts.append(health.text())
     parts.append(_kernels_text(report["kernels"]))
     prefixes = report["prefixes"]
-    kept = f"{size(prefixes['size'])} of {prefixes['models']} models in {prefixes['folder']}"
+    kept = f"{size(prefixes['size'])} of {number_of(prefixes['models'], 'model')} in {prefixes['folder']}"
     parts.append(f"prefix store: {prefixes['problem'] or kept}")
     if "model" in report:
         parts.append(_model_text(report["model"]))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ollama_engine.cli.tables import decimal_size
+from ollama_engine.cli.tables import decimal_size, number_of
 from ollama_engine.errors import EngineError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Health:
 
     def text(self) -> str:
         """The report as text for people."""
-        lines = [f"store {self.folder}: {self.models} models, {decimal_size(self.size)}"]
+        lines = [f"store {self.folder}: {number_of(self.models, 'model')}, {decimal_size(self.size)}"]
         lines += [f"  {problem}" for problem in self.problems]
         if not self.problems:
             lines.append("  all blobs are whole" if self.verified else "  no blob is missing; --verify reads them all")

@@ -28,10 +28,10 @@ prepared again when their turn comes."""
 
 
 def content_hash(data: bytes) -> int:
-    """64 bits that identify the bytes of an image file. The same picture in another file has another hash."""
+    """The SHA-256 of an image file's bytes. The same picture in another file has another hash."""
     import hashlib  # noqa: PLC0415 (only images need it)
 
-    return int.from_bytes(hashlib.sha256(data).digest()[:8], "little")
+    return int.from_bytes(hashlib.sha256(data).digest(), "little")
 
 
 class ImageReader:

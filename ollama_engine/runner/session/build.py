@@ -10,7 +10,7 @@ import ollama_engine
 
 __all__ = ["build_digest"]
 
-ROOMS = ("_lib", "kvcache", "ml", "models", "multimodal", "nn", "runner/execute")
+ROOMS = ("_lib", "kvcache", "ml", "models", "multimodal", "nn", "runner/execute", "runner/media")
 """Folders of the package whose code computes keys and values, pixels included. `_lib` has ggml's libraries."""
 SUFFIXES = (".py", ".so", ".dylib", ".dll", ".pyd")
 
