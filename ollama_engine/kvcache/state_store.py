@@ -55,11 +55,16 @@ class StateStore:
         return tuple(np.empty((n, size), dtype=np.uint8) for size in self.row_bytes)
 
     def reading(self, slot: int, rows: Sequence[Bytes]) -> Iterator[None]:
-        """Read the state in a slot into `rows`, uint8 [bytes] each, PIECE bytes at a time."""
+        """Read the state in a slot into `rows`, uint8 [bytes] each, about PIECE bytes at a time."""
+        left = PIECE
         for part, row in zip(self._parts(), rows, strict=True):
             for begin in range(0, len(row), PIECE):
-                part.read_part(slot * len(row) + begin, row[begin : begin + PIECE])
-                yield
+                piece = row[begin : begin + PIECE]
+                part.read_part(slot * len(row) + begin, piece)
+                left -= len(piece)
+                if left <= 0:
+                    left = PIECE
+                    yield
 
     def write(self, slot: int, rows: Sequence[Bytes]) -> None:
         """Write one state, as `read` returned it."""

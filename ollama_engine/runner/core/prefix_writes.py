@@ -132,8 +132,10 @@ class PrefixWrites:
             end = min(begin + rows, (block + 1) * BLOCK)
             storing.copying = end - begin, self._saveable.saving(storing.slot, begin, end)
         n, saving = storing.copying
+        until = self._monitor.clock() + SLICE_SECONDS / 2  # the next piece may take as long again
         try:
-            next(saving)
+            while self._monitor.clock() < until:
+                next(saving)
             return True
         except StopIteration as copied:
             storing.pieces.append(copied.value)
