@@ -82,14 +82,14 @@ def test_a_shared_prompt_is_computed_twice(engine: Engine, path: str) -> None:
 
 def test_questions_behind_a_long_prompt_and_a_chat_behind_them_compute_what_is_new(path: str) -> None:
     """2,000 tokens and 8 questions of 40; then 10 turns of 60 and answers of 16. The second question goes on from the
-    checkpoint at 1,536, and leaves one where the questions part."""
+    end of the first one's last block, 1,984, and leaves a checkpoint where the questions part."""
     shared = [7, *prompt(1999)]
     with opened(path, num_ctx=4096, parallel=2, verify=False) as engine:
         computed = []
         for seed in range(8):
             usage = engine.generate([*shared, *prompt(40, seed=seed + 1)], greedy(2)).usage
             computed.append(usage.prompt_tokens - usage.cached_tokens)
-        assert computed == [2040, 2040 - 1536, *[40] * 6]
+        assert computed == [2040, 2040 - 1984, *[40] * 6]
         history = [*shared, *prompt(40, seed=1)]
         for turn in range(10):
             history += prompt(60, seed=20 + turn)
