@@ -80,15 +80,5 @@ def _root(loaded: Loaded, identity: ModelIdentity, layout: StoreLayout) -> bytes
     return root_key(
         identity.fingerprint, build_digest(), config.kv_cache_type, repr(layout.row_bytes), sys.byteorder,
         repr(context), repr(devices), repr(sorted(kernels.borders.items())), repr(kernels.attention),
-        repr(loaded.executor.flash_attention), "" if loaded.images is None else _pillow_version(),
+        repr(loaded.executor.flash_attention),
     )  # fmt: skip
-
-
-def _pillow_version() -> str:
-    """The version of what decodes pictures, which may give other pixels for the same file; "" where it is not there."""
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 (only images need it)
-
-    try:
-        return version("pillow")
-    except PackageNotFoundError:
-        return ""
