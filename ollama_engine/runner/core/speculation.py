@@ -10,7 +10,8 @@ from ollama_engine.runner.core.step_output import StepOutput
 from ollama_engine.runner.schedule.batching import Step
 from ollama_engine.runner.schedule.draft_budget import DraftBudget
 from ollama_engine.runner.schedule.draft_lengths import draft_lengths
-from ollama_engine.runner.schedule.sequence import Generation, ScheduledRequest
+from ollama_engine.runner.schedule.drafts import constrained
+from ollama_engine.runner.schedule.sequence import MAX_DRAFT, Generation, ScheduledRequest
 from ollama_engine.runner.schedule.steering import Draft, Drafter, DraftSource
 from ollama_engine.runner.schedule.step_costs import StepCosts, StepPrices
 
@@ -38,6 +39,8 @@ class Speculation:
         """When its tokens were there, or later: see `leave_out`."""
         self._drafted_before = (0, 0.0)
         """Rows and seconds of the step before, where it had drafts and is not counted yet."""
+        self._first_guesses: dict[int, int] = {}
+        """Of the drafts for the step in flight, by key, whether it verifies them or not."""
         self._rest = 0
         """Steps before drafters are asked again."""
 
@@ -53,6 +56,11 @@ class Speculation:
         if not usual:
             self._drafted_before = (0, 0.0)
             return
+        for output in outputs:
+            guess = self._first_guesses.get(output.sequence.key)
+            if guess is not None and output.tokens and not output.drafted:
+                self._budget.note_unverified(output.sequence.key, right=output.tokens[0] == guess)
+        self._first_guesses = {}
         rows, plain = len(step.batch), self._costs.seconds(len(self._keys))
         if not step.drafted:
             self._budget.note_plain()
@@ -87,6 +95,7 @@ class Speculation:
         asking = self._clock() - begin
         sources = any(_source(sequence) is not None for sequence in answers)
         lengths: dict[int, int] = {}
+        self._first_guesses = {key: draft.tokens[0] for key, draft in drafts.items() if draft.tokens}
         if sources or any(draft.tokens for draft in drafts.values()):
             lengths = self._lengths(answers, drafts)
         for key, length in lengths.items():
@@ -102,8 +111,9 @@ class Speculation:
         """How much of each draft to verify. Those of sources are added to the drafts."""
         lengths = {key: len(draft.tokens) for key, draft in drafts.items() if draft.chances is None}
         n_rows = len(answers) + sum(lengths.values())
+        forced = sum(max(0, answer.known - answer.submitted - 1) for answer in answers)
         # Steps without drafts come now and then, so that drafts are compared with what these take now.
-        prices = self._costs.prices(n_rows)
+        prices = self._costs.prices(n_rows, forced)
         running = self._queue.running
         if prices is None or not all(each.decoding for each in running.values()):
             return lengths
@@ -113,7 +123,10 @@ class Speculation:
         made, guessing = _by_sources(running, left, prices)
         self.leave_out(self._clock() - begin)  # no cost of rows
         self._budget.note_guessing({key: len(draft.tokens) for key, draft in made.items()}, guessing / prices.plain)
-        drafts |= made
+        for key, draft in made.items():
+            generation = running[key]
+            assert isinstance(generation, Generation), "the only kind that drafts"
+            drafts[key] = constrained(draft, generation.constraint, MAX_DRAFT)
         chances = {key: draft.chances[: most[key]] for key, draft in drafts.items() if draft.chances}
         return lengths | draft_lengths(prices, chances, self._max_outputs - n_rows)
 

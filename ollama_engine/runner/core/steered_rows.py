@@ -3,8 +3,10 @@
 A draft is verified by drawing: the row behind a draft token is valid only if the row before drew that token.
 
     input           last token    draft[0]         draft[1]
-    row of logits   row           row + 1          row + 2          n_rows = 3
-    token drawn     = draft[0]    not draft[1]     none: invalid    n_drawn = 2; draft[1] is taken back
+    row of logits   first         first + 1        first + 2        n_rows = 3
+    token drawn     = draft[0]    not draft[1]     none: invalid    n_right = 1; draft[1] is taken back
+
+Tokens that a constraint forces behind the one that was drawn may be in the draft, too: their rows are not drawn from.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ class SteeredRows:
     """The tokens that a steered generation gets from its rows of one step, drawn row by row."""
 
     __slots__ = (
-        "draft", "ended", "error", "generation", "logprobs", "n_drawn", "n_rows", "n_valid", "reason", "row",
+        "draft", "ended", "error", "first", "generation", "logprobs", "n_forced", "n_right", "n_rows", "reason",
         "sound", "text", "tokens",
     )  # fmt: skip
 
@@ -34,14 +36,14 @@ class SteeredRows:
         generation.awaited -= 1
         generation.first_token_at = generation.first_token_at or now
         self.generation = generation
-        self.row = row
-        """The row of the logits for the next token."""
+        self.first = row
+        """The row of the logits for the first token."""
         self.n_rows = n_rows
-        self.draft, generation.draft = generation.draft, ()
-        self.n_valid = 0
-        """Rows that were drawn from: each but the first belongs to a draft token that was right."""
-        self.n_drawn = 0
-        """Rows that a token was drawn from; more tokens come of them where a constraint forces some."""
+        self.draft, generation.draft = generation.draft[: n_rows - 1], ()
+        self.n_right = 0
+        """Tokens of the draft that have come: the rows behind these are valid."""
+        self.n_forced = 0
+        """Those of them that the constraint forced, which are no guesses."""
         self.tokens: list[int] = []
         self.text = ""
         self.logprobs: list[TokenLogprobs] = []
@@ -64,14 +66,19 @@ class SteeredRows:
             return error
 
     @property
+    def row(self) -> int:
+        """The row of the logits for the next token."""
+        return self.first + len(self.tokens)
+
+    @property
     def drafted(self) -> int:
-        """Draft tokens that the step verified."""
-        return self.n_rows - 1
+        """Guesses that the step verified."""
+        return self.n_rows - 1 - self.n_forced
 
     @property
     def accepted(self) -> int:
         """Those of them that were right."""
-        return self.n_valid - 1
+        return self.n_right - self.n_forced
 
     @property
     def forced(self) -> int | None:
@@ -80,9 +87,8 @@ class SteeredRows:
         return constraint.forced[0] if constraint is not None and constraint.forced else None
 
     def take(self, token: int | Exception, logits: FloatArray) -> bool:
-        """Take the drawn token. Returns whether the next row is valid: it is if its draft token is this token."""
+        """Take the drawn token, and those that are forced behind it. Returns whether the next one has a valid row."""
         generation, row = self.generation, self.row
-        self.n_valid += 1
         try:
             if isinstance(token, BaseException):
                 raise token
@@ -92,19 +98,18 @@ class SteeredRows:
                 scores = logits[row, : generation.sampler.n_vocab]
                 self.logprobs.append(generation.sampler.logprobs(scores, token, wanted))
             self._accept(token)
-            self.row += 1
-            self.n_drawn += 1
-            if self._at_end():
-                return False
-            if self._take_forced():
+            if self._at_end() or self._take_forced():
                 return False
         except Exception as error:
             self.error, self.sound = error, is_sound(logits[row])
             return self._end(None)
-        return self.n_drawn < self.n_rows and self.draft[self.n_drawn - 1] == token
+        return self.n_right == len(self.tokens) < self.n_rows
 
-    def _accept(self, token: int) -> None:
-        generation = self.generation
+    def _accept(self, token: int, *, forced: bool = False) -> None:
+        generation, at = self.generation, len(self.tokens)
+        if self.n_right == at and self.draft[at : at + 1] == (token,):
+            self.n_right += 1
+            self.n_forced += forced
         generation.sampler.accept(token)
         if generation.processors is not None:
             generation.processors.accept(token)
@@ -117,19 +122,17 @@ class SteeredRows:
         self.text += generation.emitter.push(token)
 
     def _take_forced(self) -> bool:
-        """Take the tokens that the constraint forces, which the next step computes at once; whether there were any.
+        """Take the tokens that the constraint forces, which are computed at once; whether the answer ends with them.
 
         Where log-probabilities are asked for, each needs its row of logits, and they come one by one.
         """
-        generation = self.generation
-        constraint = generation.constraint
-        if constraint is None or not constraint.forced or generation.params.logprobs is not None:
+        constraint = self.generation.constraint
+        if constraint is None or self.generation.params.logprobs is not None:
             return False
-        while constraint.forced:
-            self._accept(constraint.forced[0])
-            if self._at_end():
-                break
-        return True
+        while not self.ended and constraint.forced:
+            self._accept(constraint.forced[0], forced=True)
+            self._at_end()
+        return self.ended
 
     def _at_end(self) -> bool:
         """End with the token taken last, where the answer ends there."""
@@ -149,9 +152,9 @@ class SteeredRows:
         """Withdraw the inputs of the step that were wrong draft tokens; returns their number."""
         self.generation.drafted += self.drafted
         self.generation.accepted += self.accepted
-        right = self.n_rows if self.ended else self.n_drawn
-        self.generation.submitted -= self.n_rows - right
-        return self.n_rows - right
+        wrong = 0 if self.ended else self.n_rows - 1 - self.n_right
+        self.generation.submitted -= wrong
+        return wrong
 
 
 def prepare_masks(step: Step) -> None:

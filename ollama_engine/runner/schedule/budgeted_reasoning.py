@@ -190,6 +190,12 @@ class BudgetedReasoning:
             return self._opening[self._n :]
         return self.answer.forced if self._phase is _Phase.ANSWER and self.answer is not None else ()
 
+    def foresee(self, guesses: Sequence[int]) -> Sequence[tuple[int, bool]]:
+        """See `Constraint`; guesses of the reasoning, and of what may follow it, are left as they are."""
+        if self._phase is _Phase.ANSWER and self.answer is not None:
+            return self.answer.foresee(guesses)
+        return [(guess, False) for guess in guesses]
+
     @property
     def maker(self) -> MaskSource | None:
         """See `Constraint`."""

@@ -20,6 +20,9 @@ FIRST = 1.5
 """Most that drafts may lose of an answer that begins."""
 SHARE = 0.005
 """What each token of an answer adds to its account."""
+UNVERIFIED = 0.25
+"""What the first guess of a draft that no step verified adds where it was right, up to what an answer begins with, or
+takes where it was wrong, down to nothing. So one early loss does not end the drafts of a text that repeats itself."""
 MOST, MOST_OF_ALL = 16.0, 256.0
 """Most that is saved up, so that a text that repeats nothing any more costs little."""
 KEPT = 256
@@ -64,6 +67,14 @@ class DraftBudget:
         longer = len(counts) * (steps - 1) / drafted if drafted else 0.0
         for key, (n, right) in counts.items():
             self._add(key, SHARE + right - n * longer)
+
+    def note_unverified(self, key: int, *, right: bool) -> None:
+        """The first guess for an answer was right or not, and no step verified it."""
+        account = self._accounts[key]
+        if right:
+            self._accounts[key] = max(account, min(account + UNVERIFIED, self.first))
+        else:
+            self._accounts[key] = min(account, max(account - UNVERIFIED, 0.0))
 
     def note_guessing(self, guesses: Mapping[int, int], steps: float) -> None:
         """So many guesses for these answers took so long to make, in steps without drafts, while all answers waited."""

@@ -1,4 +1,4 @@
-"""What a drafter is given and what is taken from it: a context's tokens, and guesses that are tokens."""
+"""What a drafter is given, a context's tokens, and what is taken from it: guesses that are tokens and may come."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from itertools import islice
 from typing import overload
 
 from ollama_engine.input import Int32Array
+from ollama_engine.runner.schedule.steering import Constraint, Draft
 
-__all__ = ["ContextTokens", "checked_guesses"]
+__all__ = ["ContextTokens", "checked_guesses", "constrained"]
 
 
 class ContextTokens(Sequence[int]):
@@ -43,6 +44,25 @@ class ContextTokens(Sequence[int]):
 def checked_guesses(guesses: Iterable[object], most: int, n_vocab: int) -> tuple[int, ...]:
     """The first `most` guesses as token ids. Raises TypeError or ValueError where one is none."""
     return tuple(_token(guess, n_vocab) for guess in islice(guesses, most))
+
+
+def constrained(draft: Draft, constraint: Constraint | None, most: int) -> Draft:
+    """What a constraint leaves of a draft, with the tokens that it forces in between: `most` tokens at most.
+
+    A forced token is as likely as the guesses before it.
+    """
+    if constraint is None or not draft.tokens:
+        return draft
+    foreseen = constraint.foresee(draft.tokens)[:most]
+    tokens = tuple(token for token, _ in foreseen)
+    if draft.chances is None:
+        return Draft(tokens)
+    chances, chance = [], 1.0
+    for i, (_, forced) in enumerate(foreseen):  # guesses keep their places: forced tokens are some of them, or follow
+        if not forced:
+            chance *= draft.chances[i] / (draft.chances[i - 1] if i else 1.0)
+        chances.append(chance)
+    return Draft(tokens, tuple(chances))
 
 
 def _token(guess: object, n_vocab: int) -> int:

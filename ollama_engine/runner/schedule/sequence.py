@@ -19,7 +19,7 @@ import numpy as np
 from ollama_engine.input import FloatArray, Int32Array, MediaItem
 from ollama_engine.runner.request.inputs import Inputs, Lookahead
 from ollama_engine.runner.request.results import Usage
-from ollama_engine.runner.schedule.drafts import ContextTokens, checked_guesses
+from ollama_engine.runner.schedule.drafts import ContextTokens, checked_guesses, constrained
 from ollama_engine.runner.schedule.logits_processors import ProcessorChain
 from ollama_engine.runner.schedule.queued import Kind, Progress, QueuedRequest, State
 from ollama_engine.runner.schedule.row_readers import PromptLogprobs, RowReader
@@ -297,7 +297,8 @@ class Generation(ScheduledRequest):
         left = MAX_DRAFT if self.params.max_tokens is None else self.params.max_tokens - self.n_generated - 1
         most = max(0, min(self.num_ctx - self.known, left, MAX_DRAFT))
         tokens, chances = self.drafter.propose(ContextTokens(self.inputs.tokens, self.sampled), most)
-        return Draft(checked_guesses(tokens, most, self.sampler.n_vocab), chances)
+        guesses = checked_guesses(tokens, most, self.sampler.n_vocab)
+        return constrained(Draft(guesses, chances), self.constraint, most)
 
     def mark_ended(self) -> None:
         """See `ScheduledRequest`."""

@@ -38,6 +38,12 @@ class Constraint(Protocol):
     def forced(self) -> Sequence[int]:
         """Tokens that come next whatever the model computes: their masks allow nothing else."""
 
+    def foresee(self, guesses: Sequence[int], /) -> Sequence[tuple[int, bool]]:
+        """(token, whether it is forced) of what comes if guesses are right; changes nothing.
+
+        Guesses, as far as they are allowed one after the other, and tokens that are forced between and behind them.
+        """
+
     @property
     def maker(self) -> MaskSource | None:
         """Makes the next mask while the device computes; None: `mask` makes it when it is asked."""

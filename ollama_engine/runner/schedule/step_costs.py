@@ -124,7 +124,12 @@ class StepCosts:
         cost = self._plain.at(rows) if cost is None else cost
         return None if cost is None else self._level * cost
 
-    def prices(self, rows: int) -> StepPrices | None:
-        """What the next step takes, which has so many rows without drafts; None where that was not measured lately."""
-        plain = self.seconds(rows) if self.is_recent(rows) else None
-        return None if plain is None else StepPrices(rows, plain, lambda n: self.seconds(n, drafted=True) or plain)
+    def prices(self, rows: int, forced: int = 0) -> StepPrices | None:
+        """What the next step takes, which has so many rows without drafts; None where that was not measured lately.
+
+        `forced`: rows that it has besides, of tokens that a constraint forced.
+        """
+        plain = self.seconds(rows + forced) if self.is_recent(rows) else None
+        if plain is None:
+            return None
+        return StepPrices(rows, plain, lambda n: self.seconds(n + forced, drafted=True) or plain)

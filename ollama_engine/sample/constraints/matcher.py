@@ -100,13 +100,27 @@ class GrammarConstraint:
 
     def _force(self) -> None:
         """Take the matcher over the text that has to follow."""
-        forced = self._matcher.compute_ff_tokens()
-        if forced:
-            forced = forced[: self._matcher.validate_tokens(forced)]
-            self._matcher.consume_tokens(forced)
+        if forced := _take_forced(self._matcher):
             self._check()
             self._begun = True
             self._forced.extend(forced)
+
+    def foresee(self, guesses: Sequence[int]) -> list[tuple[int, bool]]:
+        """See `Constraint`. The answer stays where it is."""
+        matcher, forced = self._matcher.deep_copy(), list(self._forced)
+        foreseen: list[tuple[int, bool]] = []
+        for guess in guesses:
+            if forced:
+                if guess != forced[0]:
+                    break  # what followed it elsewhere does not follow here
+                foreseen.append((forced.pop(0), True))
+            elif matcher.validate_tokens([guess]):
+                matcher.consume_token(guess)
+                foreseen.append((guess, False))
+                forced = _take_forced(matcher)
+            else:
+                break
+        return foreseen + [(token, True) for token in forced]
 
     def _check(self) -> None:
         if self._matcher.is_error():
@@ -136,6 +150,15 @@ class GrammarConstraint:
         """Have the next mask in `words`, into which the caller has the matcher write it."""
         self._words, self._made = words, True
         return self._matcher
+
+
+def _take_forced(matcher: LLMatcher) -> list[int]:
+    """Take a matcher over the text that has to follow; returns its tokens."""
+    forced = matcher.compute_ff_tokens()
+    if forced:
+        forced = forced[: matcher.validate_tokens(forced)]
+        matcher.consume_tokens(forced)
+    return forced
 
 
 class MaskMaker:

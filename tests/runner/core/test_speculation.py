@@ -25,7 +25,9 @@ from ollama_engine.runner.speculative.next_tokens import MOST_WAITING, HeadDraft
 
 def test_nothing_is_drafted_for_an_answer_that_ends_with_the_step() -> None:
     """Else each end of an answer would scrap the step that is prepared for all others."""
-    ends, goes_on = (cast(Any, create_autospec(Generation, key=key, decoding=True, draft=())) for key in range(2))
+    ends, goes_on = (
+        cast(Any, create_autospec(Generation, key=key, decoding=True, draft=(), known=9, submitted=8)) for key in (0, 1)
+    )
     queue = SimpleNamespace(
         running={0: ends, 1: goes_on},
         propose=lambda answers: {each.key: Draft((5,)) for each in answers if each is ends},
@@ -104,7 +106,9 @@ def test_a_source_that_read_long_before_its_first_guess_goes_on_guessing(by: str
             source._costs.note(1, n / 30)
         return [Guess(part.tokens[-1] + 1, 0.99, np.zeros((1, 4), np.float32)) for part in parts]
 
-    answer: Any = create_autospec(Generation, key=0, decoding=True, draft=(), drafter=drafter)
+    answer: Any = create_autospec(
+        Generation, key=0, decoding=True, draft=(), drafter=drafter, known=1, submitted=0, constraint=None
+    )
     queue: Any = SimpleNamespace(running={0: answer}, propose=lambda answers: {0: drafter.propose(context, 20)})
     speculation = Speculation(queue, 32, lambda: now)
     speculation._costs.note(1, 1.0)

@@ -45,6 +45,9 @@ class Plain:
     def accept(self, token: int) -> None:
         pass
 
+    def foresee(self, guesses: Sequence[int]) -> list[tuple[int, bool]]:
+        return [(guess, False) for guess in guesses]
+
     def reader(self, cut: str | None) -> None:
         return None
 
@@ -65,6 +68,38 @@ class Among(Plain):
 
     def accept(self, token: int) -> None:
         self.last = token
+
+
+class Template(Plain):
+    """Behind each token that is drawn, as many are forced as its number says, 3 at most."""
+
+    def __init__(self) -> None:
+        self.forced: list[int] = []  # type: ignore[assignment]
+        self.drawn = 0
+
+    def mask(self) -> TokenMask | None:
+        assert not self.forced, "a forced token is not drawn"
+        return None
+
+    def accept(self, token: int) -> None:
+        if self.forced:
+            assert token == self.forced.pop(0)
+        else:
+            self.drawn += 1
+            self.forced = self.behind(token)
+
+    @staticmethod
+    def behind(token: int) -> list[int]:
+        return [(7 * token + i) % 300 for i in range(token % 4)]
+
+    def foresee(self, guesses: Sequence[int]) -> list[tuple[int, bool]]:
+        foreseen, forced = [], list(self.forced)
+        for guess in guesses:
+            if forced and guess != forced[0]:
+                break
+            foreseen.append((guess, bool(forced)))
+            forced = forced[1:] if forced else self.behind(guess)
+        return foreseen + [(token, True) for token in forced]
 
 
 class Says:
@@ -317,6 +352,29 @@ def test_a_draft_under_a_constraint(engine: Engine) -> None:
     for wrong_at in (lambda at: False, lambda at: at % 4 == 1):
         drafter = Says([*PROMPT, *expected.tokens], wrong_at)
         assert ask(engine, greedy(30), Among(allowed), drafter).tokens == expected.tokens
+
+
+@pytest.mark.parametrize("params", [greedy(60), drawn(60), greedy(60, logprobs=1)])
+@pytest.mark.parametrize("wrong_at", [*(0, 1, 3, 5, 8), None])
+def test_a_draft_goes_on_behind_forced_tokens(engine: Engine, params: SamplingParams, wrong_at: int | None) -> None:
+    """Every n-th guess is wrong; None: the drafter leaves the forced tokens out, and the constraint puts them in."""
+    expected = ask(engine, params, constraint := Template(), cache=False)
+    drawn_tokens = constraint.drawn
+
+    def wrong(at: int) -> bool:
+        return bool(wrong_at) and at % wrong_at == 0
+
+    drafter = Says([*PROMPT, *expected.tokens], wrong, most=8 if wrong_at is not None else 1)
+    steps = engine.metrics.steps
+    found = ask(engine, params, Template(), drafter, cache=False)
+    steps = engine.metrics.steps - steps
+    assert (found.tokens, found.text, found.logprobs) == (expected.tokens, expected.text, expected.logprobs)
+    assert 0 <= found.usage.accepted_tokens <= found.usage.drafted_tokens
+    if wrong_at == 0:
+        assert found.usage.accepted_tokens == found.usage.drafted_tokens
+        assert steps < 60 / 8 + 3, "eight tokens a step and more, forced ones among them"
+    if wrong_at is None and params.logprobs is None:
+        assert steps < drawn_tokens / 2 + 3, "a guess and the token behind its forced ones"
 
 
 @pytest.mark.parametrize("guesses", [[5000], [-1], [2**31], ["a"], [None], [3, 1.5]])

@@ -70,6 +70,27 @@ def test_an_answer_that_won_may_lose_that_again_and_no_more_than_is_saved_up() -
     assert budget.most(7, prices) == int(4 * FIRST), "accounts are not kept for ever, and others have won meanwhile"
 
 
+def test_guesses_that_come_true_unverified_let_an_answer_draft_again() -> None:
+    budget, prices = DraftBudget(), prices_of(1, 1.0, 0.0)
+    budget.begin([7])
+    begun = budget.most(7, prices)
+    budget.note({7: (begun, 0)}, prices.drafted(1 + begun) / PLAIN)
+    assert budget.most(7, prices) == 0
+    for right in (True, False, True, True, False):
+        budget.note_unverified(7, right=right)
+    assert budget.most(7, prices) == 1
+    for _ in range(20):
+        budget.note_unverified(7, right=True)
+    assert budget.most(7, prices) == int(4 * budget.first), "no more than an answer begins with"
+    for _ in range(20):
+        budget.note_unverified(7, right=False)
+    assert budget.most(7, prices) == 0
+    budget.note({7: (5, 5)}, 2.25)
+    won = budget.most(7, prices)
+    budget.note_unverified(7, right=True)
+    assert budget.most(7, prices) == won
+
+
 def test_an_answer_that_begins_has_what_earlier_ones_make_of_it() -> None:
     budget = DraftBudget()
     assert budget.first == FIRST

@@ -154,6 +154,39 @@ def test_a_forced_token_is_the_only_one(tokenizer: Tokenizer) -> None:
         constraint.accept(token + 1)
 
 
+def test_what_comes_if_guesses_are_right(tokenizer: Tokenizer) -> None:
+    """Guesses, as far as they are allowed, and forced tokens between them; the answer stays where it is."""
+    schema = {
+        "type": "object", "additionalProperties": False, "required": ["town", "museums"],
+        "properties": {"town": {"enum": ["Oslo", "Lima"]}, "museums": {"type": "integer", "maximum": 99}},
+    }  # fmt: skip
+    constraint = GrammarCompiler(tokenizer, tokenizer.n_vocab).constraint(schema)
+    ids = tokenizer.encode('{"town": "Oslo", "museums": 31}', add_special=False, parse_special=False)
+    forced = []
+    while not constraint.ended:
+        before, mask = list(constraint.forced), constraint.mask().copy()
+        ahead = constraint.foresee(ids)
+        assert (list(constraint.forced), constraint.mask().tolist()) == (before, mask.tolist())
+        token = constraint.forced[0] if constraint.forced else ids[0]
+        assert ahead[0] == (token, bool(before))
+        forced.append(bool(before))
+        if before and before[0] != ids[0]:
+            assert ahead == [(each, True) for each in before]
+        else:
+            assert [each for each, _ in ahead[: len(ids)]] == ids
+        constraint.accept(token)
+        ids = ids[1:] if token == ids[0] else ids
+    assert any(forced)
+    assert not all(forced)
+
+
+def test_guesses_that_a_grammar_forbids_are_cut(tokenizer: Tokenizer) -> None:
+    constraint = GrammarCompiler(tokenizer, tokenizer.n_vocab).constraint(Regex("[a-z]+ or [0-9]+"))
+    word, number = (tokenizer.encode(text, add_special=False)[-1] for text in ("a", "7"))
+    assert constraint.foresee([word, number, word]) == [(word, False)]
+    assert constraint.foresee([number, word]) == []
+
+
 def test_an_answer_that_goes_on(tokenizer: Tokenizer) -> None:
     compiler = GrammarCompiler(tokenizer, tokenizer.n_vocab)
     ids = tokenizer.encode("[1, ", add_special=False)
