@@ -297,8 +297,7 @@ class Generation(ScheduledRequest):
         left = MAX_DRAFT if self.params.max_tokens is None else self.params.max_tokens - self.n_generated - 1
         most = max(0, min(self.num_ctx - self.known, left, MAX_DRAFT))
         tokens, chances = self.drafter.propose(ContextTokens(self.inputs.tokens, self.sampled), most)
-        guesses = checked_guesses(tokens, most, self.sampler.n_vocab)
-        return constrained(Draft(guesses, chances), self.constraint, most)
+        return constrained(Draft(checked_guesses(tokens, most, self.sampler.n_vocab), chances), self.constraint, most)
 
     def mark_ended(self) -> None:
         """See `ScheduledRequest`."""
