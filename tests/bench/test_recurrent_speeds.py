@@ -23,11 +23,11 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_a_server_computes_what_is_new(path: Path) -> None:
-    """The second question goes on from the checkpoint at 1,536, the others from where questions part."""
+    """The second question goes on from the prompt's last whole block, the others from where questions part."""
     waits = turns.measure("ollama_engine", Setting(path, 1, 4096, 1))
     computed = {kind: [wait.computed for wait in found] for kind, found in waits.items()}
     assert computed == {
-        "first question": [2040], "second question": [504], "other questions": [40] * 6,
+        "first question": [2040], "second question": [56], "other questions": [40] * 6,
         "first turn": [60], "other turns": [61] * 9,
     }  # fmt: skip
     assert "| other questions | " in turns.report({"ollama_engine": waits})
