@@ -165,13 +165,13 @@ class _Planner:
                 self._closing.add(resident.number)
 
     def _overslept(self, needed: set[str], now: float) -> list[Resident]:
-        """Sleeping models whose time is over, and those used least recently of too many."""
+        """Sleeping models whose time is over, and those used least recently of too many, but `needed` ones."""
         asleep = [resident for resident in self._residents if resident.state == "sleeping"]
         asleep.sort(key=lambda resident: -resident.last_used)
         return [
             resident
             for place, resident in enumerate(asleep)
-            if (place >= self._limits.sleepers or resident.expires_at <= now) and resident.key not in needed
+            if resident.expires_at <= now or (place >= self._limits.sleepers and resident.key not in needed)
         ]
 
     def _grant(self, waiter: Waiter, resident: Resident) -> None:

@@ -160,6 +160,8 @@ def test_those_that_sleep_too_long_or_are_too_many_are_closed() -> None:
     assert plan(there, [], SOME, NOW).unload == [1]
     assert plan(there, [waiter(7, "a")], SOME, NOW).wake == 1, "not the one that is asked for"
     assert plan([asleep(1, "a", expires_at=NOW)], [], SOME, NOW).unload == [1]
+    found = plan([asleep(1, "a", expires_at=NOW), resident(2, "b", state="loading")], [waiter(7, "a")], SOME, NOW)
+    assert (found.unload, found.wake) == ([1], None), "stopped, or out of time: nobody may wait for it to be over"
     alone = replace(waiter(7, "d"), need=Need({"CPU": 1}, {"CPU": 1}, alone=True))
     assert plan(there[:2], [alone], SOME, NOW).unload == [3, 1]
 

@@ -69,6 +69,27 @@ def test_stopping_a_model_keeps_nothing_of_it(asleep: bool) -> None:
     run(test)
 
 
+def test_stopping_a_sleeping_model_that_a_request_waits_for_closes_it_now() -> None:
+    async def test() -> None:
+        loader = FakeLoader()
+        pool = manager(loader, sleep=100.0)
+        await use(pool, "a", keep_alive=0.01)
+        await until(lambda: states(pool) == ["sleeping"])
+        loader.gate.clear()
+        others = [asyncio.create_task(use(pool, "b"))]
+        await until(lambda: loader.loads == ["a", "b"])
+        others.append(asyncio.create_task(use(pool, "a")))  # behind the load of b
+        await asyncio.sleep(0)
+        assert await asyncio.wait_for(pool.unload(stored("a")), 30)
+        assert loader.closed == ["a"]
+        loader.gate.set()
+        await asyncio.gather(*others)
+        assert (loader.loads, loader.woken) == (["a", "b", "a"], [])
+        await pool.close()
+
+    run(test)
+
+
 def test_requests_that_come_while_a_model_falls_asleep_or_wakes_up_get_it() -> None:
     async def test() -> None:
         loader = FakeLoader()
