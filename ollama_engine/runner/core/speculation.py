@@ -47,7 +47,8 @@ class Speculation:
     def note(self, step: Step, outputs: Sequence[StepOutput], now: float) -> None:
         """The tokens of a step are there. It counts where it followed another one of the same answers."""
         then, self._collected_at = self._collected_at, now
-        usual = step.decoding
+        usual, guesses = step.decoding, self._first_guesses
+        self._first_guesses = {}
         if step.batch.sequences is not self._slots:  # a step that follows another one has its array
             before, self._slots = self._keys, step.batch.sequences
             self._keys = frozenset(entry.sequence.key for entry in step.entries)
@@ -57,10 +58,9 @@ class Speculation:
             self._drafted_before = (0, 0.0)
             return
         for output in outputs:
-            guess = self._first_guesses.get(output.sequence.key)
+            guess = guesses.get(output.sequence.key)
             if guess is not None and output.tokens and not output.drafted:
                 self._budget.note_unverified(output.sequence.key, right=output.tokens[0] == guess)
-        self._first_guesses = {}
         rows, plain = len(step.batch), self._costs.seconds(len(self._keys))
         if not step.drafted:
             self._budget.note_plain()
@@ -111,7 +111,8 @@ class Speculation:
         """How much of each draft to verify. Those of sources are added to the drafts."""
         lengths = {key: len(draft.tokens) for key, draft in drafts.items() if draft.chances is None}
         n_rows = len(answers) + sum(lengths.values())
-        forced = sum(max(0, answer.known - answer.submitted - 1) for answer in answers)
+        # Of an answer with a step prepared, one row is submitted already.
+        forced = sum(max(0, answer.known - answer.submitted + answer.awaited - 1) for answer in answers)
         # Steps without drafts come now and then, so that drafts are compared with what these take now.
         prices = self._costs.prices(n_rows, forced)
         running = self._queue.running

@@ -18,6 +18,8 @@ RECENT = 32
 """Measurements for which one is recent."""
 FORGET = 2000
 """Measurements after which one that was not repeated is forgotten: nothing else shows that it was too high."""
+FORGET_DRAFTED = 128
+"""The same of steps with drafts: where they seem dear there are none, and `DraftBudget` bounds what one may lose."""
 
 
 class StepPrices(NamedTuple):
@@ -93,9 +95,9 @@ class StepCosts:
         if seconds <= 0:
             return
         self._n += 1
-        if self._n % FORGET == 0:
-            self._plain.forget(self._n - FORGET)
-            self._drafted.forget(self._n - FORGET)
+        for curve, after in ((self._plain, FORGET), (self._drafted, FORGET_DRAFTED)):
+            if self._n % after == 0:
+                curve.forget(self._n - after)
         curve = self._drafted if drafted else self._plain
         i, known = curve.place(rows)
         if not known:

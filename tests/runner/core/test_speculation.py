@@ -26,7 +26,8 @@ from ollama_engine.runner.speculative.next_tokens import MOST_WAITING, HeadDraft
 def test_nothing_is_drafted_for_an_answer_that_ends_with_the_step() -> None:
     """Else each end of an answer would scrap the step that is prepared for all others."""
     ends, goes_on = (
-        cast(Any, create_autospec(Generation, key=key, decoding=True, draft=(), known=9, submitted=8)) for key in (0, 1)
+        cast(Any, create_autospec(Generation, key=key, decoding=True, draft=(), known=9, submitted=8, awaited=0))
+        for key in (0, 1)
     )
     queue = SimpleNamespace(
         running={0: ends, 1: goes_on},
@@ -54,6 +55,40 @@ def test_an_answer_that_a_step_leaves_out_keeps_its_account() -> None:
     step(1)
     step(0, 1)
     assert speculation._budget._accounts == left
+
+
+@pytest.mark.parametrize("prepared", [0, 1])
+def test_prices_are_those_of_a_step_with_the_tokens_that_are_forced(prepared: int) -> None:
+    """Two of them, whether or not a step with one row was prepared before they were known."""
+    answer: Any = create_autospec(
+        Generation, key=0, decoding=True, draft=(), known=12, submitted=9 + prepared, awaited=prepared
+    )
+    queue: Any = SimpleNamespace(running={0: answer}, propose=lambda answers: {0: Draft((5,), (0.9,))})
+    speculation = Speculation(queue, 32, lambda: 0.0)
+    with patch.object(speculation._costs, "prices", return_value=None) as prices:
+        speculation.draft([StepOutput(answer, (1, 2, 3))])
+    prices.assert_called_once_with(1, 2)
+
+
+def test_a_guess_is_compared_with_the_token_behind_it_only() -> None:
+    sequence: Any = SimpleNamespace(key=0)
+    entries = (SimpleNamespace(sequence=sequence, decoding=True),)
+    speculation = Speculation(cast(RequestQueue, SimpleNamespace(running={0: None})), 32, lambda: 0.0)
+
+    def step(*, decoding: bool) -> None:
+        noted: Any = SimpleNamespace(
+            entries=entries, batch=Batch(*np.zeros((4, 1), np.int32)), decoding=decoding, drafted=False, built=False
+        )
+        speculation.note(noted, [StepOutput(sequence, (7,))], 0.0)
+
+    step(decoding=True)
+    before = dict(speculation._budget._accounts)
+    speculation._first_guesses = {0: 5}
+    entries[0].decoding = False
+    step(decoding=False)  # beside a prompt: it does not count
+    entries[0].decoding = True
+    step(decoding=True)
+    assert speculation._budget._accounts == before
 
 
 def test_what_the_next_step_waits_for_is_a_cost_of_the_drafts_before_it() -> None:
@@ -107,7 +142,7 @@ def test_a_source_that_read_long_before_its_first_guess_goes_on_guessing(by: str
         return [Guess(part.tokens[-1] + 1, 0.99, np.zeros((1, 4), np.float32)) for part in parts]
 
     answer: Any = create_autospec(
-        Generation, key=0, decoding=True, draft=(), drafter=drafter, known=1, submitted=0, constraint=None
+        Generation, key=0, decoding=True, draft=(), drafter=drafter, known=1, submitted=0, awaited=0, constraint=None
     )
     queue: Any = SimpleNamespace(running={0: answer}, propose=lambda answers: {0: drafter.propose(context, 20)})
     speculation = Speculation(queue, 32, lambda: now)
