@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -50,6 +51,12 @@ def together(engine: Engine, *calls: Callable[[], Any]) -> list[Any]:
             eventually(lambda expected=expected: inbox.qsize() == expected)  # type: ignore[misc]
     join(*threads)
     return [results[i] for i in range(len(calls))]
+
+
+def test_other_systems_are_told_so(engine: Engine) -> None:
+    with patch.object(sys, "platform", "darwin"), pytest.raises(OSError, match=r"only Linux can .* close it instead$"):
+        engine.sleep()
+    assert not engine.is_sleeping
 
 
 def test_what_comes_in_the_same_round_as_a_sleep_reads_and_writes_memory(engine: Engine, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import time
@@ -82,5 +83,7 @@ class ModelMemory:
 
 def not_written(error: OSError, folder: str | os.PathLike[str]) -> OSError:
     """The error with its folder, and advice."""
+    if error.errno == errno.ENOSYS:
+        return OSError(errno.ENOSYS, "only Linux can have the memory of an engine meanwhile; close it instead")
     advice = "what an engine holds that sleeps cannot be kept there, in a quarter of what is free; name another folder"
     return OSError(error.errno, f"{error.strerror}: {advice}", os.fspath(folder))
