@@ -101,6 +101,15 @@ def grouped_projections(tensors: Tensors) -> Tensors:
     return made
 
 
+def four_axes(tensors: Tensors) -> Tensors:
+    """Decays and convolutions of Kimi delta attention with as many axes as llama.cpp's converter gives them."""
+    return {
+        name: data.reshape(1, len(data), 1, -1) if "ssm_conv1d" in name
+        else data.reshape(1, 1, -1, 1) if name.endswith("ssm_a") else data
+        for name, data in tensors.items()
+    }  # fmt: skip
+
+
 def join_maps(tensors: Tensors) -> Tensors:
     """Maps of keys and values of latent attention as one matrix, a head's rows of both in turn."""
     joined = {}
@@ -158,6 +167,19 @@ CASES = {
                               change=with_spare("v.blk.0.attn_qkv.weight", "mm.1.weight", "a.blk.0.ffn_up.weight")),
     "cohere2moe-of-llama.cpp": Theirs("cohere2moe-bf16", "cohere2moe", {"expert_gating_func": None},
                                       added={"expert_gating_func": 1}),
+    # Keys and shapes of recurrent models in files of llama.cpp's converter, made of folders as they are published.
+    "qwen3next-of-llama.cpp": Theirs("qwen3next", "qwen3next", dict.fromkeys(("attention.recurrent_layers",
+                                     "norm_top_k_prob")), added={"vocab_size": 320}),
+    "nemotron_h-of-llama.cpp": Theirs("nemotron_h", "nemotron_h", added={"rope.dimension_count": 16, "vocab_size": 320,
+                                      "rope.scaling.finetuned": False}),
+    "granitehybrid-of-llama.cpp": Theirs("granitehybrid", "granitehybrid", {**dict.fromkeys(MLA),
+        "context_length": None}, added={"expert_shared_feed_forward_length": 48, "context_length": 2**20}),
+    "kimi-linear-of-llama.cpp": Theirs("kimi-linear-bf16", "kimi-linear", {"attention.value_length": None},
+                                       added={"attention.value_length": 8, "expert_group_used_count": 1,
+                                              "rope.freq_base": 10000.0}, change=four_axes),
+    "falcon-h1-of-llama.cpp": Theirs("falcon-h1", "falcon-h1", {"rope.dimension_count": None}),
+    "lfm2moe-of-llama.cpp": Theirs("lfm2moe", "lfm2moe", dict.fromkeys(("rope.dimension_count",
+                                                                        "expert_weights_scale"))),
     "qwen2vl": Theirs("qwen25vl", "qwen2vl", {"rope.mrope_section": "rope.dimension_sections"}),
 }  # fmt: skip
 
