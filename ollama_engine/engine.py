@@ -116,8 +116,10 @@ class Engine(
             ClosedError. On Linux a read lease makes who opens it for writing wait for a step or two. Without a lease
             (another user's file, a network file system), and while the model loads, truncating it kills the process
             (SIGBUS). With False none of this applies.
-        measure_kernels: measure at the first load which kernels are the fastest on this CPU (0.15 s), and keep that in
-            the user's cache folder. False, or where that cannot be written: a built-in table decides.
+        expert_cache_bytes: memory for experts of a mixture that does not fit into memory (docs/performance.md); 0 reads
+            all from the mapped file, None takes what is free where the model does not fit.
+        measure_kernels: measure at the first load which kernels are the fastest on this CPU (0.15 s), for the user's
+            cache folder. False, or where that cannot be written: a built-in table decides.
         verify: check the cache's bookkeeping after every step.
         projector: path of the part that reads images, where it is a file of its own (llama.cpp's "mmproj" files).
         progress: called with (bytes done, bytes in all) while weights are read.
@@ -164,6 +166,7 @@ class Engine(
         prefix_store: str | os.PathLike[str] | bool = "off",
         prefix_store_bytes: int | None = None,
         mmap: bool = True,
+        expert_cache_bytes: int | None = None,
         measure_kernels: bool = True,
         verify: bool = False,
         projector: str | os.PathLike[str] | None = None,
@@ -191,6 +194,7 @@ class Engine(
             prefix_store_bytes=prefix_store_bytes,
             measure_kernels=measure_kernels,
             mmap=mmap,
+            expert_cache_bytes=expert_cache_bytes,
             verify=verify,
         )
         super().__init__()

@@ -235,6 +235,9 @@ cdef class Computation(Graph):
             raise NoMemoryError("no memory for the computation")
         if status != lib.GGML_STATUS_SUCCESS:
             raise ComputeError(f"ggml failed with status {status}")
+        experts = self.kept.get("experts")
+        if experts is not None:
+            experts.check()
         return 0
 
     # -- planning and memory, with the lock held -----------------------------------------------------------------------

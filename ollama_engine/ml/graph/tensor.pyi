@@ -3,6 +3,7 @@ from typing import Any
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import Buffer, Self, SupportsIndex
 
+from ollama_engine.ml.graph.expert_cache import CachedExperts
 from ollama_engine.ml.graph.window import Mapping
 
 class Owner:
@@ -13,6 +14,7 @@ class Graph(Owner): ...
 
 class Tensor:
     repacked: Tensor | None
+    cached: CachedExperts | None
     def __init__(self, *args: object, **kwargs: object) -> None: ...
     @property
     def owner(self) -> Owner: ...

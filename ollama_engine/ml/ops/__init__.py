@@ -7,7 +7,7 @@ only adds a node to the graph; `Context.compute()` computes.
 from __future__ import annotations
 
 from ollama_engine.ml.ops.best import best_k
-from ollama_engine.ml.ops.experts import mul_mat_id_small_batch, weighted_sum
+from ollama_engine.ml.ops.experts import await_experts, mul_mat_id_small_batch, weighted_sum
 from ollama_engine.ml.ops.hadamard import hadamard
 from ollama_engine.ml.ops.image import conv_2d, im2col, interpolate, pad, pool_2d
 from ollama_engine.ml.ops.math import (
@@ -53,6 +53,7 @@ from ollama_engine.ml.ops.small_batch import mul_mat_small_batch
 __all__ = [
     "add_id",
     "argsort",
+    "await_experts",
     "best_k",
     "cast",
     "causal_conv",

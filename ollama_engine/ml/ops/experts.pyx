@@ -2,7 +2,7 @@
 
 A product with experts (csrc/kernels/small_batch/experts_op.h) is three nodes of the graph: the first sorts the rows by
 their experts, the second quantizes the activations in that order, the third multiplies. A weighted sum of rows
-(csrc/kernels/weighted_sum_op.h) is one node.
+(csrc/kernels/weighted_sum_op.h) is one node, and so is waiting for experts that are read from the file.
 """
 
 from libc.stdint cimport int64_t
@@ -10,12 +10,14 @@ from libc.stdint cimport int64_t
 from ollama_engine.errors import ShapeError
 
 from ollama_engine.ml.ggml cimport libggml as lib
+from ollama_engine.ml.ggml.libexpertcache cimport oe_expert_await_op
 from ollama_engine.ml.ggml.libsmallbatch cimport (
     oe_experts_acts_size, oe_experts_multiply_op, oe_experts_plan_op, oe_experts_plan_size, oe_experts_quantize_op,
     oe_sb_kernel, oe_sb_kernel_for, oe_weighted_sum_op,
 )
 from ollama_engine.ml.ops.operands cimport check_routed
 from ollama_engine.ml.ops.small_batch cimport custom, kernel_of, multiplying_by
+from ollama_engine.ml.graph.expert_cache cimport CachedExperts
 from ollama_engine.ml.graph.row_check cimport limit_index
 from ollama_engine.ml.graph.tensor cimport Graph, Tensor, describe, graph_of, wrap
 
@@ -81,6 +83,23 @@ def mul_mat_id_small_batch(Tensor experts not None, Tensor b not None, Tensor id
                     multiplying_by("mul_mat_id_small_batch", graph, kernel, variant))
     limit_index(graph, ids, experts.ptr.ne[2], result)
     return wrap(graph, result)
+
+
+def await_experts(Tensor experts not None, Tensor ids not None):
+    """A node after which the experts that ids i32 [used, k] names are in memory, and stay there until another layer's.
+
+    Nothing reads its value: expand a graph by it before the product. `experts` are `cached`.
+    """
+    cdef Graph graph = graph_of(experts, ids)
+    cdef CachedExperts cached = experts.cached
+    cdef lib.ggml_tensor *operand = ids.ptr
+    cdef int64_t[4] ne = [1, 1, 1, 1]
+    if cached is None:
+        raise ShapeError(f"await_experts: {describe(experts)} is not read by an ExpertCache")
+    if operand.type != lib.GGML_TYPE_I32 or operand.nb[0] != sizeof(int) or operand.ne[2] * operand.ne[3] != 1:
+        raise ShapeError(f"await_experts: ids must be i32 [used, k] with contiguous rows, got {describe(ids)}")
+    graph.kept["experts"] = cached.cache  # alive as long as the graph, and asked for errors after each computation
+    return wrap(graph, custom(graph, ne, lib.GGML_TYPE_I32, &operand, 1, oe_expert_await_op, 1, cached.ptr))
 
 
 def weighted_sum(Tensor x not None, Tensor weights not None):

@@ -16,8 +16,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from ollama_engine.ml.graph.computation import Computation
+from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.tensor import Tensor
-from ollama_engine.ml.ops.experts import mul_mat_id_small_batch
+from ollama_engine.ml.ops.experts import await_experts, mul_mat_id_small_batch
 from ollama_engine.ml.ops.nn import mul_mat, mul_mat_id
 from ollama_engine.ml.ops.operands import on_cpu_alone
 from ollama_engine.ml.ops.shape import repeat, view
@@ -282,6 +283,15 @@ def expert_product(experts: Tensor, x: Tensor, ids: Tensor) -> Tensor:
 
     -> f32 [m, used, tokens].
     """
+    if experts.cached is None or not isinstance(x.owner, Context):
+        return _expert_product(experts, x, ids)
+    x.owner.expand(await_experts(experts, ids))
+    product = _expert_product(experts, x, ids)
+    x.owner.expand(product)  # before the graph waits for the next matrix, which is read meanwhile
+    return product
+
+
+def _expert_product(experts: Tensor, x: Tensor, ids: Tensor) -> Tensor:
     routes, n_expert, kernels = ids.dim(0) * ids.dim(1), experts.dim(2), _kernels(x)
     if routes <= kernels.rows_per_expert(experts.dtype) * n_expert and reads_in_place(experts):
         variant = kernels.variant(experts.dtype, max(1, routes // n_expert), experts=True)

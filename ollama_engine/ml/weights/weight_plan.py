@@ -19,7 +19,17 @@ from ollama_engine.ml.graph.storage import ALIGNMENT, can_repack
 from ollama_engine.ml.weights.kernel_choice import kernels_of
 from ollama_engine.ml.weights.latent_maps import LatentMap, latent_maps
 
-__all__ = ["OF_ALL_LAYERS", "OUTPUT", "TIED", "WeightPlan", "block_of_tensor", "is_expert", "is_output", "plan_weights"]
+__all__ = [
+    "OF_ALL_LAYERS",
+    "OUTPUT",
+    "TIED",
+    "WeightPlan",
+    "block_of_tensor",
+    "has_experts",
+    "is_expert",
+    "is_output",
+    "plan_weights",
+]
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +56,11 @@ def is_expert(name: str) -> bool:
     return _EXPERTS.match(name) is not None
 
 
+def has_experts(info: TensorInfo) -> bool:
+    """Whether a tensor has a matrix for each expert of a layer."""
+    return len(info.shape) == 3 and is_expert(info.name)
+
+
 def is_output(name: str) -> bool:
     """Whether a tensor lies where the output layer does: it computes before the first layer or behind the last."""
     return name.startswith(("output", "per_layer_model_proj", "per_layer_proj_norm", "altup_"))
@@ -65,6 +80,8 @@ class WeightPlan:
     """Device number of each layer: where its keys and values belong."""
     mapped: Mapping[str, TensorInfo]
     """Tensors that the CPU reads from the mapped file."""
+    cached: Mapping[str, TensorInfo]
+    """Experts that the CPU reads when they are used, and keeps a bounded number of (`ExpertCache`)."""
     made: Mapping[str, LatentMap]
     """Tensors that are made of others while they are read."""
     repacked: tuple[TensorInfo, ...]
@@ -75,6 +92,8 @@ class WeightPlan:
         plan = {name: {"weights": 0, "mapped": 0, "repacked": 0} for name in names}
         for info in self.infos.values():
             device = names[self.devices[info.name]]
+            if info.name in self.cached:
+                continue  # as much as `Weights.limit_experts` says
             plan[device]["mapped" if info.name in self.mapped else "weights"] += info.nbytes
         plan[names[self.cpu]]["repacked"] = sum(info.nbytes for info in self.repacked)
         return plan
@@ -95,10 +114,11 @@ class WeightPlan:
 
 def plan_weights(
     backend: Backend, gguf: GGUFFile, placement: Placement | None, *, mmap: bool, repack: bool = True,
-    tied: bool = False, cpu: int | None = None, head: bool = False,
+    tied: bool = False, cpu: int | None = None, head: bool = False, cache_experts: bool = False,
 ) -> WeightPlan:  # fmt: skip
     """The plan for a placement; without one, all is on the CPU. A head for drafts is in it with `head` only.
 
+    `cache_experts`: experts are read when they are used, and all else is copied, so that nothing takes its memory.
     `tied`: see `Weights`. `backend` says what can be repacked; `cpu` is the CPU's number where that is not `backend`'s.
     Raises ModelFormatError for a tensor whose name is not UTF-8.
     """
@@ -121,9 +141,11 @@ def plan_weights(
     if embeds_there:
         devices[TIED] = placement.output
     of_file = {name: info for name, info in infos.items() if name not in made}
-    mapped = _mapped(of_file, devices, cpu) if mmap else {}
-    repacked = tuple(_repacked(backend, of_file, devices, cpu)) if repack else ()
-    return WeightPlan(infos, cpu, devices, placement.layers, mapped, made, repacked)
+    cached = {n: i for n, i in of_file.items() if has_experts(i) and devices[n] == cpu} if cache_experts else {}
+    mapped = _mapped(of_file, devices, cpu) if mmap and not cached else {}
+    once = {n: i for n, i in of_file.items() if n not in cached}
+    repacked = tuple(_repacked(backend, once, devices, cpu)) if repack else ()
+    return WeightPlan(infos, cpu, devices, placement.layers, mapped, cached, made, repacked)
 
 
 def _embeds_there(infos: Mapping[str, TensorInfo], placement: Placement) -> bool:

@@ -22,9 +22,10 @@ from ollama_engine.ml.gguf.gguf_file import GGUFFile, TensorInfo
 from ollama_engine.ml.gguf.mapped_files import MappedFiles
 from ollama_engine.ml.gguf.model_file import ModelFile
 from ollama_engine.ml.graph.backend import Backend
+from ollama_engine.ml.graph.expert_cache import ExpertCache
 from ollama_engine.ml.graph.storage import Storage
 from ollama_engine.ml.graph.tensor import Tensor
-from ollama_engine.ml.weights.weight_plan import OF_ALL_LAYERS, plan_weights
+from ollama_engine.ml.weights.weight_plan import OF_ALL_LAYERS, block_of_tensor, plan_weights
 
 log = logging.getLogger(__name__)
 
@@ -42,22 +43,28 @@ class Weights(Mapping[str, Tensor], Closing):
     Both raise NoMemoryError when a device is too small. Without a `placement` all is on the CPU.
     `tied`: the model computes its output with the embeddings of tokens where the file has no output; "output.weight" is
     a copy of them then, on the device of the output layer. `head`: with the blocks that predict tokens further ahead.
+    `cache_experts`: see `plan_weights`.
     """
 
     def __init__(
         self, backend: Backend, gguf: GGUFFile, placement: Placement | None = None, *, repack: bool = True,
         tied: bool = False, files: MappedFiles | None = None, head: bool = False,
+        cache_experts: bool = False,
     ) -> None:  # fmt: skip
         self.backend = backend
         self.gguf = gguf
         self.plan = plan_weights(
-            backend, gguf, placement, mmap=backend.params.mmap, repack=repack, tied=tied, head=head
-        )
+            backend, gguf, placement, mmap=backend.params.mmap, repack=repack, tied=tied, head=head,
+            cache_experts=cache_experts,
+        )  # fmt: skip
         """Which tensor goes on which device."""
         self._repacked = list(self.plan.repacked)
         self._tensors: dict[str, Tensor] = {}
         self._storages: list[Storage] = []
         self._mapped: list[tuple[Storage, list[TensorInfo]]] = []
+        self.experts: ExpertCache | None = None
+        """Those of `plan.cached`, once loaded."""
+        self._expert_bytes = 0
         self._loaded = False
         self._meter = _Meter(None, 0)
         self.files = MappedFiles() if files is None else files
@@ -70,11 +77,14 @@ class Weights(Mapping[str, Tensor], Closing):
 
         `progress` is called with (bytes done, bytes in all), last by `repack` with both equal.
         """
-        copied = [i for i in self.plan.infos.values() if i.name not in self.plan.mapped]
-        total = sum(i.nbytes for i in (*self.plan.infos.values(), *self._repacked))
+        there = self.plan.mapped.keys() | self.plan.cached.keys()
+        copied = [i for i in self.plan.infos.values() if i.name not in there]
+        total = sum(i.nbytes for i in (*copied, *self.plan.mapped.values(), *self._repacked))
         self._meter = _Meter(progress, total)
         with self._open_files() as files:
             self._map(files, self._meter)
+            if self.plan.cached:
+                self._cache_experts(files)
             self._copy(copied, files, self._meter)
         self._loaded = True
 
@@ -130,6 +140,28 @@ class Weights(Mapping[str, Tensor], Closing):
             if touch:
                 _touch(storage, infos, meter)
 
+    def _cache_experts(self, files: list[ModelFile]) -> None:
+        self.experts = cache = ExpertCache()
+        for path, file in zip(self.gguf.files, files, strict=True):
+            memory = cache.add_file(path)
+            file.watch(self.files)
+            infos = [i for i in self.plan.cached.values() if self.gguf.files[i.file] == path]
+            if infos:
+                storage = self._storage(len(infos))
+                for info in infos:
+                    self._tensors[info.name] = storage.add(info.name, info.dtype, info.shape)
+                storage.map(memory, {info.name: info.offset for info in infos})
+        for info in sorted(self.plan.cached.values(), key=_turn):
+            block = block_of_tensor(info.name) or 0
+            added = cache.add(block, info.shape[2], info.file, info.offset, info.nbytes)
+            self._tensors[info.name].cached = added
+
+    def limit_experts(self, nbytes: int) -> None:
+        """Keep so many bytes of experts in memory."""
+        assert self.experts is not None, "only where experts are cached"
+        self._expert_bytes = nbytes
+        self.experts.limit(nbytes)
+
     def touch(self) -> None:
         """Page in mapped tensors whose pages were given back, so that the next step does not wait for them."""
         for storage, infos in self._mapped:
@@ -169,6 +201,7 @@ class Weights(Mapping[str, Tensor], Closing):
         """Bytes by device name, {"CPU": {"weights": .., "mapped": .., "repacked": ..}}, of copies if they are made."""
         names = [device.name for device in self.backend.devices]
         plan = self.plan.planned(names)
+        plan[names[-1]]["weights"] += self._expert_bytes
         plan[names[-1]]["repacked"] = sum(info.nbytes for info in self._repacked)
         return plan
 
@@ -189,11 +222,18 @@ class Weights(Mapping[str, Tensor], Closing):
         """Free the memory. Safe to call twice."""
         for storage in self._storages:
             storage.close()
+        if self.experts is not None:
+            self.experts.close()
         self.files.close()
         self._loaded = False
         self._storages = []
         self._mapped = []
         self._tensors = {}
+
+
+def _turn(info: TensorInfo) -> tuple[int, bool, str]:
+    """The order in which matrices of experts are computed: what leads back to the residual stream comes last."""
+    return block_of_tensor(info.name) or 0, "down" in info.name, info.name
 
 
 def _groups(infos: list[TensorInfo]) -> Iterator[list[TensorInfo]]:

@@ -20,6 +20,7 @@ from ollama_engine.models.next_tokens import head_layer
 from ollama_engine.runner.load.caches import make_text_executor
 from ollama_engine.runner.load.draft_parts import planned_draft
 from ollama_engine.runner.load.errors import naming
+from ollama_engine.runner.load.expert_memory import plan_experts
 from ollama_engine.runner.load.fit import fit
 from ollama_engine.runner.load.head_parts import uses_head
 from ollama_engine.runner.load.loading import backend_params, opened
@@ -96,7 +97,11 @@ def _report(
     planned = {device.name: device for device in plan.devices[:-1]} | {names[-1]: plan.devices[-1]}
     tied = ties_output(model_class(known_metadata(gguf).architecture))
     head = uses_head(gguf, config, cpu_alone=not plan.order)
-    weights = plan_weights(backend, gguf, plan.placement(), mmap=config.mmap, tied=tied, cpu=len(names) - 1, head=head)
+    experts = plan_experts(gguf, config, cpu_alone=not plan.order)
+    weights = plan_weights(
+        backend, gguf, plan.placement(), mmap=config.mmap, tied=tied, cpu=len(names) - 1, head=head,
+        cache_experts=experts is not None,
+    )  # fmt: skip
     masks, counted, states, cache, serving = 0, 0, 0, 0, dict[str, int]()
     with declared(gguf) as (model, here):
         if model is not None:
@@ -118,6 +123,7 @@ def _report(
             # Graphs of answers have about as many tensors as those of texts.
             serving |= graph_bounds(texts, texts) | text_bounds(here, texts, config, {})
     taken = weights.planned(names)
+    taken[names[-1]]["weights"] += experts or 0
     devices = tuple(
         DeviceMemory(
             device=name,

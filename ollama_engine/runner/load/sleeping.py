@@ -54,6 +54,8 @@ class ModelMemory:
             undo.pop_all()
         self._kept, self._file = kept, file
         try:
+            if self._loaded.weights.experts is not None:
+                self._loaded.weights.experts.drop()
             kept.drop()
         except BaseException:  # memory that is locked, say
             with suppress(OSError, NoMemoryError):  # who needs it next meets them again; the first error is told

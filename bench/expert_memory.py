@@ -1,0 +1,154 @@
+"""A mixture of experts that is larger than memory: tokens/s in a control group that leaves it half of what it needs.
+
+    python bench/expert_memory.py qwen3-moe-q4_k_m.gguf --shares 0.75 0.5         # ours, mapped, llama.cpp
+    python bench/expert_memory.py qwen3-moe-q4_k_m.gguf --skew 0.5
+
+Needs root and version 1 of control groups (a folder below /sys/fs/cgroup/memory). Each program decodes the same number
+of random tokens twice; the second time counts, since the first fills the memory. Files of random weights are made with
+rows that repeat, so that all tokens choose the same experts: a copy gets random embeddings and routers. `--skew` s
+multiplies the router's row of the expert of rank r by r**-s, in another order for each layer. With 0.5, the busiest
+quarter of 64 experts gets about half of the tokens, as published mixtures do within one subject. Beside tokens/s
+stand the experts that a token reads from the disk, of those that it uses.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for when this file is run as a program
+
+from bench.peer_tools import has_tool, tool
+from ollama_engine.config import EngineConfig
+from ollama_engine.evaluate.measure import decode_seconds, random_tokens
+from ollama_engine.ml.gguf.gguf_file import GGUFFile
+from ollama_engine.runner.load.loading import load
+
+GROUPS = Path("/sys/fs/cgroup/memory")
+BLOCK_OF_Q6_K = 210
+
+
+def varied(source: Path, copy: Path, skew: float) -> None:
+    """A copy of a file of random weights whose tokens choose different experts."""
+    shutil.copy(source, copy)
+    rng = np.random.default_rng(1)
+    with GGUFFile(source) as gguf:
+        data = np.memmap(copy, mode="r+", dtype=np.uint8)
+        for name, info in gguf.tensors.items():
+            part = data[info.offset : info.offset + info.nbytes]
+            if name == "token_embd.weight":
+                blocks = part.reshape(-1, BLOCK_OF_Q6_K)  # codes, 16 scales, one factor
+                blocks[:, :192] = rng.integers(0, 256, (len(blocks), 192), dtype=np.uint8)
+                blocks[:, 192:208] = 32
+                blocks[:, 208:] = np.frombuffer(np.float16(0.001).tobytes(), np.uint8)
+            elif name.endswith("ffn_gate_inp.weight"):
+                length, experts = info.shape
+                ranks = 1 + rng.permutation(experts).astype(np.float32)
+                rows = rng.standard_normal((experts, length), dtype=np.float32) / np.sqrt(length)
+                part.view(np.float32)[:] = (rows * ranks[:, None] ** -skew).ravel()
+        data.flush()
+
+
+@contextmanager
+def control_group(nbytes: int | None) -> Iterator[Path]:
+    """A group that processes can be put into, with this limit."""
+    group = GROUPS / f"expert-memory-{os.getpid()}"
+    group.mkdir()
+    try:
+        if nbytes is not None:
+            (group / "memory.limit_in_bytes").write_text(str(nbytes))
+        yield group
+    finally:
+        with suppress(OSError):  # its page cache
+            (group / "memory.force_empty").write_text("1")
+        group.rmdir()
+
+
+def run_in(group: Path, command: Sequence[str], path: Path) -> str:
+    """The output of a program that begins with nothing of the file in memory."""
+    descriptor = os.open(path, os.O_RDONLY)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(descriptor)
+    joined = ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(group / "cgroup.procs"), *command]
+    done = subprocess.run(joined, capture_output=True, text=True, check=False)
+    return done.stdout if done.returncode == 0 else json.dumps({"failed": done.stderr[-400:]})
+
+
+def ours(path: str, n_tokens: int, cache_bytes: int | None) -> dict[str, float]:
+    """Tokens/s of this process, of the second time."""
+    config = EngineConfig(num_ctx=1024, batch_size=64, parallel=1, threads=2, draft="off",
+                          expert_cache_bytes=cache_bytes)  # fmt: skip
+    loaded = load(path, config)
+    try:
+        before, seconds = {"uses": 0, "misses": 0}, 0.0
+        for seed in range(2):
+            if loaded.weights.experts is not None:
+                before = loaded.weights.experts.counts()
+            tokens = random_tokens(loaded.model.n_vocab, 1, n_tokens, seed)
+            seconds = decode_seconds(loaded.executor, loaded.cache, tokens)
+        result = {"tokens/s": n_tokens / seconds}
+        if loaded.weights.experts is not None:
+            after = loaded.weights.experts.counts()
+            result["missed"] = (after["misses"] - before["misses"]) / (after["uses"] - before["uses"])
+        return result
+    finally:
+        loaded.close()
+
+
+def llama_cpp_command(path: Path, n_tokens: int) -> list[str]:
+    return [str(tool("llama-bench")), "-m", str(path), "-p", "0", "-n", str(n_tokens), "-r", "1", "-t", "2",
+            "-o", "json"]  # fmt: skip
+
+
+def measured(path: Path, n_tokens: int, share: float | None, needed: int) -> Iterator[str]:
+    """A line for each program."""
+    child = [sys.executable, __file__, str(path), "--tokens", str(n_tokens), "--child"]
+    limit = None if share is None else int(needed * share)
+    with control_group(limit) as group:
+        for name, command in (
+            ("ours", child), ("ours, mapped", [*child, "0"]), ("llama.cpp", llama_cpp_command(path, n_tokens)),
+        ):  # fmt: skip
+            if name == "llama.cpp" and not has_tool("llama-bench"):
+                continue
+            said = json.loads(run_in(group, command, path))
+            if name == "llama.cpp" and isinstance(said, list):
+                said = {"tokens/s": said[0]["avg_ts"]}
+            shown = ", ".join(
+                f"{key} {value:.3g}" if isinstance(value, float) else value for key, value in said.items()
+            )
+            yield f"{'with room' if share is None else f'{share:.0%}':>9}  {name:13} {shown}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--shares", type=float, nargs="*", default=[0.75, 0.5])
+    parser.add_argument("--skew", type=float, default=0.0)
+    parser.add_argument("--tokens", type=int, default=100)
+    parser.add_argument("--room", action="store_true", help="measure without a limit as well")
+    parser.add_argument("--child", nargs="?", type=int, const=-1, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child is not None:
+        print(json.dumps(ours(str(options.file), options.tokens, None if options.child < 0 else options.child)))
+        return
+    with TemporaryDirectory(dir=options.file.parent) as folder:
+        path = Path(folder) / "varied.gguf"
+        varied(options.file, path, options.skew)
+        needed = path.stat().st_size + (160 << 20)  # cache, graphs, and the program, which take 150 MiB with room
+        for share in (*([None] if options.room else []), *options.shares):
+            for line in measured(path, options.tokens, share, needed):
+                print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
