@@ -34,9 +34,10 @@ typedef struct {
 // Returns NULL where there is no memory, or no thread can be started.
 oe_expert_cache *oe_expert_cache_new(int threads);
 
-// Adds a matrix of a block's experts, of which each has `nbytes`, from byte `offset` of the file on, all in `memory`, whose first
-// byte lies in its page as `offset` does. Matrices of a block are added one behind the other, and read in that
-// order; blocks, in the order in which they are computed. Returns NULL where there is no memory. Call it before the cache is used.
+// Adds a matrix of a block's experts, of which each has `nbytes`, from byte `offset` of the file on. They belong into
+// `memory`, whose first byte lies in its page as `offset` does. Matrices of a block are added one behind the other, and
+// read in that order; blocks, in the order in which they are computed. Returns NULL where there is no memory. Call it
+// before the cache is used.
 oe_expert_matrix *oe_expert_cache_add(oe_expert_cache *cache, int block, int experts, oe_expert_file file,
                                       int64_t offset, size_t nbytes, char *memory);
 

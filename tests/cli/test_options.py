@@ -70,6 +70,7 @@ CASES: list[tuple[type, list[str], dict[str, Any]]] = [
     (EngineConfig, ["--prefix-store", "a/folder", "--prefix-store-bytes", "5"],
      {"prefix_store": "a/folder", "prefix_store_bytes": 5}),
     (EngineConfig, ["--draft-model", "small.gguf"], {"draft_model": "small.gguf"}),
+    (EngineConfig, ["--expert-cache-bytes", "5"], {"expert_cache_bytes": 5}),
     (EngineConfig, ["--no-measure-kernels"], {"measure_kernels": False}),
     (EngineConfig, ["--verify"], {"verify": True}),
     (RequestOptions, ["--on-overflow", "shift", "--num-keep", "4"], {"on_overflow": "shift", "num_keep": 4}),

@@ -235,9 +235,8 @@ cdef class Computation(Graph):
             raise NoMemoryError("no memory for the computation")
         if status != lib.GGML_STATUS_SUCCESS:
             raise ComputeError(f"ggml failed with status {status}")
-        experts = self.kept.get("experts")
-        if experts is not None:
-            experts.check()
+        if "experts" in self.kept:
+            self.kept["experts"].check()
         return 0
 
     # -- planning and memory, with the lock held -----------------------------------------------------------------------
@@ -375,16 +374,14 @@ cdef class Computation(Graph):
                 t.data = NULL
                 t.buffer = NULL
             t = lib.ggml_get_next_tensor(self.ctx, t)
-        self.attached = False
-        self.computed = False
+        self.attached = self.computed = False
         return 0
 
     cdef int restore_operands(self) except -1:
         """Put the original operands back: planning for several devices replaces some by copies."""
         if self.backend.n_handles == 1:
             return 0
-        if self.operands is None:
-            self.operands = SavedOperands()
+        self.operands = self.operands or SavedOperands()
         return self.operands.restore(self.ctx, self.count())
 
     cdef int forget_inputs(self) except -1:

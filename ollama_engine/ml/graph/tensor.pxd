@@ -55,7 +55,7 @@ cdef class Tensor:
     cdef readonly Owner owner
     # A second copy of a weight in a layout that small-batch products read faster, or None.
     cdef public Tensor repacked
-    # Experts that are read when they are used (ml/graph/expert_cache), or None.
+    # Experts that are read when they are used (ml/threads/expert_cache), or None.
     cdef public object cached
 
     cdef int exchange_buffer(self, object array, bint writing, int64_t offset=*) except -1

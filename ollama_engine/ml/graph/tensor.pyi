@@ -3,8 +3,8 @@ from typing import Any
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import Buffer, Self, SupportsIndex
 
-from ollama_engine.ml.graph.expert_cache import CachedExperts
 from ollama_engine.ml.graph.window import Mapping
+from ollama_engine.ml.threads.expert_cache import CachedExperts
 
 class Owner:
     @property

@@ -17,7 +17,7 @@ from ollama_engine.ml.ggml.libsmallbatch cimport (
 )
 from ollama_engine.ml.ops.operands cimport check_routed
 from ollama_engine.ml.ops.small_batch cimport custom, kernel_of, multiplying_by
-from ollama_engine.ml.graph.expert_cache cimport CachedExperts
+from ollama_engine.ml.threads.expert_cache cimport CachedExperts
 from ollama_engine.ml.graph.row_check cimport limit_index
 from ollama_engine.ml.graph.tensor cimport Graph, Tensor, describe, graph_of, wrap
 

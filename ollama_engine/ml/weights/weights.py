@@ -22,9 +22,9 @@ from ollama_engine.ml.gguf.gguf_file import GGUFFile, TensorInfo
 from ollama_engine.ml.gguf.mapped_files import MappedFiles
 from ollama_engine.ml.gguf.model_file import ModelFile
 from ollama_engine.ml.graph.backend import Backend
-from ollama_engine.ml.graph.expert_cache import ExpertCache
 from ollama_engine.ml.graph.storage import Storage
 from ollama_engine.ml.graph.tensor import Tensor
+from ollama_engine.ml.threads.expert_cache import ExpertCache
 from ollama_engine.ml.weights.weight_plan import OF_ALL_LAYERS, block_of_tensor, plan_weights
 
 log = logging.getLogger(__name__)

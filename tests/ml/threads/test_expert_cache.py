@@ -16,9 +16,9 @@ from ollama_engine.errors import ClosedError, ComputeError, ShapeError
 from ollama_engine.ml import ops
 from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.context import Context
-from ollama_engine.ml.graph.expert_cache import ExpertCache
 from ollama_engine.ml.graph.storage import Storage
 from ollama_engine.ml.graph.tensor import Tensor
+from ollama_engine.ml.threads.expert_cache import ExpertCache
 from ollama_engine.ml.weights.kernel_choice import expert_product
 from tests.ml.ops.small_batch_weights import raw_weights
 
