@@ -3,12 +3,11 @@
     python bench/expert_memory.py qwen3-moe-q4_k_m.gguf --shares 0.75 0.5         # ours, mapped, llama.cpp
     python bench/expert_memory.py qwen3-moe-q4_k_m.gguf --skew 0.5
 
-Needs root and version 1 of control groups (a folder below /sys/fs/cgroup/memory). Each program decodes the same number
-of random tokens twice; the second time counts, since the first fills the memory. Files of random weights are made with
-rows that repeat, so that all tokens choose the same experts: a copy gets random embeddings and routers. `--skew` s
-multiplies the router's row of the expert of rank r by r**-s, in another order for each layer. With 0.5, the busiest
-quarter of 64 experts gets about half of the tokens, as published mixtures do within one subject. Beside tokens/s
-stand the experts that a token reads from the disk, of those that it uses.
+Needs root and version 1 of control groups (a folder below /sys/fs/cgroup/memory). Ours decodes the random tokens twice,
+and the second time counts, since the first fills the memory; llama-bench warms up with one token. Files of random
+weights are made with rows that repeat, so that all tokens choose the same experts: a copy gets random embeddings and
+routers. `--skew` s multiplies the router's row of the expert of rank r by r**-s, in another order for each layer. Beside
+tokens/s stands the share of the experts that a token uses which were read from the disk.
 """
 
 from __future__ import annotations

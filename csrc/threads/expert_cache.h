@@ -5,8 +5,8 @@
 // past the page cache, where the system can: the system's own reading ahead reads neighbours that nobody asked for, and
 // its choice of what to drop knows nothing of layers.
 //
-// Which expert makes room: the one whose next use is expected last. Layers are computed in turn, so that a use is as far
-// away as its layer, and a whole round more for each time that the router will probably leave the expert out.
+// Which expert makes room: the one whose next use is expected last. Layers are computed in turn, so that a use is as
+// far away as its layer, and a whole round more for each time that the router will probably leave the expert out.
 #ifndef OE_EXPERT_CACHE_H
 #define OE_EXPERT_CACHE_H
 

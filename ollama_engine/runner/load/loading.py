@@ -9,7 +9,7 @@ import contextlib
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
@@ -257,11 +257,8 @@ def _load_planned(
             # Last: repacked copies are optional, and everything else must have its memory first.
             weights.repack()
             reader = images if image_vectors is None else image_vectors.reader
-            serving = image_bounds(model, config, None if reader is None else reader.memory) | graph_bounds(
-                executor, text_executor, *_executors(draft, head)
-            )
-            texts = None if isinstance(model, TextEncoder) else text_executor
-            serving |= text_bounds(backend, texts, config, backend.graph_bytes()) | prefix_bounds(model, config)
+            executors = (executor, text_executor, *_executors(draft, head))
+            serving = _serving(backend, model, config, reader, text_executor, executors)
             keep_experts(weights, config, serving)
         except NoMemoryError as error:
             report = error.report or memory_report(backend, weights, planned_cache, planned_masks, choice.plan)
@@ -272,6 +269,15 @@ def _load_planned(
         BreakerFinder(min(model.n_vocab, tokenizer.n_vocab), tokenizer), isinstance(model, TextEncoder | EmbedsImages),
         images, text_executor, image_vectors, choice.plan, serving, draft, head,
     )  # fmt: skip
+
+
+def _serving(
+    backend: Backend, model: Model, config: EngineConfig, reader: ImageReader | None, text_executor: Executor | None,
+    executors: Sequence[Executor | None],
+) -> dict[str, int]:  # fmt: skip
+    texts = None if isinstance(model, TextEncoder) else text_executor
+    bounds = image_bounds(model, config, None if reader is None else reader.memory) | graph_bounds(*executors)
+    return bounds | text_bounds(backend, texts, config, backend.graph_bytes()) | prefix_bounds(model, config)
 
 
 def opened(
