@@ -6,8 +6,8 @@
 Needs root and version 1 of control groups (a folder below /sys/fs/cgroup/memory). Ours decodes the random tokens twice,
 and the second time counts, since the first fills the memory; llama-bench warms up with one token. Files of random
 weights are made with rows that repeat, so that all tokens choose the same experts: a copy gets random embeddings and
-routers. `--skew` s multiplies the router's row of the expert of rank r by r**-s, in another order for each layer. Beside
-tokens/s stands the share of the experts that a token uses which were read from the disk.
+routers. `--skew` s multiplies the router's row of the expert of rank r by r**-s, in another order for each layer.
+Beside tokens/s stands the share of the experts that a token uses which were read from the disk.
 """
 
 from __future__ import annotations
