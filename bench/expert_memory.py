@@ -1,9 +1,10 @@
-"""A mixture of experts that is larger than memory: tokens/s in a control group that leaves it half of what it needs.
+"""A mixture of experts that is larger than memory: tokens/s in a control group that leaves it less than it needs.
 
     python bench/expert_memory.py qwen3-moe-q4_k_m.gguf --shares 0.75 0.5         # ours, mapped, llama.cpp
     python bench/expert_memory.py qwen3-moe-q4_k_m.gguf --skew 0.5
 
-Needs root and version 1 of control groups (a folder below /sys/fs/cgroup/memory). Ours decodes the random tokens twice,
+Needs root and version 1 of control groups (a folder below /sys/fs/cgroup/memory). Experts get what the group leaves
+beside the other weights and BESIDE. Ours decodes the random tokens twice,
 and the second time counts, since the first fills the memory; llama-bench warms up with one token. Files of random
 weights are made with rows that repeat, so that all tokens choose the same experts: a copy gets random embeddings and
 routers. `--skew` s multiplies the router's row of the expert of rank r by r**-s, in another order for each layer.
@@ -31,10 +32,15 @@ from bench.peer_tools import has_tool, tool
 from ollama_engine.config import EngineConfig
 from ollama_engine.evaluate.measure import decode_seconds, random_tokens
 from ollama_engine.ml.gguf.gguf_file import GGUFFile
+from ollama_engine.ml.weights.weight_plan import has_experts
 from ollama_engine.runner.load.loading import load
 
 GROUPS = Path("/sys/fs/cgroup/memory")
 BLOCK_OF_Q6_K = 210
+PROGRAM = 160 << 20
+"""Bytes for the cache, graphs, and the program, which take 150 MiB with room."""
+BESIDE = 192 << 20
+"""Bytes that experts leave to those and to the system."""
 
 
 def varied(source: Path, copy: Path, skew: float) -> None:
@@ -59,13 +65,12 @@ def varied(source: Path, copy: Path, skew: float) -> None:
 
 
 @contextmanager
-def control_group(nbytes: int | None) -> Iterator[Path]:
+def control_group(nbytes: int) -> Iterator[Path]:
     """A group that processes can be put into, with this limit."""
     group = GROUPS / f"expert-memory-{os.getpid()}"
     group.mkdir()
     try:
-        if nbytes is not None:
-            (group / "memory.limit_in_bytes").write_text(str(nbytes))
+        (group / "memory.limit_in_bytes").write_text(str(nbytes))
         yield group
     finally:
         with suppress(OSError):  # its page cache
@@ -109,23 +114,24 @@ def llama_cpp_command(path: Path, n_tokens: int) -> list[str]:
             "-o", "json"]  # fmt: skip
 
 
-def measured(path: Path, n_tokens: int, share: float | None, needed: int) -> Iterator[str]:
+def measured(path: Path, n_tokens: int, share: float) -> Iterator[str]:
     """A line for each program."""
     child = [sys.executable, __file__, str(path), "--tokens", str(n_tokens), "--child"]
-    limit = None if share is None else int(needed * share)
+    limit = int((path.stat().st_size + PROGRAM) * share)
+    with GGUFFile(path) as gguf:
+        others = sum(info.nbytes for info in gguf.tensors.values() if not has_experts(info))
     with control_group(limit) as group:
-        for name, command in (
-            ("ours", child), ("ours, mapped", [*child, "0"]), ("llama.cpp", llama_cpp_command(path, n_tokens)),
-        ):  # fmt: skip
-            if name == "llama.cpp" and not has_tool("llama-bench"):
-                continue
+        commands = {"ours": [*child, str(limit - others - BESIDE)], "ours, mapped": [*child, "0"]}
+        if has_tool("llama-bench"):
+            commands["llama.cpp"] = llama_cpp_command(path, n_tokens)
+        for name, command in commands.items():
             said = json.loads(run_in(group, command, path))
             if name == "llama.cpp" and isinstance(said, list):
                 said = {"tokens/s": said[0]["avg_ts"]}
             shown = ", ".join(
                 f"{key} {value:.3g}" if isinstance(value, float) else value for key, value in said.items()
             )
-            yield f"{'with room' if share is None else f'{share:.0%}':>9}  {name:13} {shown}"
+            yield f"{share:>4.0%}  {name:13} {shown}"
 
 
 def main() -> None:
@@ -134,18 +140,16 @@ def main() -> None:
     parser.add_argument("--shares", type=float, nargs="*", default=[0.75, 0.5])
     parser.add_argument("--skew", type=float, default=0.0)
     parser.add_argument("--tokens", type=int, default=100)
-    parser.add_argument("--room", action="store_true", help="measure without a limit as well")
-    parser.add_argument("--child", nargs="?", type=int, const=-1, help=argparse.SUPPRESS)
+    parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child is not None:
-        print(json.dumps(ours(str(options.file), options.tokens, None if options.child < 0 else options.child)))
+        print(json.dumps(ours(str(options.file), options.tokens, options.child or None)))
         return
     with TemporaryDirectory(dir=options.file.parent) as folder:
         path = Path(folder) / "varied.gguf"
         varied(options.file, path, options.skew)
-        needed = path.stat().st_size + (160 << 20)  # cache, graphs, and the program, which take 150 MiB with room
-        for share in (*([None] if options.room else []), *options.shares):
-            for line in measured(path, options.tokens, share, needed):
+        for share in options.shares:
+            for line in measured(path, options.tokens, share):
                 print(line, flush=True)
 
 

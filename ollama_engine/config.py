@@ -58,7 +58,7 @@ RANGES: Mapping[str, tuple[int, int]] = {
     "image_cache_bytes": (0, 1 << 48),
     "state_cache_bytes": (0, 1 << 48),
     "prefix_store_bytes": (0, 1 << 60),
-    "expert_cache_bytes": (0, 1 << 60),
+    "expert_cache_bytes": (1, 1 << 60),
 }
 """First and last value of each option that is a whole number."""
 
@@ -171,8 +171,7 @@ class EngineConfig:
         default=None,
         metadata={
             "help": "memory in bytes for experts of a mixture that does not fit into memory: others are read from the "
-            "file when the router chooses them; 0 reads all from the mapped file; by default what is free, where the "
-            "model does not fit [>= 0]"
+            "file when the router chooses them; all weights but experts are copied [>= 1]"
         },
     )
     measure_kernels: bool = field(

@@ -102,8 +102,8 @@ class Engine(
             model, else "mtp" with a head, else "lookup", where the CPU computes all layers, with kernels whose answers
             are then the same to the bit. Devices round several rows otherwise than one, and so do kernels for some
             types of weights.
-        draft_model: path or name of a smaller model with the same vocabulary, which guesses tokens, on the CPU.
-        image_cache_bytes: host memory for embeddings of images, of which the least recently used go first.
+        draft_model: path or name of a smaller model with the same vocabulary, on the CPU, with as many cells of cache.
+        image_cache_bytes: host memory for embeddings of images: each is encoded once. The least recently used go first.
         state_cache_bytes: memory for checkpoints of recurrent models (LFM2, say), where prompts that begin alike go on;
             at least one for each of `parallel`. The least recently used go first.
         prefix_store: a folder for keys and values of prompts, or True for one in the user's cache folder. Prompts that
@@ -113,9 +113,9 @@ class Engine(
             Changing the file in place, instead of replacing it, closes the Engine with a ClosedError. On Linux a read
             lease makes who opens it for writing wait for a step or two. Without a lease (another user's file, a network
             file system), and while the model loads, truncating it kills the process (SIGBUS); not so with False.
-        expert_cache_bytes: memory for experts of a mixture, the others being read when chosen; 0 maps all; None takes
-            what is free where the model does not fit.
-        measure_kernels: measure at the first load which kernels are the fastest on this CPU; False: a table decides.
+        expert_cache_bytes: memory for experts of a mixture larger than memory; others are read when they are chosen.
+        measure_kernels: measure at the first load which kernels are the fastest on this CPU (0.15 s), and keep that in
+            the user's cache folder. False, or where that cannot be written: a built-in table decides.
         verify: check the cache's bookkeeping after every step.
         projector: path of the part that reads images, where it is a file of its own (llama.cpp's "mmproj" files).
         progress: called with (bytes done, bytes in all) while weights are read.

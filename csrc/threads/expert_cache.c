@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -230,6 +231,18 @@ static void visit(oe_expert_cache *c, layer *l, const struct ggml_tensor *ids) {
     request(c, l);
 }
 
+// Whether ids name an expert that nobody has read: the visit chose others, or they were dropped since.
+static bool lacks(const oe_expert_matrix *m, const struct ggml_tensor *ids) {
+    for (int64_t t = 0; t < ids->ne[1]; t++) {
+        for (int64_t s = 0; s < ids->ne[0]; s++) {
+            if (m->state[expert_of(m->layer, ids, s, t)] == ABSENT) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
 void oe_expert_await_op(struct ggml_tensor *dst, int ith, int nth, void *matrix) {
     oe_expert_matrix *m = matrix;
     const struct ggml_tensor *ids = dst->src[0];
@@ -238,7 +251,7 @@ void oe_expert_await_op(struct ggml_tensor *dst, int ith, int nth, void *matrix)
         return;
     }
     pthread_mutex_lock(&m->cache->lock);
-    if (m->layer->round == 0 || m->layer->waited & m->bit) {
+    if (m->layer->waited & m->bit || lacks(m, ids)) {
         visit(m->cache, m->layer, ids);
     }
     m->layer->waited |= m->bit;
@@ -266,7 +279,6 @@ static void drop_all(oe_expert_cache *c) {
                 drop(c, c->layer[i], e);
             }
         }
-        c->layer[i]->round = 0; // what computes next is a new visit
     }
 }
 
@@ -358,10 +370,14 @@ oe_expert_cache *oe_expert_cache_new(int threads) {
     pthread_mutex_init(&c->lock, NULL);
     pthread_cond_init(&c->queued, NULL);
     pthread_cond_init(&c->done, NULL);
+    sigset_t all, before; // signals are for Python's threads
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
     while (c->threads < threads && c->threads < MOST_THREADS &&
            pthread_create(&c->thread[c->threads], NULL, read_parts, c) == 0) {
         c->threads++;
     }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (c->threads == 0) {
         oe_expert_cache_free(c);
         return NULL;

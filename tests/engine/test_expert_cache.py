@@ -1,9 +1,12 @@
-"""Mixtures of experts that do not fit into memory: the same answers, and who decides how they are read."""
+"""Engine(expert_cache_bytes=N), for mixtures of experts that do not fit into memory: the same answers in it."""
 
 from __future__ import annotations
 
+import os
 import sys
+import warnings
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +17,18 @@ from ollama_engine import Engine, SamplingParams
 from ollama_engine.errors import ConfigError
 from ollama_engine.ml.gguf.gguf_file import GGUFFile
 from ollama_engine.ml.weights.weight_plan import block_of_tensor, has_experts
-from ollama_engine.runner.load import expert_memory
 from tests.models import families
 from tests.models.variants import VARIANTS, Variant, loaded, prompt, rows
 from tests.support.suite import slow_except
 from tests.support.tiny import write_tiny_llama
+from tests.support.waiting import eventually, status_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="experts are given back on Linux only")
 
-MIXTURES = [v for v in VARIANTS if "moe" in str(v) or "experts" in str(v)
-            or v.architecture in {"gpt-oss", "llama4", "deepseek2", "glm4moe", "gemma4", "kimi-linear"}]  # fmt: skip
+UNNAMED = {"deepseek2", "deepseek2-ocr", "glm4moe", "gpt-oss", "kimi-linear", "llama4", "minimax-m2", "mistral4",
+           "qwen3next"}  # fmt: skip
+"""Mixtures whose cases do not say so."""
+MIXTURES = [v for v in VARIANTS if "moe" in str(v) or "experts" in str(v) or v.architecture in UNNAMED]
 
 
 def largest_layer(path: str) -> int:
@@ -40,9 +45,8 @@ def test_every_mixture_computes_the_same_bits(variant: Variant, tmp_path: Path) 
     """With memory for one layer's experts, as with all weights in the mapped file."""
     path, ids, logits = variant.file(tmp_path), prompt(40), []
     least = largest_layer(path)
-    if not least:
-        pytest.skip("no experts in this case")
-    for cache_bytes in (0, least):
+    assert least, "a case with experts"
+    for cache_bytes in (None, least):
         with loaded(path, expert_cache_bytes=cache_bytes) as parts:
             assert (parts.weights.experts is not None) is bool(cache_bytes)
             logits.append([rows(parts.executor, ids, size, sequence=i) for i, size in enumerate((40, 1))])
@@ -75,36 +79,42 @@ def test_an_engine_sleeps_and_answers_the_same(mixture: str) -> None:
         assert engine.generate("One day", params=PARAMS).text == wanted[0]
 
 
-def test_a_model_that_does_not_fit_gets_a_cache(
-    mixture: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The plan says so, the log too; and with room all is as without the option."""
+def test_threads_end_with_the_engine_and_stay_out_of_a_forked_child(mixture: str) -> None:
+    tasks = len(os.listdir("/proc/self/task"))
+    engine = Engine(mixture, num_ctx=256, threads=2, expert_cache_bytes=largest_layer(mixture))
+    next(iter(engine.stream("One day", params=replace(PARAMS, max_tokens=200))))  # goes on while it is closed
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python dislikes forks where there are threads
+        child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            engine.close()
+            status = 0
+        finally:  # never on into pytest
+            os._exit(status)
+    assert status_of(child) == 0
+    engine.close()
+    eventually(lambda: len(os.listdir("/proc/self/task")) <= tasks)
+
+
+def test_memory_holds_what_was_allowed(mixture: str) -> None:
+    """As planned; without the option all weights are in the mapped file, however little memory there is."""
     with GGUFFile(mixture) as gguf:
         weights = sum(info.nbytes for info in gguf.tensors.values())
         experts = sum(info.nbytes for info in gguf.tensors.values() if has_experts(info))
-    wanted, engine = answered(mixture)
-    with engine:
-        roomy = engine.memory.devices[-1]
-        assert engine.info is not None
-    assert (roomy.mapped, roomy.weights) == (weights, 0)
-    monkeypatch.setattr(expert_memory, "PROGRAM", 0)
-    monkeypatch.setattr(expert_memory, "RESERVED", 1 << 30)
-    monkeypatch.setattr(expert_memory, "_beside_weights", lambda gguf, config: 0)
-    monkeypatch.setattr(expert_memory, "available_bytes", lambda: weights - experts // 8)
-    caplog.set_level("INFO")
-    texts, engine = answered(mixture)
-    with engine:
-        taken = engine.memory.devices[-1]
-    assert texts == wanted
-    assert taken.mapped == 0
-    assert weights - experts < taken.weights <= weights
-    assert "MiB are in memory at once" in caplog.text
-    planned = Engine.plan_memory(mixture, num_ctx=256, threads=2).devices[-1]
-    assert planned.mapped == 0
-    assert weights - experts < planned.weights <= weights
-    _, engine = answered(mixture, expert_cache_bytes=0)
-    with engine:
-        assert engine.memory.devices[-1].mapped == weights
+    least = largest_layer(mixture)
+    for options, mapped, held in (
+        ({}, weights, 0),
+        ({"expert_cache_bytes": least}, 0, weights - experts + least),
+        ({"expert_cache_bytes": 1 << 40}, 0, weights),
+        ({"expert_cache_bytes": least, "mmap": False}, 0, weights - experts + least),
+    ):
+        planned = Engine.plan_memory(mixture, num_ctx=256, threads=2, **options).devices[-1]
+        with Engine(mixture, num_ctx=256, threads=2, **options) as engine:
+            taken = engine.memory.devices[-1]
+        assert (taken.mapped, taken.weights) == (planned.mapped, planned.weights) == (mapped, held)
+        assert taken.repacked == 0 or not options
 
 
 def test_a_cache_without_room_for_a_layer_is_refused(mixture: str) -> None:

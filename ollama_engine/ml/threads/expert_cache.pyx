@@ -2,6 +2,7 @@
 
 import mmap
 import os
+from contextlib import suppress
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stddef cimport size_t
@@ -16,6 +17,7 @@ from ollama_engine.ml.ggml cimport libexpertcache as lib
 cdef int THREADS = 4
 # Python names it from 3.13 on; the number is that of Linux on x86-64 and ARM64.
 cdef int NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
+cdef int WIPE_ON_FORK = 18  # MADV_WIPEONFORK of Linux
 
 
 cdef class ExpertCache:
@@ -53,8 +55,11 @@ cdef class ExpertCache:
             pass
         size = (os.fstat(plain).st_size // mmap.PAGESIZE + 2) * mmap.PAGESIZE  # parts are read in whole pages
         memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
-        if hasattr(mmap, "MADV_NOHUGEPAGE"):
-            memory.madvise(mmap.MADV_NOHUGEPAGE)  # a huge page is not given back in parts
+        # A huge page is not given back in parts. What is read past the page cache must not land in pages that a forked
+        # child shares (open(2)): it gets empty ones.
+        for advice in (getattr(mmap, "MADV_NOHUGEPAGE", 0), WIPE_ON_FORK):
+            with suppress(OSError):  # a kernel without it
+                memory.madvise(advice)
         self.memories.append(memory)
         return memory
 

@@ -283,11 +283,12 @@ def expert_product(experts: Tensor, x: Tensor, ids: Tensor) -> Tensor:
 
     -> f32 [m, used, tokens].
     """
-    if experts.cached is None or not isinstance(x.owner, Context):
+    if experts.cached is None:
         return _expert_product(experts, x, ids)
-    x.owner.expand(await_experts(experts, ids))
-    product = _expert_product(experts, x, ids)
-    x.owner.expand(product)  # before the graph waits for the next matrix, which is read meanwhile
+    present, product = await_experts(experts, ids), _expert_product(experts, x, ids)
+    graph = product.owner
+    assert isinstance(graph, Context), "products are in a graph"
+    graph.expand(present, product)  # before it waits for the next matrix, which is read meanwhile
     return product
 
 

@@ -81,7 +81,9 @@ class WeightPlan:
     mapped: Mapping[str, TensorInfo]
     """Tensors that the CPU reads from the mapped file."""
     cached: Mapping[str, TensorInfo]
-    """Experts that the CPU reads when they are used, and keeps a bounded number of (`ExpertCache`)."""
+    """Experts that the CPU reads when they are used (`ExpertCache`)."""
+    expert_bytes: int
+    """Bytes of them that are in memory at once."""
     made: Mapping[str, LatentMap]
     """Tensors that are made of others while they are read."""
     repacked: tuple[TensorInfo, ...]
@@ -92,9 +94,9 @@ class WeightPlan:
         plan = {name: {"weights": 0, "mapped": 0, "repacked": 0} for name in names}
         for info in self.infos.values():
             device = names[self.devices[info.name]]
-            if info.name in self.cached:
-                continue  # as much as `Weights.limit_experts` says
-            plan[device]["mapped" if info.name in self.mapped else "weights"] += info.nbytes
+            if info.name not in self.cached:
+                plan[device]["mapped" if info.name in self.mapped else "weights"] += info.nbytes
+        plan[names[self.cpu]]["weights"] += self.expert_bytes
         plan[names[self.cpu]]["repacked"] = sum(info.nbytes for info in self.repacked)
         return plan
 
@@ -114,11 +116,12 @@ class WeightPlan:
 
 def plan_weights(
     backend: Backend, gguf: GGUFFile, placement: Placement | None, *, mmap: bool, repack: bool = True,
-    tied: bool = False, cpu: int | None = None, head: bool = False, cache_experts: bool = False,
+    tied: bool = False, cpu: int | None = None, head: bool = False,
+    expert_bytes: int | None = None,
 ) -> WeightPlan:  # fmt: skip
     """The plan for a placement; without one, all is on the CPU. A head for drafts is in it with `head` only.
 
-    `cache_experts`: experts are read when they are used, and all else is copied, so that nothing takes its memory.
+    `expert_bytes`: so many bytes of experts are in memory at once, and all else is copied: nobody takes its memory.
     `tied`: see `Weights`. `backend` says what can be repacked; `cpu` is the CPU's number where that is not `backend`'s.
     Raises ModelFormatError for a tensor whose name is not UTF-8.
     """
@@ -141,11 +144,12 @@ def plan_weights(
     if embeds_there:
         devices[TIED] = placement.output
     of_file = {name: info for name, info in infos.items() if name not in made}
-    cached = {n: i for n, i in of_file.items() if has_experts(i) and devices[n] == cpu} if cache_experts else {}
+    cached = {n: i for n, i in of_file.items() if has_experts(i) and devices[n] == cpu} if expert_bytes else {}
     mapped = _mapped(of_file, devices, cpu) if mmap and not cached else {}
+    kept = min(expert_bytes or 0, sum(info.nbytes for info in cached.values()))
     once = {n: i for n, i in of_file.items() if n not in cached}
     repacked = tuple(_repacked(backend, once, devices, cpu)) if repack else ()
-    return WeightPlan(infos, cpu, devices, placement.layers, mapped, cached, made, repacked)
+    return WeightPlan(infos, cpu, devices, placement.layers, mapped, cached, kept, made, repacked)
 
 
 def _embeds_there(infos: Mapping[str, TensorInfo], placement: Placement) -> bool:

@@ -43,19 +43,19 @@ class Weights(Mapping[str, Tensor], Closing):
     Both raise NoMemoryError when a device is too small. Without a `placement` all is on the CPU.
     `tied`: the model computes its output with the embeddings of tokens where the file has no output; "output.weight" is
     a copy of them then, on the device of the output layer. `head`: with the blocks that predict tokens further ahead.
-    `cache_experts`: see `plan_weights`.
+    `expert_bytes`: see `plan_weights`.
     """
 
     def __init__(
         self, backend: Backend, gguf: GGUFFile, placement: Placement | None = None, *, repack: bool = True,
         tied: bool = False, files: MappedFiles | None = None, head: bool = False,
-        cache_experts: bool = False,
+        expert_bytes: int | None = None,
     ) -> None:  # fmt: skip
         self.backend = backend
         self.gguf = gguf
         self.plan = plan_weights(
             backend, gguf, placement, mmap=backend.params.mmap, repack=repack, tied=tied, head=head,
-            cache_experts=cache_experts,
+            expert_bytes=expert_bytes,
         )  # fmt: skip
         """Which tensor goes on which device."""
         self._repacked = list(self.plan.repacked)
@@ -64,7 +64,6 @@ class Weights(Mapping[str, Tensor], Closing):
         self._mapped: list[tuple[Storage, list[TensorInfo]]] = []
         self.experts: ExpertCache | None = None
         """Those of `plan.cached`, once loaded."""
-        self._expert_bytes = 0
         self._loaded = False
         self._meter = _Meter(None, 0)
         self.files = MappedFiles() if files is None else files
@@ -155,12 +154,10 @@ class Weights(Mapping[str, Tensor], Closing):
             block = block_of_tensor(info.name) or 0
             added = cache.add(block, info.shape[2], info.file, info.offset, info.nbytes)
             self._tensors[info.name].cached = added
-
-    def limit_experts(self, nbytes: int) -> None:
-        """Keep so many bytes of experts in memory."""
-        assert self.experts is not None, "only where experts are cached"
-        self._expert_bytes = nbytes
-        self.experts.limit(nbytes)
+        if self.plan.expert_bytes < (total := sum(info.nbytes for info in self.plan.cached.values())):
+            cache.limit(self.plan.expert_bytes)  # else all fit, whole pages of each or not
+        log.info("experts: %d of %d MiB are in memory at once; others are read when the router chooses them",
+                 self.plan.expert_bytes >> 20, total >> 20)  # fmt: skip
 
     def touch(self) -> None:
         """Page in mapped tensors whose pages were given back, so that the next step does not wait for them."""
@@ -201,7 +198,6 @@ class Weights(Mapping[str, Tensor], Closing):
         """Bytes by device name, {"CPU": {"weights": .., "mapped": .., "repacked": ..}}, of copies if they are made."""
         names = [device.name for device in self.backend.devices]
         plan = self.plan.planned(names)
-        plan[names[-1]]["weights"] += self._expert_bytes
         plan[names[-1]]["repacked"] = sum(info.nbytes for info in self._repacked)
         return plan
 

@@ -9,22 +9,23 @@ import contextlib
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 from ollama_engine.config import EngineConfig
-from ollama_engine.errors import ConfigError, NoMemoryError, Option
+from ollama_engine.errors import ConfigError, ModelFormatError, NoMemoryError, Option
 from ollama_engine.kvcache import Cache
 from ollama_engine.ml.device.device_info import system_line
 from ollama_engine.ml.device.placement import BackendParams
-from ollama_engine.ml.gguf.gguf_file import GGUFFile
+from ollama_engine.ml.gguf.gguf_file import IMAGE_PARTS, SOUND_PARTS, GGUFFile
 from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.weights.kernel_choice import KernelChoice, kernels_of
 from ollama_engine.ml.weights.weight_plan import OUTPUT, TIED
 from ollama_engine.ml.weights.weights import Weights
 from ollama_engine.models import (
     EmbedsImages,
+    FitsContext,
     Model,
     TextEncoder,
     model_class,
@@ -35,7 +36,7 @@ from ollama_engine.runner.execute.executor import Executor
 from ollama_engine.runner.load.caches import make_encoder, make_model_cache, make_text_executor
 from ollama_engine.runner.load.draft_parts import DraftParts, is_assistant, load_draft, open_draft
 from ollama_engine.runner.load.errors import does_not_fit, naming
-from ollama_engine.runner.load.expert_memory import keep_experts, plan_experts
+from ollama_engine.runner.load.expert_memory import plan_experts
 from ollama_engine.runner.load.fit import DeviceChoice
 from ollama_engine.runner.load.head_parts import HeadParts, hidden_giver, load_head, uses_head, without_head
 from ollama_engine.runner.load.kernels import choose_kernels, rows_are_alike
@@ -47,13 +48,12 @@ from ollama_engine.runner.load.memory_plan import (
     plan_masks,
     refuse_cache_if_too_large,
 )
-from ollama_engine.runner.load.model_checks import check_model, fit_context
 from ollama_engine.runner.load.pooling_type import read_pooling
-from ollama_engine.runner.load.projector import known_metadata, with_projector
+from ollama_engine.runner.load.projector import JoinedFile, known_metadata, with_projector
 from ollama_engine.runner.load.serving_memory import graph_bounds, image_bounds, prefix_bounds, text_bounds
 from ollama_engine.runner.load.sizes import LOGIT_ROWS, max_nodes
 from ollama_engine.runner.load.source import NO_DEFAULTS, ModelDefaults, ModelSource
-from ollama_engine.runner.load.vision import ImageVectors, make_image_reader, make_image_vectors, traits_of
+from ollama_engine.runner.load.vision import ImageVectors, make_image_reader, make_image_vectors, reads_media, traits_of
 from ollama_engine.runner.media.image_reader import ImageReader, PromptImageReader
 from ollama_engine.sample import BreakerFinder
 from ollama_engine.tokenizer import Tokenizer, from_metadata
@@ -219,15 +219,15 @@ def _load_planned(
         with_head = uses_head(gguf, config, cpu_alone=len(backend.devices) == 1)
         weights = undo.enter_context(
             Weights(backend, gguf, choice.placement, tied=ties_output(factory), head=with_head,
-                    cache_experts=plan_experts(gguf, config, cpu_alone=len(backend.devices) == 1) is not None)
+                    expert_bytes=plan_experts(gguf, config, cpu_alone=len(backend.devices) == 1))
         )  # fmt: skip
         planned_cache, planned_masks = dict[str, int](), 0
         try:
             weights.load(progress)
             model = factory(metadata, without_head(weights))
-            check_model(model, gguf)
+            _check_model(model, gguf)
             config = config.for_model(model.context_length)
-            fit_context(model, config)
+            _fit_context(model, config)
             image_vectors = make_image_vectors(backend, model, config.image_cache_bytes)
             text_executor, head = None, None
             if image_vectors is not None or isinstance(model, TextEncoder):
@@ -257,9 +257,10 @@ def _load_planned(
             # Last: repacked copies are optional, and everything else must have its memory first.
             weights.repack()
             reader = images if image_vectors is None else image_vectors.reader
-            executors = (executor, text_executor, *_executors(draft, head))
-            serving = _serving(backend, model, config, reader, text_executor, executors)
-            keep_experts(weights, config, serving)
+            serving = image_bounds(model, config, None if reader is None else reader.memory)
+            serving |= graph_bounds(executor, text_executor, *_executors(draft, head))
+            texts = None if isinstance(model, TextEncoder) else text_executor
+            serving |= text_bounds(backend, texts, config, backend.graph_bytes()) | prefix_bounds(model, config)
         except NoMemoryError as error:
             report = error.report or memory_report(backend, weights, planned_cache, planned_masks, choice.plan)
             raise does_not_fit(gguf.path, error, report) from error
@@ -269,15 +270,6 @@ def _load_planned(
         BreakerFinder(min(model.n_vocab, tokenizer.n_vocab), tokenizer), isinstance(model, TextEncoder | EmbedsImages),
         images, text_executor, image_vectors, choice.plan, serving, draft, head,
     )  # fmt: skip
-
-
-def _serving(
-    backend: Backend, model: Model, config: EngineConfig, reader: ImageReader | None, text_executor: Executor | None,
-    executors: Sequence[Executor | None],
-) -> dict[str, int]:  # fmt: skip
-    texts = None if isinstance(model, TextEncoder) else text_executor
-    bounds = image_bounds(model, config, None if reader is None else reader.memory) | graph_bounds(*executors)
-    return bounds | text_bounds(backend, texts, config, backend.graph_bytes()) | prefix_bounds(model, config)
 
 
 def opened(
@@ -304,3 +296,34 @@ def _make_best_logits(backend: Backend, weights: Weights, model: Model, tokenize
     devices = weights.plan.devices
     device = backend.devices[devices.get(OUTPUT, devices.get(TIED, weights.plan.cpu))]
     return make_best_logits(device, model.n_vocab, min(model.n_vocab, tokenizer.n_vocab))
+
+
+def _fit_context(model: Model, config: EngineConfig) -> None:
+    """Tell the model how long texts may be, and warn of more than it was trained for."""
+    if isinstance(model, FitsContext):
+        model.fit_context(num_ctx_of(config))
+    if num_ctx_of(config) > model.context_length:
+        log.warning("num_ctx %d is more than the %d tokens the model was trained for; answers get worse beyond them",
+                    num_ctx_of(config), model.context_length)  # fmt: skip
+
+
+def _check_model(model: Model, gguf: GGUFFile) -> None:
+    if model.n_vocab < 1 and not isinstance(model, EmbedsImages):
+        raise ModelFormatError("the model has no vocabulary")
+    unused = list(model.unused_weights)
+    if any(name.startswith(SOUND_PARTS) for name in unused):
+        log.warning("the file has a part that reads sound, which is not supported: it is left aside")
+        unused = [name for name in unused if not name.startswith(SOUND_PARTS)]
+    images = [name for name in unused if name.startswith(IMAGE_PARTS)]
+    if images and reads_media(model) is None and not isinstance(model, EmbedsImages):
+        if isinstance(gguf, JoinedFile):
+            raise ModelFormatError(
+                f"the projector has no tensor of patches that {gguf.architecture} reads, but {', '.join(images[:4])}; "
+                "it is damaged, or of another model"
+            )
+        log.warning("the file has a part that reads images, which is not supported yet: it answers text only")
+        unused = [name for name in unused if name not in images]
+    if unused:
+        shown = ", ".join(unused[:8])
+        log.warning("%d tensors of the file are not used by architecture %s: %s%s", len(unused),
+                    gguf.architecture, shown, " ..." if len(unused) > 8 else "")  # fmt: skip

@@ -97,10 +97,9 @@ def _report(
     planned = {device.name: device for device in plan.devices[:-1]} | {names[-1]: plan.devices[-1]}
     tied = ties_output(model_class(known_metadata(gguf).architecture))
     head = uses_head(gguf, config, cpu_alone=not plan.order)
-    experts = plan_experts(gguf, config, cpu_alone=not plan.order)
     weights = plan_weights(
         backend, gguf, plan.placement(), mmap=config.mmap, tied=tied, cpu=len(names) - 1, head=head,
-        cache_experts=experts is not None,
+        expert_bytes=plan_experts(gguf, config, cpu_alone=not plan.order),
     )  # fmt: skip
     masks, counted, states, cache, serving = 0, 0, 0, 0, dict[str, int]()
     with declared(gguf) as (model, here):
@@ -123,7 +122,6 @@ def _report(
             # Graphs of answers have about as many tensors as those of texts.
             serving |= graph_bounds(texts, texts) | text_bounds(here, texts, config, {})
     taken = weights.planned(names)
-    taken[names[-1]]["weights"] += experts or 0
     devices = tuple(
         DeviceMemory(
             device=name,
