@@ -216,11 +216,10 @@ def _load_planned(
             raise does_not_fit(path, error, error.report) from error
         log.info("backend: %s", system_line(backend.devices, backend.threads),
                  extra={"devices": backend.devices, "threads": backend.threads})  # fmt: skip
-        with_head = uses_head(gguf, config, cpu_alone=len(backend.devices) == 1)
-        weights = undo.enter_context(
-            Weights(backend, gguf, choice.placement, tied=ties_output(factory), head=with_head,
-                    expert_bytes=plan_experts(gguf, config, cpu_alone=len(backend.devices) == 1))
-        )  # fmt: skip
+        alone = len(backend.devices) == 1
+        weights = undo.enter_context(Weights(
+            backend, gguf, choice.placement, tied=ties_output(factory), head=uses_head(gguf, config, cpu_alone=alone),
+            expert_bytes=plan_experts(gguf, config, cpu_alone=alone)))  # fmt: skip
         planned_cache, planned_masks = dict[str, int](), 0
         try:
             weights.load(progress)
