@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from tests.models import families
 from tests.models.variants import VARIANTS, Variant, loaded, prompt, rows
 from tests.support.suite import slow_except
 from tests.support.tiny import write_tiny_llama
-from tests.support.waiting import eventually, status_of
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="experts are given back on Linux only")
 
@@ -79,21 +78,10 @@ def test_an_engine_sleeps_and_answers_the_same(mixture: str) -> None:
         assert engine.generate("One day", params=PARAMS).text == wanted[0]
 
 
-def test_threads_end_with_the_engine_and_stay_out_of_a_forked_child(mixture: str) -> None:
+def test_threads_end_with_the_engine(mixture: str) -> None:
     tasks = len(os.listdir("/proc/self/task"))
     engine = Engine(mixture, num_ctx=256, threads=2, expert_cache_bytes=largest_layer(mixture))
     next(iter(engine.stream("One day", params=replace(PARAMS, max_tokens=200))))  # goes on while it is closed
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python dislikes forks where there are threads
-        child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            engine.close()
-            status = 0
-        finally:  # never on into pytest
-            os._exit(status)
-    assert status_of(child) == 0
     engine.close()
     eventually(lambda: len(os.listdir("/proc/self/task")) <= tasks)
 

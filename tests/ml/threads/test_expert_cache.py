@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,6 +22,7 @@ from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.ml.threads.expert_cache import ExpertCache
 from ollama_engine.ml.weights.kernel_choice import expert_product
 from tests.ml.ops.small_batch_weights import raw_weights
+from tests.support.waiting import status_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="experts are given back on Linux only")
 
@@ -41,7 +43,7 @@ class Mixture:
         self.path.write_bytes(bytes(OFFSET) + b"".join(r.tobytes() for r in raw))
         self.cache = ExpertCache()
         undo.callback(self.cache.close)
-        memory = self.cache.add_file(self.path)
+        self.memory = memory = self.cache.add_file(self.path)
         self.plain, self.read = (undo.enter_context(Storage(backend, len(shapes))) for _ in range(2))
         for i, shape in enumerate(shapes):
             self.plain.add(str(i), dtype, shape)
@@ -151,6 +153,26 @@ def test_a_file_that_cannot_be_read_fails_the_step(backend: Backend, tmp_path: P
         computed(backend, mixture, mixture.read, 1, 1)
     mixture.path.write_bytes(whole)
     assert computed(backend, mixture, mixture.read, 2, 1) == wanted
+
+
+def test_a_forked_child_shares_no_page_and_waits_for_no_thread(
+    backend: Backend, tmp_path: Path, undo: ExitStack
+) -> None:
+    """What is read past the page cache could land in a page that it shares (open(2))."""
+    mixture = Mixture(backend, tmp_path, "q8_0", undo)
+    computed(backend, mixture, mixture.read, 2, 7)
+    assert any(mixture.memory[:])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python dislikes forks where there are threads
+        child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            mixture.cache.close()
+            status = int(any(mixture.memory[:]))
+        finally:  # never on into pytest
+            os._exit(status)
+    assert status_of(child) == 0
 
 
 def test_what_is_refused(backend: Backend, tmp_path: Path, undo: ExitStack) -> None:
