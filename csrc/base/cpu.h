@@ -8,6 +8,11 @@
 #if defined(__aarch64__) && defined(__linux__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
+#ifndef HWCAP2_I8MM /* of Linux 5.10, whose headers may be newer than those that are compiled with */
+#define HWCAP2_I8MM (1 << 13)
+#endif
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
 #endif
 
 #if defined(__x86_64__)
@@ -41,6 +46,7 @@ static inline bool oe_cpu_has_avx512_bf16(void) {
 
 static inline bool oe_cpu_is_intel(void) { return __builtin_cpu_is("intel"); }
 static inline bool oe_cpu_has_neon_dotprod(void) { return false; }
+static inline bool oe_cpu_has_neon_i8mm(void) { return false; }
 
 #else
 
@@ -57,6 +63,19 @@ static inline bool oe_cpu_has_neon_dotprod(void) {
     return getauxval(AT_HWCAP) & HWCAP_ASIMDDP;
 #elif defined(__aarch64__) && defined(__APPLE__)
     return true;
+#else
+    return false;
+#endif
+}
+
+/* SMMLA, beside SDOT. */
+static inline bool oe_cpu_has_neon_i8mm(void) {
+#if defined(__aarch64__) && defined(__linux__)
+    return oe_cpu_has_neon_dotprod() && getauxval(AT_HWCAP2) & HWCAP2_I8MM;
+#elif defined(__aarch64__) && defined(__APPLE__)
+    int has = 0;
+    size_t size = sizeof has;
+    return sysctlbyname("hw.optional.arm.FEAT_I8MM", &has, &size, NULL, 0) == 0 && has;
 #else
     return false;
 #endif

@@ -1,4 +1,5 @@
-# Sets `oe_instruction_sets` to those that kernels are compiled for, beside plain C: of avx2, avxvnni, avx512, amx, neon.
+# Sets `oe_instruction_sets` to those that kernels are compiled for, beside plain C: of avx2, avxvnni, avx512, amx, neon,
+# i8mm.
 #
 # A native build has ggml for this CPU alone, so it needs the best of our kernels for this CPU, and no others: they
 # take as long to compile as all of ggml. Kernels of a set that is left out are NULL, as on a CPU that lacks the set.
@@ -19,6 +20,10 @@ elseif(oe_arm64)
   check_c_compiler_flag(-march=armv8.2-a+dotprod OE_COMPILES_DOTPROD)
   if(OE_COMPILES_DOTPROD)
     set(oe_instruction_sets neon)
+    check_c_compiler_flag(-march=armv8.2-a+dotprod+i8mm OE_COMPILES_I8MM)
+    if(OE_COMPILES_I8MM)
+      list(APPEND oe_instruction_sets i8mm)
+    endif()
   endif()
 endif()
 

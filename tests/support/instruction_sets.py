@@ -20,7 +20,7 @@ VECTORS = ("avx2", "avx512") if X86 else ("neon",) if ARM else ()
 
 ATTENTION = ("scalar", *VECTORS)
 FLOAT_PRODUCTS = ("scalar", *VECTORS)
-PRODUCTS = ("scalar", "avx2", "avxvnni", "avx512", "amx") if X86 else ("scalar", *VECTORS)
+PRODUCTS = ("scalar", "avx2", "avxvnni", "avx512", "amx") if X86 else ("scalar", *VECTORS, *(("i8mm",) if ARM else ()))
 """Of quantized weights with few rows, and, with amx, many."""
 RECURRENT = ("scalar", *VECTORS)
 SAMPLER = ("scalar", "sse2", *VECTORS) if X86 else ("scalar", "neon" if ARM else "baseline")

@@ -52,8 +52,9 @@ INLINE void add_block(const bool fours, const int n_tile, window w, const act_bl
     load_words(w, 0, head);
     read_codes(w, codes);
     const block_factors factors = factors_of(head[0]);
+    int n = add_pairs_of_rows(n_tile, 0, factors.d, &factors.minus_eighth, codes, act, out);
 #pragma GCC unroll 8
-    for (int n = 0; n < n_tile; n++) {
+    for (; n < n_tile; n++) {
         const act_block *a = act + OE_QUAD * n;
         const ints dot = dot_32(fours, MOST, codes, ints_set(0), a);
         add_scaled_from(fours, factors.d, dot, factors.minus_eighth, a, out + n);

@@ -6,7 +6,7 @@
 #include "kernels/amx/amx.h"
 
 /* The kernels of one type by oe_sb_isa, NULL where this build has none (OE_HAS_*: base/instruction_sets.cmake). Those
- * of 16-bit weights use neither AVX-VNNI nor AMX. */
+ * of 16-bit weights use neither AVX-VNNI, AMX nor SMMLA. */
 #if defined(OE_HAS_AVX2)
 #define AVX2(type) &oe_sb_##type##_avx2
 #else
@@ -32,13 +32,18 @@
 #else
 #define NEON(type) NULL
 #endif
-#define FLOAT_KERNELS(type) {&oe_sb_##type##_scalar, AVX2(type), NULL, AVX512(type), NULL, NEON(type)}
+#if defined(OE_HAS_I8MM)
+#define I8MM(type) &oe_sb_##type##_i8mm
+#else
+#define I8MM(type) NULL
+#endif
+#define FLOAT_KERNELS(type) {&oe_sb_##type##_scalar, AVX2(type), NULL, AVX512(type), NULL, NEON(type), NULL}
 #define KERNELS(type)                                                                                                  \
-    {&oe_sb_##type##_scalar, AVX2(type), AVX_VNNI(type), AVX512(type), AMX(type), NEON(type)}
+    {&oe_sb_##type##_scalar, AVX2(type), AVX_VNNI(type), AVX512(type), AMX(type), NEON(type), I8MM(type)}
 
 #define DECLARE(type)                                                                                                  \
     extern const oe_sb_kernel oe_sb_##type##_scalar, oe_sb_##type##_avx2, oe_sb_##type##_avxvnni,                      \
-        oe_sb_##type##_avx512, oe_sb_##type##_amx, oe_sb_##type##_neon
+        oe_sb_##type##_avx512, oe_sb_##type##_amx, oe_sb_##type##_neon, oe_sb_##type##_i8mm
 
 DECLARE(q4_k);
 DECLARE(q6_k);
@@ -84,6 +89,7 @@ static bool cpu_has(oe_sb_isa isa) {
     case OE_SB_AVX512: return oe_cpu_has_avx512_vnni();
     case OE_SB_AMX: return oe_cpu_has_avx512_vnni() && oe_amx_int8_allowed();
     case OE_SB_NEON: return oe_cpu_has_neon_dotprod();
+    case OE_SB_I8MM: return oe_cpu_has_neon_i8mm();
     default: return isa == OE_SB_PLAIN;
     }
 }

@@ -55,7 +55,8 @@ typedef enum oe_sb_isa {
     OE_SB_AVX_VNNI,
     OE_SB_AVX512,
     OE_SB_AMX,
-    OE_SB_NEON,
+    OE_SB_NEON, /* with SDOT */
+    OE_SB_I8MM, /* NEON with SDOT and SMMLA */
     OE_SB_ISAS
 } oe_sb_isa;
 

@@ -11,7 +11,7 @@ typedef oe_act32 act_block;
 
 static void read_codes(const uint8_t *block, int8_t code[32]) { oe_sb_codes_of_4_bits(block + 4, code); }
 #else
-#include "kernels/small_batch/lanes.h"
+#include "kernels/small_batch/tile_sums.h"
 
 INLINE void read_codes(window w, ints codes[8]) { load_codes_of_4_bits(w, 4, codes); }
 #endif

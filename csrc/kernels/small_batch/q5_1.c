@@ -15,7 +15,7 @@ static void read_codes(const uint8_t *block, int8_t code[32]) {
     oe_sb_add_fifth_bits(block + 4, code);
 }
 #else
-#include "kernels/small_batch/lanes.h"
+#include "kernels/small_batch/tile_sums.h"
 
 INLINE void read_codes(window w, ints codes[8]) {
     ints head[4];

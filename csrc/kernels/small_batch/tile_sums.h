@@ -20,11 +20,38 @@ INLINE void ready_all_signed(ints codes[8]) {
 
 /* -- blocks of 32 -------------------------------------------------------------------------------------------------- */
 
+/* Takes rows of activations in pairs, where there is SMMLA: how many it took. Weights are d * (code - excess), with
+ * `excess` 0, 8 or 16, or with `minus_eighth`, if given, as add_scaled_from takes it. */
+#ifdef __ARM_FEATURE_MATMUL_INT8
+INLINE int add_pairs_of_rows(const int n_tile, const int excess, floats d, const floats *minus_eighth,
+                             const ints *codes, const oe_act32 *act, floats *out) {
+#pragma GCC unroll 8
+    for (int n = 0; n + 1 < n_tile; n += 2) {
+        const oe_act32 *a = act + OE_QUAD * n;
+        ints dot[2];
+        dots_of_pair(8, codes, a->q, a[OE_QUAD].q, dot);
+#pragma GCC unroll 2
+        for (int i = 0; i < 2; i++, a += OE_QUAD) {
+            if (minus_eighth) {
+                add_scaled_from(false, d, dot[i], *minus_eighth, a, out + n + i);
+            } else {
+                const ints sum = ints_add(dot[i], ints_set(excess / 8 * a->minus8));
+                add_scaled(false, floats_multiply(d, floats_from_ints(sum)), &a->d, a, out + n + i);
+            }
+        }
+    }
+    return n_tile / 2 * 2;
+}
+#else
+#define add_pairs_of_rows(...) 0
+#endif
+
 /* Weights d * (code - excess), with codes from 0 to 2 * excess - 1; `excess` is 8 or 16. */
 INLINE void add_block_above(const bool fours, const int n_tile, const int excess, floats d, const ints *codes,
                             const oe_act32 *act, floats *out) {
+    int n = add_pairs_of_rows(n_tile, excess, d, NULL, codes, act, out);
 #pragma GCC unroll 8
-    for (int n = 0; n < n_tile; n++) {
+    for (; n < n_tile; n++) {
         const oe_act32 *a = act + OE_QUAD * n;
         const ints minus8 = act_word(fours, &a->minus8, a);
         const ints dot = dot_32(fours, 2 * excess - 1, codes, excess == 8 ? minus8 : ints_add(minus8, minus8), a);
@@ -35,8 +62,9 @@ INLINE void add_block_above(const bool fours, const int n_tile, const int excess
 /* Weights d * code, with codes from -`most` to `most`, or from -128, that ready_signed made ready. */
 INLINE void add_signed_block(const bool fours, const int n_tile, const int most, floats d, const ints *codes,
                              const oe_act32 *act, floats *out) {
+    int n = add_pairs_of_rows(n_tile, 0, d, NULL, codes, act, out);
 #pragma GCC unroll 8
-    for (int n = 0; n < n_tile; n++) {
+    for (; n < n_tile; n++) {
         const oe_act32 *a = act + OE_QUAD * n;
         const ints dot = dot_32_signed(fours, most, codes, a);
         add_scaled(fours, floats_multiply(d, floats_from_ints(dot)), &a->d, a, out + n);

@@ -14,6 +14,7 @@ cdef extern from "base/cpu.h" nogil:
     bint oe_cpu_has_avx512_vnni()
     bint oe_cpu_is_intel()
     bint oe_cpu_has_neon_dotprod()
+    bint oe_cpu_has_neon_i8mm()
 
 
 cdef extern from "kernels/small_batch/kernel.h" nogil:
@@ -42,6 +43,7 @@ cdef extern from "kernels/small_batch/kernel.h" nogil:
         OE_SB_AVX512
         OE_SB_AMX
         OE_SB_NEON
+        OE_SB_I8MM
 
     enum oe_sb_fetch:
         OE_SB_FETCH_SPREAD

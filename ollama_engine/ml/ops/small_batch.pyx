@@ -14,13 +14,13 @@ from ollama_engine.errors import ShapeError
 from ollama_engine.ml.ggml cimport libggml as lib
 from ollama_engine.ml.ggml.libsmallbatch cimport (
     OE_SB_AMX, OE_SB_AVX2, OE_SB_AVX512, OE_SB_AVX_VNNI, OE_SB_BF16, OE_SB_F16, OE_SB_F16_WHOLE, OE_SB_FETCH_BURST,
-    OE_SB_FETCH_DEEP, OE_SB_FETCH_L2, OE_SB_FETCH_NONE, OE_SB_FETCH_SPREAD, OE_SB_IQ4_NL, OE_SB_IQ4_XS, OE_SB_MXFP4,
-    OE_SB_NEON, OE_SB_PLAIN, OE_SB_Q2_K, OE_SB_Q3_K, OE_SB_Q4_0, OE_SB_Q4_1, OE_SB_Q4_K, OE_SB_Q5_0, OE_SB_Q5_1,
-    OE_SB_Q5_K, OE_SB_Q6_K, OE_SB_Q8_0, OE_SB_TOGETHER, oe_cpu_has_avx2_fma_f16c, oe_cpu_has_avx512,
-    oe_cpu_has_avx512_vnni, oe_cpu_has_avx_vnni, oe_cpu_has_neon_dotprod, oe_cpu_is_intel, oe_plain_read_op,
-    oe_sb_acts_size, oe_sb_fetch, oe_sb_isa, oe_sb_kernel, oe_sb_kernel_find, oe_sb_kernel_for, oe_sb_multiply_op,
-    oe_sb_multiplying, oe_sb_norm_eps, oe_sb_quantize_norm_op, oe_sb_quantize_op, oe_sb_quantize_swiglu_op,
-    oe_sb_rounding, oe_sb_together, oe_sb_type, oe_sb_variant,
+    OE_SB_FETCH_DEEP, OE_SB_FETCH_L2, OE_SB_FETCH_NONE, OE_SB_FETCH_SPREAD, OE_SB_I8MM, OE_SB_IQ4_NL, OE_SB_IQ4_XS,
+    OE_SB_MXFP4, OE_SB_NEON, OE_SB_PLAIN, OE_SB_Q2_K, OE_SB_Q3_K, OE_SB_Q4_0, OE_SB_Q4_1, OE_SB_Q4_K, OE_SB_Q5_0,
+    OE_SB_Q5_1, OE_SB_Q5_K, OE_SB_Q6_K, OE_SB_Q8_0, OE_SB_TOGETHER, oe_cpu_has_avx2_fma_f16c, oe_cpu_has_avx512,
+    oe_cpu_has_avx512_vnni, oe_cpu_has_avx_vnni, oe_cpu_has_neon_dotprod, oe_cpu_has_neon_i8mm, oe_cpu_is_intel,
+    oe_plain_read_op, oe_sb_acts_size, oe_sb_fetch, oe_sb_isa, oe_sb_kernel, oe_sb_kernel_find, oe_sb_kernel_for,
+    oe_sb_multiply_op, oe_sb_multiplying, oe_sb_norm_eps, oe_sb_quantize_norm_op, oe_sb_quantize_op,
+    oe_sb_quantize_swiglu_op, oe_sb_rounding, oe_sb_together, oe_sb_type, oe_sb_variant,
 )
 from ollama_engine.ml.graph.tensor cimport Graph, Tensor, alive, describe, graph_of, root_of, wrap
 from ollama_engine.ml.graph.types cimport check_size, type_of
@@ -46,7 +46,7 @@ cdef dict _KINDS = {<int>type_of(dtype): kind for dtype, kind in _TYPES.items()}
 # From the slowest to the fastest.
 cdef dict _INSTRUCTIONS = {
     "scalar": OE_SB_PLAIN, "avx2": OE_SB_AVX2, "avxvnni": OE_SB_AVX_VNNI, "avx512": OE_SB_AVX512,
-    "amx": OE_SB_AMX, "neon": OE_SB_NEON,
+    "amx": OE_SB_AMX, "neon": OE_SB_NEON, "i8mm": OE_SB_I8MM,
 }  # fmt: skip
 # mul_mat_id_small_batch has kernels for the quantized types only.
 cdef tuple _FLOATS = ("f16", "bf16")
@@ -86,12 +86,13 @@ cdef dict _FASTEST = {
 
 def cpu_traits():
     """Traits of this CPU, a subset of: avx2 (with FMA and F16C), avxvnni, avx512 (F, BW and VL), avx512vnni, intel, amx
-    (tiles of bytes beside avx512vnni, which the system lets this process use), and neon (with SDOT).
+    (tiles of bytes beside avx512vnni, which the system lets this process use), neon (with SDOT), and i8mm (SMMLA).
     """
     has = {
         "avx2": oe_cpu_has_avx2_fma_f16c(), "avxvnni": oe_cpu_has_avx_vnni(), "avx512": oe_cpu_has_avx512(),
         "avx512vnni": oe_cpu_has_avx512_vnni(), "intel": oe_cpu_is_intel(),
         "amx": _kernel(lib.GGML_TYPE_Q4_0, "amx", MANY) != NULL, "neon": oe_cpu_has_neon_dotprod(),
+        "i8mm": oe_cpu_has_neon_i8mm(),
     }  # fmt: skip
     return frozenset([name for name, there in has.items() if there])
 

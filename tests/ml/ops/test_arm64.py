@@ -1,5 +1,6 @@
-"""Kernels for ARM64, cross-compiled and run by QEMU: products with NEON (SDOT) have the bits of plain C, read no byte
-beyond their operands, and are left alone where the CPU has no SDOT. guarded_products.c compares them.
+"""Kernels for ARM64, cross-compiled and run by QEMU: products with NEON (SDOT, and SMMLA) have the bits of plain C,
+read no byte beyond their operands, and are left alone where the CPU lacks the instructions. guarded_products.c compares
+them.
 """
 
 from __future__ import annotations
@@ -18,8 +19,13 @@ SOURCE = Path(__file__).with_name("guarded_products.c")
 COMPILER, EMULATOR = shutil.which("aarch64-linux-gnu-gcc") or "", shutil.which("qemu-aarch64") or ""
 KERNELS = ROOT / "csrc/kernels/small_batch"
 # As CMakeLists.txt compiles them.
-NEON: tuple[str, ...] = ("-march=armv8.2-a+dotprod", "-DOE_NEON", "-DOE_SB_SET=neon")
-PLAIN: tuple[str, ...] = ("-DOE_SB_SCALAR", "-DOE_SB_SET=scalar", "-O1")
+SETS: dict[str, tuple[str, ...]] = {
+    "neon": ("-march=armv8.2-a+dotprod", "-DOE_NEON", "-DOE_SB_SET=neon"),
+    "i8mm": ("-march=armv8.2-a+dotprod+i8mm", "-DOE_NEON", "-DOE_SB_SET=i8mm"),
+    "plain": ("-DOE_SB_SCALAR", "-DOE_SB_SET=scalar", "-O1"),
+}
+ALIKE = ("f16", "bf16", "f16_whole", "activations")
+"""Files that SMMLA has no part in."""
 OTHERS = ("kernels/small_batch/kernel.c", "kernels/amx/amx.c", "threads/thread_scratch.c")
 
 pytestmark = [
@@ -32,7 +38,7 @@ pytestmark = [
 
 def compiled(source: Path, to: Path, *options: str) -> Path:
     command = [COMPILER, "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2", "-ffp-contract=off", "-fno-trapping-math"]
-    command += [f"-I{ROOT / 'csrc'}", "-DOE_HAS_NEON", *options, "-c", str(source), "-o", str(to)]
+    command += [f"-I{ROOT / 'csrc'}", "-DOE_HAS_NEON", "-DOE_HAS_I8MM", *options, "-c", str(source), "-o", str(to)]
     subprocess.run(command, check=True, timeout=600)
     return to
 
@@ -42,7 +48,8 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("arm64")
     sources = [path for path in sorted(KERNELS.glob("*.c")) if path.stem not in ("kernel", "op", "experts_op")]
     jobs = [(path, folder / f"{path.stem}_{name}.o", options)
-            for name, options in (("neon", NEON), ("plain", PLAIN)) for path in sources]  # fmt: skip
+            for name, options in SETS.items() for path in sources
+            if name != "i8mm" or path.stem not in ALIKE]  # fmt: skip
     jobs += [(ROOT / "csrc" / path, folder / f"{Path(path).stem}.o", ()) for path in OTHERS]
     with ThreadPoolExecutor(2) as pool:
         objects = list(pool.map(lambda job: compiled(job[0], job[1], *job[2]), jobs))
@@ -58,8 +65,9 @@ def run(program: Path, cpu: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def test_products_with_neon_have_the_bits_of_plain_c(program: Path) -> None:
-    assert run(program, "max") == (0, "")
+@pytest.mark.parametrize("cpu", ["neoverse-n1", "max"])  # without SMMLA, and with it
+def test_products_with_neon_have_the_bits_of_plain_c(program: Path, cpu: str) -> None:
+    assert run(program, cpu) == (0, "")
 
 
 def test_a_cpu_without_sdot_takes_none_of_them(program: Path) -> None:
