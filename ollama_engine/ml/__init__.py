@@ -43,7 +43,14 @@ from typing import TYPE_CHECKING
 
 from ollama_engine.errors import DeviceError
 from ollama_engine.lazy import lazy_names
-from ollama_engine.ml.device.cpu_check import missing_instructions
+
+try:
+    from ollama_engine.ml.device.cpu_check import missing_instructions
+except ModuleNotFoundError as error:  # Python looks in the current folder first, a clone's too
+    raise ImportError(
+        f"{__path__[-1]} has no compiled modules: it is a folder of sources. Start Python in another folder, where the "
+        "installed ollama_engine is imported, or build in this one with `make build` and use its .venv/bin/python"
+    ) from error
 
 if TYPE_CHECKING:
     from ollama_engine.ml import ops

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+import ollama_engine
 from ollama_engine.ml.device.cpu_check import missing_instructions, required_instructions
 from ollama_engine.ml.device.device import devices
 
@@ -28,3 +33,15 @@ def test_a_native_build_asks_for_all_that_its_ggml_is_compiled_with() -> None:
 
 def test_this_cpu_has_what_this_build_asks_for() -> None:
     assert missing_instructions() == ()
+
+
+def test_a_folder_of_sources_says_where_to_start_python(tmp_path: Path) -> None:
+    package, here = tmp_path / "ollama_engine", Path(ollama_engine.__file__).parent
+    (package / "ml/device").mkdir(parents=True)
+    for name in ("__init__.py", "errors.py", "lazy.py", "ml/__init__.py", "ml/device/__init__.py"):
+        shutil.copy(here / name, package / name)
+    without_packages = [sys.executable, "-S", "-c", "import ollama_engine.ml"]
+    done = subprocess.run(without_packages, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert f"ImportError: {package}/ml has no compiled modules" in done.stderr
+    assert "Start Python in another folder" in done.stderr
