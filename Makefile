@@ -47,6 +47,7 @@ lint: $(VENV)/.built $(VENV)/.lint
 	$(VENV)/bin/mypy
 	PATH=$(VENV)/bin:$$PATH $(VENV)/bin/cython-lint ollama_engine
 	$(VENV)/bin/lint-imports
+	$(VENV)/bin/vermin --quiet --no-tips --violations --target=3.10- ollama_engine # what Python 3.10 cannot import
 
 # What a type checker says of the programs in README.md and docs/: seconds, after 60 MB of Node once.
 types: $(VENV)/.types
