@@ -112,7 +112,9 @@ def test_a_file_that_has_lost_something_closes_the_engine(engine: Engine, left: 
 
 
 def test_an_interrupted_sleep_is_taken_back(engine: Engine) -> None:
-    with engine.stream("One day", ENDLESS, format=FOREVER, on_overflow="shift") as endless:
+    came = threading.Event()
+    # Without drafts: with them the grammar comes to the most states that it may have within seconds.
+    with engine.stream("One day", ENDLESS, format=FOREVER, on_overflow="shift", draft="off") as endless:
         next(iter(endless))
         calls, main = engine._engine_thread._sleeper._calls, threading.main_thread().ident
         assert main is not None
@@ -120,13 +122,22 @@ def test_an_interrupted_sleep_is_taken_back(engine: Engine) -> None:
         def interrupt() -> None:
             with suppress(BaseException):
                 eventually(lambda: bool(calls))
-            signal.pthread_kill(main, signal.SIGINT)
+            for _ in range(3):  # one that comes in a finaliser of the garbage collection is lost
+                signal.pthread_kill(main, signal.SIGINT)
+                if came.wait(3):
+                    return
 
         interrupting = threading.Thread(target=interrupt)
         interrupting.start()
-        with pytest.raises(KeyboardInterrupt):
+        try:
             engine.sleep()
+        except KeyboardInterrupt:
+            came.set()
+        running = len(engine.slots())
+        came_first = came.is_set()
+        came.set()
         join(interrupting)
+        assert came_first, f"the interrupt did not come; {running} requests run"
     idle(engine)
     eventually(lambda: not calls)
     assert not engine.is_sleeping
