@@ -61,7 +61,7 @@ struct oe_expert_cache {
     uint64_t rounds;
     layer **layer;
     int layers;
-    part *queue; // a ring; as long as there are parts
+    part *queue; // a ring with room for every part
     size_t parts, first, waiting;
     oe_expert_counts counts;
 };
@@ -231,7 +231,7 @@ static void visit(oe_expert_cache *c, layer *l, const struct ggml_tensor *ids) {
     request(c, l);
 }
 
-// Whether ids name an expert that nobody has read: the visit chose others, or they were dropped since.
+// Whether ids name an expert that is not in memory: the visit chose others, or it was dropped since.
 static bool lacks(const oe_expert_matrix *m, const struct ggml_tensor *ids) {
     for (int64_t t = 0; t < ids->ne[1]; t++) {
         for (int64_t s = 0; s < ids->ne[0]; s++) {

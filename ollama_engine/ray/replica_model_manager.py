@@ -111,7 +111,7 @@ class ReplicaModelManager:
         return sorted(rows, key=lambda row: -row.expires_at)
 
     def sleeping(self) -> list[LoadedModel]:
-        return []  # those of replicas, which tell nobody
+        return []  # models sleep in replicas, which do not report it
 
     def loading(self) -> list[LoadingModel]:
         now = time.monotonic()

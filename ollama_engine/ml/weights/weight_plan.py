@@ -121,7 +121,7 @@ def plan_weights(
 ) -> WeightPlan:  # fmt: skip
     """The plan for a placement; without one, all is on the CPU. A head for drafts is in it with `head` only.
 
-    `expert_bytes`: so many bytes of experts are in memory at once, and all else is copied: nobody takes its memory.
+    `expert_bytes`: most bytes of experts in memory at once. All other weights are copied, so experts cannot evict them.
     `tied`: see `Weights`. `backend` says what can be repacked; `cpu` is the CPU's number where that is not `backend`'s.
     Raises ModelFormatError for a tensor whose name is not UTF-8.
     """
