@@ -264,18 +264,16 @@ class _Serving:
 def _exchange(client: socket.socket, inside: socket.socket, serving: _Serving) -> bool:
     """Pass on what both ends say, until both have ended, and the ends, too. Whether the client was the first to end."""
     client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    hung_up = threading.Event()
+    gone: list[socket.socket] = []  # in the order in which they were seen to end
 
     def answers() -> None:
-        _pass_on(inside, client)
-        hung_up.set()
+        _pass_on(inside, client, gone.append)
         with contextlib.suppress(OSError):
             client.shutdown(socket.SHUT_RDWR)  # has the other direction return
 
     back = threading.Thread(target=answers, daemon=True)
     back.start()
-    _pass_on(client, inside)
-    left = not hung_up.is_set()
+    _pass_on(client, inside, gone.append)
     back.join(LEAVE_SECONDS)
     if back.is_alive():
         serving.end()
@@ -283,13 +281,18 @@ def _exchange(client: socket.socket, inside: socket.socket, serving: _Serving) -
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
         back.join()
-    return left
+    return gone[0] is client
 
 
-def _pass_on(source: socket.socket, target: socket.socket) -> None:
+def _pass_on(source: socket.socket, target: socket.socket, has_gone: Callable[[socket.socket], object]) -> None:
+    """Pass on until one of them has gone. `has_gone` is told before the other: it may hang up as soon as it is told."""
     buffer = memoryview(bytearray(CHUNK))
-    with contextlib.suppress(OSError):  # one of them has gone
+    ended = source
+    with contextlib.suppress(OSError):
         while n := source.recv_into(buffer):
+            ended = target
             target.sendall(buffer[:n])
+            ended = source
+    has_gone(ended)
     with contextlib.suppress(OSError):
         target.shutdown(socket.SHUT_WR)

@@ -157,6 +157,33 @@ def test_a_program_that_leaves_and_does_not_read(monkeypatch: pytest.MonkeyPatch
         join(answering)
 
 
+@pytest.mark.parametrize("first", ["program", "process"])
+def test_who_hung_up_first(first: str) -> None:
+    """The other hangs up as soon as it is told, before the front goes on: a dead process must not be used again."""
+
+    class Slow(socket.socket):
+        """One end of the front: the other side has hung up, too, before the first shutdown returns."""
+
+        def shutdown(self, how: int) -> None:
+            super().shutdown(how)
+            ends.close()
+            if not told.is_set():
+                told.set()
+                threading.Event().wait(0.3)  # the other direction has time to run
+
+    told = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener, contextlib.ExitStack() as ends:
+
+        def pair() -> tuple[socket.socket, socket.socket]:
+            outer = ends.enter_context(socket.create_connection(listener.getsockname()))
+            return outer, Slow(fileno=listener.accept()[0].detach())
+
+        (program, client), (process, inside) = pair(), pair()
+        with client, inside:
+            (program if first == "program" else process).close()
+            assert front._exchange(client, inside, None) is (first == "program")  # type: ignore[arg-type]
+
+
 def test_a_killed_process_that_a_driver_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker ends without it."""
     monkeypatch.setattr(front, "LEAVE_SECONDS", 0.1)
