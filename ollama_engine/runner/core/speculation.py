@@ -95,13 +95,15 @@ class Speculation:
         asking = self._clock() - begin
         sources = any(_source(sequence) is not None for sequence in answers)
         lengths: dict[int, int] = {}
-        self._first_guesses = {key: draft.tokens[0] for key, draft in drafts.items() if draft.tokens}
+        self._first_guesses = {
+            key: draft.tokens[0] for key, draft in drafts.items() if draft.tokens and not draft.forced & 1
+        }
         if sources or any(draft.tokens for draft in drafts.values()):
             lengths = self._lengths(answers, drafts)
         for key, length in lengths.items():
             generation = self._queue.running[key]
             assert isinstance(generation, Generation), "the only kind that drafts"
-            generation.draft = tuple(drafts[key].tokens[:length])
+            generation.draft, generation.draft_forced = tuple(drafts[key].tokens[:length]), drafts[key].forced
         drafted = any(lengths.values())
         if not drafted and (plain := self._costs.seconds(len(answers))) is not None:
             self._rest = min(int(asking / (ASKING * plain)), LONGEST_REST)
@@ -127,7 +129,12 @@ class Speculation:
         for key, draft in made.items():
             generation = running[key]
             assert isinstance(generation, Generation), "the only kind that drafts"
-            drafts[key] = constrained(draft, generation.constraint, MAX_DRAFT)
+            try:
+                drafts[key] = constrained(draft, generation.constraint, MAX_DRAFT)
+            except Exception as error:
+                self._queue.end(generation, error)
+                del drafts[key]
+                lengths.pop(key, None)
         chances = {key: draft.chances[: most[key]] for key, draft in drafts.items() if draft.chances}
         return lengths | draft_lengths(prices, chances, self._max_outputs - n_rows)
 

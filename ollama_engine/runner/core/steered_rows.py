@@ -28,7 +28,7 @@ class SteeredRows:
     """The tokens that a steered generation gets from its rows of one step, drawn row by row."""
 
     __slots__ = (
-        "draft", "ended", "error", "first", "generation", "logprobs", "n_forced", "n_right", "n_rows", "reason",
+        "draft", "draft_forced", "ended", "error", "first", "generation", "logprobs", "n_right", "n_rows", "reason",
         "sound", "text", "tokens",
     )  # fmt: skip
 
@@ -40,10 +40,9 @@ class SteeredRows:
         """The row of the logits for the first token."""
         self.n_rows = n_rows
         self.draft, generation.draft = generation.draft[: n_rows - 1], ()
+        self.draft_forced = generation.draft_forced
         self.n_right = 0
         """Tokens of the draft that have come: the rows behind these are valid."""
-        self.n_forced = 0
-        """Those of them that the constraint forced, which are no guesses."""
         self.tokens: list[int] = []
         self.text = ""
         self.logprobs: list[TokenLogprobs] = []
@@ -73,12 +72,16 @@ class SteeredRows:
     @property
     def drafted(self) -> int:
         """Guesses that the step verified."""
-        return self.n_rows - 1 - self.n_forced
+        return self._guesses(self.n_rows - 1)
 
     @property
     def accepted(self) -> int:
         """Those of them that were right."""
-        return self.n_right - self.n_forced
+        return self._guesses(self.n_right)
+
+    def _guesses(self, n: int) -> int:
+        """How many of the first `n` tokens of the draft are guesses: the constraint forces the others."""
+        return n - (self.draft_forced & ((1 << n) - 1)).bit_count()
 
     @property
     def forced(self) -> int | None:
@@ -105,11 +108,10 @@ class SteeredRows:
             return self._end(None)
         return self.n_right == len(self.tokens) < self.n_rows
 
-    def _accept(self, token: int, *, forced: bool = False) -> None:
+    def _accept(self, token: int) -> None:
         generation, at = self.generation, len(self.tokens)
         if self.n_right == at and self.draft[at : at + 1] == (token,):
             self.n_right += 1
-            self.n_forced += forced
         generation.sampler.accept(token)
         if generation.processors is not None:
             generation.processors.accept(token)
@@ -130,7 +132,7 @@ class SteeredRows:
         if constraint is None or self.generation.params.logprobs is not None:
             return False
         while not self.ended and constraint.forced:
-            self._accept(constraint.forced[0], forced=True)
+            self._accept(constraint.forced[0])
             self._at_end()
         return self.ended
 

@@ -55,14 +55,15 @@ def constrained(draft: Draft, constraint: Constraint | None, most: int) -> Draft
         return draft
     foreseen = constraint.foresee(draft.tokens)[:most]
     tokens = tuple(token for token, _ in foreseen)
+    bits = sum(1 << i for i, (_, forced) in enumerate(foreseen) if forced)
     if draft.chances is None:
-        return Draft(tokens)
+        return Draft(tokens, forced=bits)
     chances, chance = [], 1.0
     for i, (_, forced) in enumerate(foreseen):  # guesses keep their places: forced tokens are some of them, or follow
         if not forced:
             chance *= draft.chances[i] / (draft.chances[i - 1] if i else 1.0)
         chances.append(chance)
-    return Draft(tokens, tuple(chances))
+    return Draft(tokens, tuple(chances), bits)
 
 
 def _token(guess: object, n_vocab: int) -> int:

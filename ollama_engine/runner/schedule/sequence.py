@@ -59,8 +59,8 @@ class ScheduledRequest(QueuedRequest):
     submitted: int = 0
     sampled: list[int] = field(default_factory=list)
     """Sampled tokens, which follow `inputs`."""
-    draft: tuple[int, ...] = ()
-    """Draft tokens, which follow `sampled`."""
+    draft: tuple[int, ...] = ()  # tokens that follow `sampled`
+    draft_forced: int = 0  # see `Draft.forced`
     awaited: int = 0
     """Tokens that steps in flight or prepared will give."""
     epoch: int = 0
@@ -296,7 +296,7 @@ class Generation(ScheduledRequest):
             return Draft()
         left = MAX_DRAFT if self.params.max_tokens is None else self.params.max_tokens - self.n_generated - 1
         most = max(0, min(self.num_ctx - self.known, left, MAX_DRAFT))
-        tokens, chances = self.drafter.propose(ContextTokens(self.inputs.tokens, self.sampled), most)
+        tokens, chances, _ = self.drafter.propose(ContextTokens(self.inputs.tokens, self.sampled), most)
         return constrained(Draft(checked_guesses(tokens, most, self.sampler.n_vocab), chances), self.constraint, most)
 
     def mark_ended(self) -> None:

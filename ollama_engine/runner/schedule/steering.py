@@ -65,6 +65,8 @@ class Draft(NamedTuple):
     tokens: Sequence[int] = ()
     chances: Sequence[float] | None = None
     """For each token the chance that it and all before it are right; None: all are verified, whatever that costs."""
+    forced: int = 0
+    """Bit i is set where a constraint forces token i, which is no guess then."""
 
 
 class DraftSource(Protocol):

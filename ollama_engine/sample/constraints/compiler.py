@@ -42,6 +42,7 @@ class _Tools:
 class _Compiled:
     """A grammar, and a matcher at its beginning, of which requests get copies."""
 
+    key: Hashable
     source: Source
     matcher: LLMatcher
 
@@ -69,7 +70,8 @@ class GrammarCompiler:
         tools = self._shared()
         compiled = self._find(given, tools.vocabulary)
         reading = Reading(compiled.source.read, tuple(answered), self._text_tokenizer)
-        return GrammarConstraint(compiled.matcher.deep_copy(), self._n_vocab, tools.maker, reading)
+        anew = partial(self._compile_anew, compiled, tools.vocabulary.tokenizer)
+        return GrammarConstraint(compiled.matcher.deep_copy(), self._n_vocab, tools.maker, reading, anew)
 
     def knows(self, given: object) -> bool:
         """Whether this format is compiled already, so that a constraint takes no time. Raises as `format_key` does."""
@@ -88,7 +90,7 @@ class GrammarCompiler:
         source = read_format(given)
         if source.schema is not None:
             check_writable(source.schema, vocabulary.writes)
-        made = _Compiled(source, compile_source(source, vocabulary.tokenizer))
+        made = _Compiled(key, source, compile_source(source, vocabulary.tokenizer))
         with self._choosing:
             if key not in self._compiled:
                 self._compiled[key] = made
@@ -97,6 +99,14 @@ class GrammarCompiler:
                 _, old = self._compiled.popitem(last=False)
                 self._characters -= len(old.source.text)
         return made
+
+    def _compile_anew(self, used_up: _Compiled, tokenizer: LLTokenizer) -> LLMatcher:
+        """A matcher with states of its own. The next request gets another: copies of `used_up` fail at once."""
+        with self._choosing:
+            if self._compiled.get(used_up.key) is used_up:
+                del self._compiled[used_up.key]
+                self._characters -= len(used_up.source.text)
+        return compile_source(used_up.source, tokenizer)
 
     def _shared(self) -> _Tools:
         with self._making_tools:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,8 @@ Mask = npt.NDArray[np.uint32]
 
 FULFILLED = ("NoExtension", "NoExtensionBias", "EndOfSentence")
 """Why a matcher stops at the end of its grammar; other reasons are errors."""
+TOO_MANY_STATES = re.compile(r"too many states: (\d+)")
+"""How a matcher says that the lexer came to the most states that it may have."""
 LONGEST = 500
 """Characters of the matcher's message, which may quote the grammar."""
 
@@ -37,14 +40,23 @@ class GrammarConstraint:
     Text that the grammar leaves no choice about gets the tokens that the model's tokenizer makes of it, as far as what
     follows cannot change them; those are `forced`. So an answer is the same whether they are computed one by one, each
     with a mask that allows it alone, or several in one step.
+
+    Matchers of one grammar share the states of its lexer, and all of them fail when one has used up the last. So the
+    first failure has `compile_anew` make a matcher that shares with no other, and the answer goes on in that.
     """
 
-    def __init__(self, matcher: LLMatcher, n_vocab: int, maker: MaskMaker, reading: Reading) -> None:
+    def __init__(
+        self, matcher: LLMatcher, n_vocab: int, maker: MaskMaker, reading: Reading,
+        compile_anew: Callable[[], LLMatcher] | None = None,
+    ) -> None:  # fmt: skip
         self.maker = maker
         self.answered = reading.answered
         """Tokens of the answer that had come when this request began."""
         self._reading = reading
         self._matcher = matcher
+        self._compile_anew = compile_anew
+        self._consumed: list[int] = []
+        """What the matcher has been given."""
         self._n_words = (n_vocab + 31) // 32
         self._words = np.zeros(maker.n_words, np.uint32)
         self._made = False
@@ -73,9 +85,10 @@ class GrammarConstraint:
         """
         if self._forced:
             return self._only(self._forced[0])
-        if not self._made:
-            self.make_mask()
         self._check()
+        while not self._made:
+            self.make_mask()
+            self._check()
         return self._words[: self._n_words]
 
     def _only(self, token: int) -> Mask:
@@ -93,6 +106,7 @@ class GrammarConstraint:
                 raise GrammarError(f"token {token} came where the grammar forces token {forced}")
             return
         self._made = False
+        self._consumed.append(token)
         self._matcher.consume_token(token)
         self._check()
         self._begun = True
@@ -101,6 +115,7 @@ class GrammarConstraint:
     def _force(self) -> None:
         """Take the matcher over the text that has to follow."""
         if forced := _take_forced(self._matcher):
+            self._consumed += forced
             self._check()
             self._begun = True
             self._forced.extend(forced)
@@ -123,12 +138,33 @@ class GrammarConstraint:
         return foreseen + [(token, True) for token in forced]
 
     def _check(self) -> None:
-        if self._matcher.is_error():
-            said = short_message(self._matcher.get_error())
-            if said in FULFILLED:
-                where = "once this answer has begun" if self._begun else "from the first token on"
-                raise GrammarError(f"no answer can fulfil this grammar, {where}: a rule never ends, or allows nothing")
-            raise GrammarError(f"the grammar cannot go on: {said}")
+        """Raises what the matcher has failed with, unless another one can go on."""
+        if not self._matcher.is_error():
+            return
+        said = short_message(self._matcher.get_error())
+        if said in FULFILLED:
+            where = "once this answer has begun" if self._begun else "from the first token on"
+            raise GrammarError(f"no answer can fulfil this grammar, {where}: a rule never ends, or allows nothing")
+        if states := TOO_MANY_STATES.search(said):
+            if self._renewed():
+                return
+            raise GrammarError(
+                f"the format is too large: after {len(self._consumed)} tokens its grammar needs more than {states[1]} "
+                "states, and may have no more; repeat less in it (minLength, maxLength, x{1,1000}), or use simpler "
+                "patterns"
+            )
+        raise GrammarError(f"the grammar cannot go on: {said}")
+
+    def _renewed(self) -> bool:
+        """Whether a matcher that shares its states with no other can go on; it does so once."""
+        if self._compile_anew is None:
+            return False
+        matcher, self._compile_anew = self._compile_anew(), None
+        matcher.consume_tokens(self._consumed)
+        if matcher.is_error():
+            return False
+        self._matcher, self._made = matcher, False
+        return True
 
     def reader(self, cut: str | None) -> Reading:
         """A reader of the answer's value; the answer has ended, or was cut off for this reason."""

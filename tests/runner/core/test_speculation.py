@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import create_autospec, patch
+from unittest.mock import Mock, create_autospec, patch
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from ollama_engine.runner.core.speculation import Speculation
 from ollama_engine.runner.core.step_output import StepOutput
 from ollama_engine.runner.schedule.sequence import Generation
 from ollama_engine.runner.schedule.steering import Draft
+from ollama_engine.runner.schedule.step_costs import StepPrices
 from ollama_engine.runner.speculative.acceptance import Acceptance
 from ollama_engine.runner.speculative.draft_model import DraftModel, ModelDrafter
 from ollama_engine.runner.speculative.guessing import DraftPart, Guess, GuessingDrafter, GuessSource
@@ -38,6 +39,31 @@ def test_nothing_is_drafted_for_an_answer_that_ends_with_the_step() -> None:
     assert ends.draft == ()
     assert speculation.draft([StepOutput(ends, (4,)), StepOutput(goes_on, (3,))])
     assert ends.draft == (5,)
+
+
+@pytest.mark.parametrize("guesses", [(), (3,)])
+def test_a_constraint_that_raises_at_the_guesses_of_a_source_ends_its_request_alone(guesses: tuple[int, ...]) -> None:
+    error = KeyError("told to")
+    made = {0: Draft((5,), (0.9,)), 1: Draft((6,), (0.9,))}
+    source = Mock(make=lambda drafters, prices, left: (made, 0.0))
+    raises, other = (
+        cast(Any, create_autospec(
+            Generation, key=key, decoding=True, draft=(), known=9, submitted=8, awaited=0, constraint=None,
+            drafter=SimpleNamespace(source=source),
+        ))
+        for key in (0, 1)
+    )  # fmt: skip
+    raises.constraint = SimpleNamespace(foresee=Mock(side_effect=error))
+    queue: Any = SimpleNamespace(
+        running={0: raises, 1: other}, propose=lambda answers: {0: Draft(guesses), 1: Draft()},
+        end=Mock(side_effect=lambda sequence, error: queue.running.pop(sequence.key)),
+    )  # fmt: skip
+    speculation = Speculation(queue, 32, lambda: 0.0)
+    speculation._budget.begin({0, 1})
+    with patch.object(speculation._costs, "prices", return_value=StepPrices(2, 1.0, lambda rows: 1.01)):
+        assert speculation.draft([StepOutput(raises, (4,)), StepOutput(other, (4,))])
+    queue.end.assert_called_once_with(raises, error)
+    assert other.draft == (6,)
 
 
 def test_an_answer_that_a_step_leaves_out_keeps_its_account() -> None:

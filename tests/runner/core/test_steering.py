@@ -75,7 +75,7 @@ class Template(Plain):
 
     def __init__(self) -> None:
         self.forced: list[int] = []  # type: ignore[assignment]
-        self.drawn = 0
+        self.drawn = self.guesses = 0
 
     def mask(self) -> TokenMask | None:
         assert not self.forced, "a forced token is not drawn"
@@ -99,6 +99,7 @@ class Template(Plain):
                 break
             foreseen.append((guess, bool(forced)))
             forced = forced[1:] if forced else self.behind(guess)
+        self.guesses += sum(not forced for _, forced in foreseen)
         return foreseen + [(token, True) for token in forced]
 
 
@@ -217,12 +218,12 @@ def test_a_mask_that_allows_nothing_is_an_error_of_its_request(engine: Engine) -
     assert len(engine.generate(PROMPT, greedy()).tokens) == 24
 
 
-@pytest.mark.parametrize("method", ["mask", "accept"])
+@pytest.mark.parametrize("method", ["mask", "accept", "foresee"])
 def test_a_constraint_that_raises_ends_its_request_alone(engine: Engine, method: str) -> None:
     constraint = Among([3, 40])
     others = [engine.submit(PROMPT, greedy()) for _ in range(2)]
     with patch.object(constraint, method, side_effect=KeyError("told to")), pytest.raises(KeyError, match="told to"):
-        ask(engine, greedy(), constraint)
+        ask(engine, greedy(), constraint, Says([3] * 40))
     assert others[0].result(PATIENCE).tokens == others[1].result(PATIENCE).tokens
 
 
@@ -366,10 +367,12 @@ def test_a_draft_goes_on_behind_forced_tokens(engine: Engine, params: SamplingPa
 
     drafter = Says([*PROMPT, *expected.tokens], wrong, most=8 if wrong_at is not None else 1)
     steps = engine.metrics.steps
-    found = ask(engine, params, Template(), drafter, cache=False)
+    found = ask(engine, params, constraint := Template(), drafter, cache=False)
     steps = engine.metrics.steps - steps
     assert (found.tokens, found.text, found.logprobs) == (expected.tokens, expected.text, expected.logprobs)
-    assert 0 <= found.usage.accepted_tokens <= found.usage.drafted_tokens
+    assert 0 <= found.usage.accepted_tokens <= found.usage.drafted_tokens == constraint.guesses
+    if wrong_at == 1:
+        assert found.usage.accepted_tokens == 0
     if wrong_at == 0:
         assert found.usage.accepted_tokens == found.usage.drafted_tokens
         assert steps < 60 / 8 + 3, "eight tokens a step and more, forced ones among them"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
 import pytest
+from llguidance import LLParserLimits
 
 from ollama_engine import demo
 from ollama_engine.errors import GrammarError, IncompleteError
@@ -113,6 +116,23 @@ def test_an_error_is_told_when_the_mask_is_asked_for(tokenizer: Tokenizer) -> No
     with pytest.raises(GrammarError, match="cannot go on"):
         bad.mask()
     assert not bad.ended
+
+
+def test_an_answer_that_uses_up_the_states_of_its_grammar_ends_alone(tokenizer: Tokenizer) -> None:
+    """Matchers of one grammar share the states of its lexer; others beside it, and later ones, go on."""
+    limited = partial(compiler_module.LLMatcher, limits=LLParserLimits(max_lexer_states=3000))
+    letter = tokenizer.encode("a", add_special=False)[0]
+    with patch.object(compiler_module, "LLMatcher", limited):
+        compiler = GrammarCompiler(tokenizer, tokenizer.n_vocab)
+        endless, beside = (compiler.constraint(Regex("a{0,20000}")) for _ in range(2))
+        beside.accept(letter)
+        with pytest.raises(GrammarError, match=r"too large: after \d+ tokens .* more than 3000 states.*repeat less"):
+            deque((endless.accept(letter) for _ in range(20_000) if endless.mask().any()), maxlen=0)
+        assert (compiler.knows(Regex("a{0,20000}")), compiler._characters) == (False, 0)
+        for constraint in (beside, compiler.constraint(Regex("a{0,20000}"))):
+            assert constraint.mask()[letter // 32] >> (letter % 32) & 1
+            constraint.accept(letter)
+            assert constraint.foresee([letter]) == [(letter, False)]
 
 
 @pytest.mark.parametrize(
