@@ -29,6 +29,9 @@ typedef struct {
 
 typedef struct {
     uint64_t uses, misses, bytes_read;
+    uint64_t guesses, guessed_right; // experts that were guessed of the next layer, and those of them that it chose
+    uint64_t reading;                // parts that wait to be read or are being read, now
+    uint64_t ahead, ahead_used;      // experts whose reading began by a guess, and those of them that were used
 } oe_expert_counts;
 
 // Returns NULL where there is no memory, or no thread can be started.
@@ -51,6 +54,11 @@ size_t oe_expert_cache_layer_bytes(const oe_expert_cache *cache);
 // the memory of `matrix`, an oe_expert_matrix. Those of the layer's other matrices are being read then. An id that is
 // no expert counts as the nearest one.
 void oe_expert_await_op(struct ggml_tensor *dst, int ith, int nth, void *matrix);
+
+// As oe_expert_await_op, but returns at once: ids name the experts that the layer of `matrix` will probably choose, of
+// each token the most probable first. Absent ones are read while the layer before it computes, from when on its experts
+// are awaited and nothing else is to be read; ranks of guesses that came true too rarely are not.
+void oe_expert_guess_op(struct ggml_tensor *dst, int ith, int nth, void *matrix);
 
 // The errno of a part that could not be read since the last call, or 0. Its weights are then zeros, and all experts
 // are dropped, so that they are read again. Nothing may compute.

@@ -29,7 +29,7 @@ def make_shared(scope: nn.Scope) -> SharedExpert | None:
     return SharedExpert(scope) if scope.options.n_ff_shexp else None
 
 
-class SparseMLP(nn.Module):
+class SparseMLP(nn.Mixture):
     """The weighted sum of the chosen experts' SwiGLU, and what the shared expert adds."""
 
     router = nn.Linear("ffn_gate_inp", "n_embd", "n_expert")
@@ -39,12 +39,11 @@ class SparseMLP(nn.Module):
     shared: nn.Part[Any] = nn.Part(make_shared)
 
     def route(self, x: Tensor, o: Options) -> tuple[Tensor, Tensor]:
-        """The experts of x [n_embd, n] and their weights, see `nn.route`."""
         return nn.route(self.router(x), o.n_expert_used, normalize=o.normalize_experts)
 
     def forward(self, x: Tensor, o: Options) -> Tensor:
         """x [n_embd, n] -> [n_embd, n]."""
-        ids, weights = self.route(x, o)
+        ids, weights = self.choose(x, o)
         rows = ops.reshape(x, o.n_embd, 1, x.dim(1))
         out = nn.sum_experts(self.down(ops.glu(self.gate(rows, ids), self.up(rows, ids)), ids), weights)
         return out if self.shared is None else out + self.shared.forward(x)

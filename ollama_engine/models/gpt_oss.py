@@ -58,7 +58,7 @@ class BiasedExperts(nn.ExpertLinear):
         return ops.add_id(super().__call__(x, ids), self.bias, ids)
 
 
-class SparseMLP(nn.Module):
+class SparseMLP(nn.Mixture):
     """The weighted sum of the chosen experts, whose weights are a softmax over these alone."""
 
     router = nn.Linear("ffn_gate_inp", "n_embd", "n_expert", bias=True)
@@ -66,9 +66,12 @@ class SparseMLP(nn.Module):
     up = BiasedExperts("ffn_up_exps", "n_embd", "n_ff_exp", "n_expert")
     down = BiasedExperts("ffn_down_exps", "n_ff_exp", "n_embd", "n_expert")
 
+    def route(self, x: Tensor, o: Options) -> tuple[Tensor, Tensor]:
+        return nn.route_chosen(self.router(x), o.n_expert_used)
+
     def forward(self, x: Tensor, o: Options) -> Tensor:
         """x [n_embd, n] -> [n_embd, n]."""
-        ids, weights = nn.route_chosen(self.router(x), o.n_expert_used)
+        ids, weights = self.choose(x, o)
         x = ops.reshape(x, o.n_embd, 1, x.dim(1))
         return nn.sum_experts(self.down(activate(self.gate(x, ids), self.up(x, ids)), ids), weights)
 

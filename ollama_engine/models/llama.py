@@ -16,7 +16,7 @@ from ollama_engine.models.decoder import Decoder, PreNormLayer, SparseLayer
 from ollama_engine.models.options import Options, read_llama, read_windows
 
 
-class SparseMLP(nn.Module):
+class SparseMLP(nn.Mixture):
     """Mixtral's mixture: the weighted sum of the chosen experts' SwiGLU."""
 
     router = nn.Linear("ffn_gate_inp", "n_embd", "n_expert")
@@ -27,9 +27,12 @@ class SparseMLP(nn.Module):
     def __init__(self, scope: nn.Scope) -> None:
         super().__init__(_as_meant(scope))
 
+    def route(self, x: Tensor, o: Options) -> tuple[Tensor, Tensor]:
+        return nn.route(self.router(x), o.n_expert_used, normalize=True)
+
     def forward(self, x: Tensor, o: Options) -> Tensor:
         """x [n_embd, n] -> [n_embd, n]."""
-        ids, weights = nn.route(self.router(x), o.n_expert_used, normalize=True)
+        ids, weights = self.choose(x, o)
         x = ops.reshape(x, o.n_embd, 1, x.dim(1))
         out = self.down(ops.glu(self.gate(x, ids), self.up(x, ids)), ids)
         return nn.sum_experts(out, weights)

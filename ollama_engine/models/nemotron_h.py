@@ -54,7 +54,7 @@ class SharedSquaredMLP(SquaredMLP):
     down = nn.Linear("ffn_down_shexp", "n_ff_shexp", "n_embd")
 
 
-class Experts(nn.Module):
+class Experts(nn.Mixture):
     """Experts without gates: the weighted sum of the chosen ones, and the one that all tokens share."""
 
     router = nn.Linear("ffn_gate_inp", "n_embd", "n_expert")
@@ -63,11 +63,14 @@ class Experts(nn.Module):
     down = nn.ExpertLinear("ffn_down_exps", "n_ff_exp", "n_expert_in", "n_expert")
     shared = nn.Part(SharedSquaredMLP)
 
-    def forward(self, x: Tensor, o: NemotronOptions) -> Tensor:
-        """x [n_embd, n] -> [n_embd, n]."""
-        ids, weights = nn.route_corrected(
+    def route(self, x: Tensor, o: NemotronOptions) -> tuple[Tensor, Tensor]:
+        return nn.route_corrected(
             self.router(x), self.correction.tensor, o.n_expert_used, normalize=o.normalize_experts, scale=o.expert_scale
         )
+
+    def forward(self, x: Tensor, o: NemotronOptions) -> Tensor:
+        """x [n_embd, n] -> [n_embd, n]."""
+        ids, weights = self.choose(x, o)
         return self.mixture(x, ids, weights) + self.shared.forward(x, o)
 
     def mixture(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:

@@ -33,6 +33,7 @@ class Transformer(nn.Module):
         self.options = self.read_options(metadata, weights["token_embd.weight"].dim(1))
         scope = nn.Scope(weights, self.options)
         super().__init__(scope)
+        nn.read_ahead(self)
         self.unused_weights = tuple(sorted(set(weights) - scope.used))
 
     @staticmethod

@@ -10,9 +10,9 @@ PlainMLP, ErfMLP, SquaredMLP     feed-forward blocks without a gate
 Rope, SectionedRope, read_rope   rotary positions on one axis or several, and their scaling
 attention, soft_cap, temperature  attention over a cache's history
 CausalConv, delta_net, ssm_scan  recurrent layers, with a state for each sequence
-ExpertLinear, route, sum_experts mixture of experts
+ExpertLinear, Mixture, route, sum_experts  mixture of experts
                                  (also route_chosen, route_corrected, route_scored, route_sigmoid, of_best_groups,
-                                 scaled_rows, weighted_inputs, sum_slots)
+                                 scaled_rows, weighted_inputs, sum_slots, read_ahead)
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ from ollama_engine.nn.layers import (
 from ollama_engine.nn.module import Blocks, Module, Part, Scope, Weight
 from ollama_engine.nn.moe import (
     ExpertLinear,
+    Mixture,
     of_best_groups,
+    read_ahead,
     route,
     route_chosen,
     route_corrected,
@@ -60,6 +62,7 @@ __all__ = [
     "HeadLinear",
     "LayerNorm",
     "Linear",
+    "Mixture",
     "Module",
     "Norm",
     "Part",
@@ -79,6 +82,7 @@ __all__ = [
     "gelu_erf",
     "linears",
     "of_best_groups",
+    "read_ahead",
     "read_rope",
     "relu_squared",
     "route",

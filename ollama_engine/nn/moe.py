@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
 
 from ollama_engine.ml import ops
 from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.ml.ops.operands import on_cpu_alone
 from ollama_engine.ml.weights.kernel_choice import expert_product
-from ollama_engine.nn.module import Weight
+from ollama_engine.nn.module import Module, Weight
 
 NEVER = -1e30
 """Less than any number by which an expert is chosen."""
@@ -23,6 +26,48 @@ class ExpertLinear(Weight):
 
     def __call__(self, x: Tensor, ids: Tensor) -> Tensor:
         return expert_product(self.tensor, x, ids)
+
+
+class Mixture(Module):
+    """A mixture of experts. A subclass declares its matrices, and says how its router chooses."""
+
+    down: ExpertLinear
+    following: Mixture | None = None
+    """The next layer's, if its experts are read from the file when they are chosen."""
+
+    def route(self, x: Tensor, o: Any) -> tuple[Tensor, Tensor]:
+        """The experts of x [n_embd, n] and their weights, see `nn.route`."""
+        raise NotImplementedError
+
+    def choose(self, x: Tensor, o: Any) -> tuple[Tensor, Tensor]:
+        """As `route`, and has experts read ahead that the next layer will probably choose.
+
+        What a layer reads is much like what the next one reads, so the next router is asked about this x
+        (Eliseev & Mazur 2023, arXiv:2312.17238).
+        """
+        ids, weights = self.route(x, o)
+        if self.following is not None:
+            guess = ops.guess_experts(self.following.down.tensor, self.following.route(x, o)[0])
+            assert isinstance(guess.owner, Context), "routers are in a graph"
+            guess.owner.expand(guess)
+        return ids, weights
+
+
+def read_ahead(model: Module) -> None:
+    """Have each mixture of a model know the next one, where experts are read from the file when they are chosen."""
+    mixtures = list(_mixtures(model))
+    for mixture, following in pairwise(mixtures):
+        if following.down.tensor.cached is not None:
+            mixture.following = following
+
+
+def _mixtures(module: Module) -> Iterator[Mixture]:
+    for value in vars(module).values():
+        for part in value if isinstance(value, list) else (value,):
+            if isinstance(part, Mixture):
+                yield part
+            elif isinstance(part, Module):
+                yield from _mixtures(part)
 
 
 def route(logits: Tensor, used: int, *, normalize: bool) -> tuple[Tensor, Tensor]:

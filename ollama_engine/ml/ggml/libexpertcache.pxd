@@ -18,6 +18,11 @@ cdef extern from "threads/expert_cache.h" nogil:
         uint64_t uses
         uint64_t misses
         uint64_t bytes_read
+        uint64_t guesses
+        uint64_t guessed_right
+        uint64_t reading
+        uint64_t ahead
+        uint64_t ahead_used
 
     oe_expert_cache *oe_expert_cache_new(int threads)
     oe_expert_matrix *oe_expert_cache_add(oe_expert_cache *cache, int block, int experts, oe_expert_file file,
@@ -25,6 +30,7 @@ cdef extern from "threads/expert_cache.h" nogil:
     void oe_expert_cache_limit(oe_expert_cache *cache, size_t nbytes)
     size_t oe_expert_cache_layer_bytes(const oe_expert_cache *cache)
     void oe_expert_await_op(ggml_tensor *dst, int ith, int nth, void *matrix)
+    void oe_expert_guess_op(ggml_tensor *dst, int ith, int nth, void *matrix)
     int oe_expert_cache_error(oe_expert_cache *cache)
     void oe_expert_cache_drop(oe_expert_cache *cache)
     oe_expert_counts oe_expert_cache_counts(oe_expert_cache *cache)

@@ -7,7 +7,7 @@ only adds a node to the graph; `Context.compute()` computes.
 from __future__ import annotations
 
 from ollama_engine.ml.ops.best import best_k
-from ollama_engine.ml.ops.experts import await_experts, mul_mat_id_small_batch, weighted_sum
+from ollama_engine.ml.ops.experts import await_experts, guess_experts, mul_mat_id_small_batch, weighted_sum
 from ollama_engine.ml.ops.hadamard import hadamard
 from ollama_engine.ml.ops.image import conv_2d, im2col, interpolate, pad, pool_2d
 from ollama_engine.ml.ops.math import (
@@ -70,6 +70,7 @@ __all__ = [
     "gelu_tanh",
     "get_rows",
     "glu",
+    "guess_experts",
     "hadamard",
     "im2col",
     "interpolate",

@@ -10,7 +10,7 @@ from libc.stdint cimport int64_t
 from ollama_engine.errors import ShapeError
 
 from ollama_engine.ml.ggml cimport libggml as lib
-from ollama_engine.ml.ggml.libexpertcache cimport oe_expert_await_op
+from ollama_engine.ml.ggml.libexpertcache cimport oe_expert_await_op, oe_expert_guess_op
 from ollama_engine.ml.ggml.libsmallbatch cimport (
     oe_experts_acts_size, oe_experts_multiply_op, oe_experts_plan_op, oe_experts_plan_size, oe_experts_quantize_op,
     oe_sb_kernel, oe_sb_kernel_for, oe_weighted_sum_op,
@@ -90,16 +90,27 @@ def await_experts(Tensor experts not None, Tensor ids not None):
 
     Nothing reads its value: expand a graph by it before the product. `experts` are `cached`.
     """
-    cdef Graph graph = graph_of(experts, ids)
+    return _cached(graph_of(experts, ids), "await_experts", experts, ids, oe_expert_await_op)
+
+
+def guess_experts(Tensor experts not None, Tensor ids not None):
+    """A node that has experts read while the layer before theirs computes: those of ids i32 [used, k], best first.
+
+    It changes no result. Expand a graph by it before the products of that layer. `experts` are `cached`.
+    """
+    return _cached(graph_of(experts, ids), "guess_experts", experts, ids, oe_expert_guess_op)
+
+
+cdef Tensor _cached(Graph graph, str name, Tensor experts, Tensor ids, lib.ggml_custom_op_t op):
     cdef CachedExperts cached = experts.cached
     cdef lib.ggml_tensor *operand = ids.ptr
     cdef int64_t[4] ne = [1, 1, 1, 1]
     if cached is None:
-        raise ShapeError(f"await_experts: {describe(experts)} is not read by an ExpertCache")
+        raise ShapeError(f"{name}: {describe(experts)} is not read by an ExpertCache")
     if operand.type != lib.GGML_TYPE_I32 or operand.nb[0] != sizeof(int) or operand.ne[2] * operand.ne[3] != 1:
-        raise ShapeError(f"await_experts: ids must be i32 [used, k] with contiguous rows, got {describe(ids)}")
+        raise ShapeError(f"{name}: ids must be i32 [used, k] with contiguous rows, got {describe(ids)}")
     graph.kept["experts"] = cached.cache  # alive as long as the graph, and asked for errors after each computation
-    return wrap(graph, custom(graph, ne, lib.GGML_TYPE_I32, &operand, 1, oe_expert_await_op, 1, cached.ptr))
+    return wrap(graph, custom(graph, ne, lib.GGML_TYPE_I32, &operand, 1, op, 1, cached.ptr))
 
 
 def weighted_sum(Tensor x not None, Tensor weights not None):

@@ -123,7 +123,7 @@ def make_gate_and_up(scope: nn.Scope) -> GateAndUp | FusedGateAndUp:
     return (FusedGateAndUp if f"{scope.prefix}ffn_gate_up_exps.weight" in scope.weights else GateAndUp)(scope)
 
 
-class Experts(nn.Module):
+class Experts(nn.Mixture):
     """The weighted sum of the chosen experts' GeGLU. The router has a norm of its own, and each expert a factor."""
 
     router = nn.Linear("ffn_gate_inp", "n_embd", "n_expert")
@@ -132,10 +132,13 @@ class Experts(nn.Module):
     down = nn.ExpertLinear("ffn_down_exps", "n_ff_exp", "n_embd", "n_expert")
     scale = nn.Vector("ffn_down_exps.scale", "n_expert")
 
+    def route(self, x: Tensor, o: Options) -> tuple[Tensor, Tensor]:
+        scores = ops.scale(ops.rms_norm(x, o.norm_eps) * self.router_scale.tensor, 1 / math.sqrt(o.n_embd))
+        return nn.route(self.router(scores), o.n_expert_used, normalize=True)
+
     def forward(self, x: Tensor, normed: Tensor, o: Options) -> Tensor:
         """x [n_embd, n], which chooses the experts, and what they read [n_embd, n] -> [n_embd, n]."""
-        scores = ops.scale(ops.rms_norm(x, o.norm_eps) * self.router_scale.tensor, 1 / math.sqrt(o.n_embd))
-        ids, weights = nn.route(self.router(scores), o.n_expert_used, normalize=True)
+        ids, weights = self.choose(x, o)
         chosen = ops.reshape(ops.cont(ids), o.n_expert_used * x.dim(1))
         scales = ops.get_rows(as_rows(self.scale.tensor, x), chosen)
         weights = weights * ops.reshape(scales, 1, o.n_expert_used, x.dim(1))

@@ -65,7 +65,7 @@ class SharedMLP(nn.Module):
         return self.down(ops.glu(gate, up))
 
 
-class SparseMLP(nn.Module):
+class SparseMLP(nn.Mixture):
     """The sum of the chosen experts, each of which reads x times the sigmoid of its score, and of the shared one."""
 
     router = nn.Linear("ffn_gate_inp", "n_embd", "n_expert")
@@ -74,9 +74,12 @@ class SparseMLP(nn.Module):
     down = nn.ExpertLinear("ffn_down_exps", "n_ff_exp", "n_embd", "n_expert")
     shared = nn.Part(SharedMLP)
 
+    def route(self, x: Tensor, o: Options) -> tuple[Tensor, Tensor]:
+        return nn.route_sigmoid(self.router(x), o.n_expert_used)
+
     def forward(self, x: Tensor, o: Options) -> Tensor:
         """x [n_embd, n] -> [n_embd, n]."""
-        ids, weights = nn.route_sigmoid(self.router(x), o.n_expert_used)
+        ids, weights = self.choose(x, o)
         each = nn.weighted_inputs(x, weights)
         out = self.down(ops.glu(self.gate(each, ids), self.up(each, ids)), ids)
         return nn.sum_slots(out) + self.shared.forward(x)

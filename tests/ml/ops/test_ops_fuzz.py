@@ -16,8 +16,8 @@ from tests.support.suite import scaled
 SEED = 20_260_101
 CALLS = scaled(20_000, quick=3_500)
 OPERATORS = {"+", "-", "*", "/"}
-OF_FILES = {"await_experts"}
-"""Takes weights of an `ExpertCache` alone: tests/ml/threads/test_expert_cache.py."""
+OF_FILES = {"await_experts", "guess_experts"}
+"""Take weights of an `ExpertCache` alone: tests/ml/threads/test_expert_cache.py."""
 
 
 def run_child(path: Path, seed: int, calls: int) -> tuple[subprocess.CompletedProcess[str], str]:

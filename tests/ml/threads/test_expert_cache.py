@@ -22,7 +22,7 @@ from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.ml.threads.expert_cache import ExpertCache
 from ollama_engine.ml.weights.kernel_choice import expert_product
 from tests.ml.ops.small_batch_weights import raw_weights
-from tests.support.waiting import status_of
+from tests.support.waiting import eventually, status_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="experts are given back on Linux only")
 
@@ -56,10 +56,13 @@ class Mixture:
             self.read[str(i)].cached = self.cache.add(i // 2, EXPERTS, 0, int(places[i]), nbytes)
 
     def graph(self, ctx: Context, storage: Storage, tokens: int) -> tuple[Tensor, list[Tensor], Tensor]:
+        """Input, chosen experts, result. Block 1's are guessed right, and block 2's to be those of block 1."""
         x = ctx.input("f32", (WIDE, 1, tokens))
         ids = [ctx.input("i32", (USED, tokens)) for _ in range(BLOCKS)]
         y = x
         for block in range(BLOCKS):
+            if storage is self.read and block + 1 < BLOCKS:
+                ctx.expand(ops.guess_experts(storage[str(2 * block + 3)], ids[1]))
             y = expert_product(storage[str(2 * block)], y, ids[block])
             y = expert_product(storage[str(2 * block + 1)], y, ids[block])
         ctx.forward(y)
@@ -143,6 +146,52 @@ def test_the_busiest_experts_stay(backend: Backend, tmp_path: Path, undo: ExitSt
     assert after["misses"] - before["misses"] <= 30 * BLOCKS  # the third
 
 
+def guessed(backend: Backend, mixture: Mixture, guess: list[int], chosen: list[int]) -> None:
+    """A step of block 0, with a guess of block 1; once nothing is left to read, a step of block 1."""
+    with Context(backend) as first, Context(backend) as second:
+        for ctx, block, named in ((first, 0, [0, 1, 2]), (second, 1, chosen)):
+            x, ids, guesses = ctx.input("f32", (WIDE, 1, 1)), *(ctx.input("i32", (USED, 1)) for _ in range(2))
+            if block == 0:
+                ctx.expand(ops.guess_experts(mixture.read["3"], guesses))
+            y = expert_product(mixture.read[str(2 * block)], x, ids)
+            ctx.forward(expert_product(mixture.read[str(2 * block + 1)], y, ids))
+            ctx.alloc()
+            x.set(np.ones((1, 1, WIDE), dtype=np.float32))
+            ids.set(np.array([named], dtype=np.int32))
+            if block == 0:
+                guesses.set(np.array([guess], dtype=np.int32))
+            ctx.compute()
+            eventually(lambda: mixture.cache.counts()["reading"] == 0)
+
+
+def test_a_guess_is_read_before_it_is_chosen(backend: Backend, tmp_path: Path, undo: ExitStack) -> None:
+    mixture = Mixture(backend, tmp_path, "q8_0", undo)
+    guessed(backend, mixture, [5, 6, 7], [7, 5, 8])
+    counts = mixture.cache.counts()
+    assert {name: counts[name] for name in ("misses", "guesses", "guessed_right", "ahead", "ahead_used")} == {
+        "misses": USED + 1, "guesses": 3, "guessed_right": 2, "ahead": 3, "ahead_used": 2,
+    }  # fmt: skip
+
+
+def test_ranks_whose_guesses_are_wrong_are_not_read(backend: Backend, tmp_path: Path, undo: ExitStack) -> None:
+    """The best guess is right each time, the others never."""
+    mixture = Mixture(backend, tmp_path, "q8_0", undo)
+    for _ in range(20):
+        mixture.cache.drop()
+        guessed(backend, mixture, [5, 6, 7], [5, 8, 9])
+    counts = mixture.cache.counts()
+    assert (counts["guesses"], counts["guessed_right"]) == (60, 20)
+    assert (counts["ahead"], counts["ahead_used"]) == (20 + 2, 20)
+
+
+def test_a_guess_takes_no_memory_of_the_layer_that_computes(backend: Backend, tmp_path: Path, undo: ExitStack) -> None:
+    mixture = Mixture(backend, tmp_path, "q8_0", undo)
+    mixture.cache.limit(mixture.cache.layer_bytes * USED // EXPERTS)
+    guessed(backend, mixture, [5, 6, 7], [5, 6, 7])
+    counts = mixture.cache.counts()
+    assert (counts["misses"], counts["ahead"], counts["guessed_right"]) == (2 * USED, 0, 3)
+
+
 def test_a_file_that_cannot_be_read_fails_the_step(backend: Backend, tmp_path: Path, undo: ExitStack) -> None:
     """And no later one, once it can be."""
     mixture = Mixture(backend, tmp_path, "q8_0", undo)
@@ -183,6 +232,8 @@ def test_what_is_refused(backend: Backend, tmp_path: Path, undo: ExitStack) -> N
             ops.await_experts(mixture.plain["0"], ids)
         with pytest.raises(ShapeError, match="ids must be i32"):
             ops.await_experts(mixture.read["0"], floats)
+        with pytest.raises(ShapeError, match="guess_experts: ids must be i32"):
+            ops.guess_experts(mixture.read["0"], floats)
     mixture.cache.close()
     mixture.cache.close()
     with pytest.raises(ClosedError):
