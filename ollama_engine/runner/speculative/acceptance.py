@@ -1,4 +1,4 @@
-"""Acceptance: how often a guess was right, by how sure it was: by the length of its match, say."""
+"""Acceptance: how often a guess was right, by how sure it was: by the match that it comes from, say."""
 
 from __future__ import annotations
 
@@ -11,8 +11,16 @@ FORGET = 128
 """Guesses of a level after which older ones count half."""
 WEIGHT = 4.0
 """Guesses that what is known of all answers counts for, beside those of one answer."""
-BY_LENGTH = {2: 0.25, 3: 0.4, 4: 0.5, 5: 0.55, 6: 0.6, 8: 0.7, 12: 0.8, 16: 0.85, 24: 0.9, 32: 0.95}
-"""Chances before anything is known, by the shortest match that they are for."""
+BY_MATCH = {
+    64 * agreement + length: chance
+    for agreement, chances in enumerate((
+        (0.15, 0.25, 0.35, 0.4, 0.5, 0.6), (0.25, 0.45, 0.6, 0.7, 0.8, 0.9), (0.4, 0.55, 0.75, 0.85, 0.92, 0.97),
+        (0.8, 0.9, 0.93, 0.95, 0.98, 0.99),
+    ))
+    for length, chance in zip((2, 3, 4, 6, 8, 16), chances, strict=True)
+}  # fmt: skip
+"""Chances of a guess by lookup before anything is known: by 64 times how far earlier places agree about it
+(`ngram_index.agreements`) plus the length of the match. As measured in code, JSON, quotations and chats by SmolLM2."""
 
 
 class Acceptance:
@@ -21,7 +29,7 @@ class Acceptance:
     `expected`: chances before anything is known, by the least sureness that they are for.
     """
 
-    def __init__(self, others: Acceptance | None = None, expected: Mapping[int, float] = BY_LENGTH) -> None:
+    def __init__(self, others: Acceptance | None = None, expected: Mapping[int, float] = BY_MATCH) -> None:
         self._others = others
         self._levels: list[int] = list(expected) if others is None else others._levels
         self._expected: list[float] = list(expected.values()) if others is None else others._expected

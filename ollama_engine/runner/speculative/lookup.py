@@ -1,7 +1,8 @@
 """Drafts by lookup: what followed the same tokens earlier in the context, or in recent answers. No model is needed.
 
 Prompt lookup decoding (Saxena, 2023) and llama.cpp's lookup drafts do the same with n-grams of fixed lengths. Here the
-longest match counts, and a lookup that was right goes on where it was.
+longest match counts, and a lookup that was right goes on where it was. How sure a guess is: by the length of the match,
+and by how many of the earlier places with the same two tokens go on as it says.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import NamedTuple
 from ollama_engine.runner.schedule.draft_lengths import LEAST_CHANCE
 from ollama_engine.runner.schedule.steering import Draft
 from ollama_engine.runner.speculative.acceptance import Acceptance
-from ollama_engine.runner.speculative.ngram_index import LONGEST, NgramIndex
+from ollama_engine.runner.speculative.ngram_index import LONGEST, NgramIndex, agreements
 from ollama_engine.runner.speculative.recent_answers import END, RecentAnswers
 
 __all__ = ["LookupDrafter"]
@@ -25,14 +26,13 @@ class _Trail(NamedTuple):
     at: int
     length: int
 
-    @property
-    def guess(self) -> int | None:
-        """The token that may come next; None where the index has no more."""
-        tokens = self.source.part(self.at, self.at + 1)
-        return tokens[0] if tokens and tokens[0] != END else None
+    def guesses(self, most: int) -> list[int]:
+        """The tokens that may come next: as many, or up to the end of the index or of an answer in it."""
+        tokens = self.source.part(self.at, self.at + most)
+        return tokens[: tokens.index(END)] if END in tokens else tokens
 
-    def following(self) -> _Trail:
-        return _Trail(self.source, self.at + 1, min(self.length + 1, LONGEST))
+    def behind(self, n: int) -> _Trail:
+        return _Trail(self.source, self.at + n, min(self.length + n, LONGEST))
 
 
 class LookupDrafter:
@@ -57,42 +57,47 @@ class LookupDrafter:
         if len(tokens) < len(self._index):  # a shift took tokens out of the middle
             self._index, self._trail = NgramIndex(), None
         latest = tokens[len(self._index) :]
-        for token in latest if self._trail is not None else ():
-            self._compare(token)
+        if self._trail is not None:
+            self._trail = self._compare(self._trail, latest)
         self._index.extend(latest)
-        if self._trail is None or self._trail.guess is None:
+        if self._trail is None or not self._trail.guesses(1):
             self._trail = self._found()
-        return self._draft(most)
+        return Draft() if self._trail is None else self._draft(self._trail, most)
 
-    def _compare(self, token: int) -> None:
-        trail = self._trail
-        if trail is None:
-            return
-        right = trail.guess == token
-        if trail.guess is not None:
-            self._acceptance.count(trail.length, right=right)
-        self._trail = trail.following() if right else None
+    def _compare(self, trail: _Trail, latest: Sequence[int]) -> _Trail | None:
+        """Count the guesses that were right, and the first wrong one. What goes on behind them; None where they end."""
+        guesses = trail.guesses(len(latest))
+        right = next((i for i, guess in enumerate(guesses) if guess != latest[i]), len(guesses))
+        for i, sureness in enumerate(self._sureness(trail, guesses[: right + 1])):
+            self._acceptance.count(sureness, right=i < right)
+        return trail.behind(right) if right == len(latest) else None
+
+    def _sureness(self, trail: _Trail, guesses: list[int]) -> list[int]:
+        """How sure each guess is, as `acceptance.BY_MATCH` has it."""
+        size, length = len(self._index), trail.length
+        agreed = agreements(self._indexes(), self._index.part(size - 2, size) + guesses)
+        return [64 * agreement + min(length + i, LONGEST) for i, agreement in enumerate(agreed)]
+
+    def _indexes(self) -> tuple[NgramIndex, ...]:
+        """Where to look, this answer's context first."""
+        return (self._index,) if self._recent is None else (self._index, *self._recent.indexes())
 
     def _found(self) -> _Trail | None:
-        end = self._index.part(len(self._index) - LONGEST, len(self._index))
-        match, index = self._index.find(end, within=True), self._index
-        if self._recent is not None:
-            for other in self._recent.indexes():
-                found = other.find(end, within=False)
-                if found is not None and (match is None or found[1] > match[1]):
-                    match, index = found, other
-        return None if match is None else _Trail(index, *match)
+        end, best = self._index.part(len(self._index) - LONGEST, len(self._index)), None
+        for index in self._indexes():
+            match = index.find(end, within=index is self._index)
+            if match is not None and (best is None or match[1] > best.length):
+                best = _Trail(index, *match)
+        return best
 
-    def _draft(self, most: int) -> Draft:
-        trail = self._trail
-        if trail is None:
-            return Draft()
-        tokens = trail.source.part(trail.at, trail.at + most)
-        if END in tokens:
-            tokens = tokens[: tokens.index(END)]
+    def _draft(self, trail: _Trail, most: int) -> Draft:
+        tokens = trail.guesses(most)
         chances, chance = [], 1.0
-        for i in range(len(tokens)):
-            chance *= self._acceptance.chance(min(trail.length + i, LONGEST))
+        known: dict[int, float] = {}
+        for sureness in self._sureness(trail, tokens):
+            if sureness not in known:
+                known[sureness] = self._acceptance.chance(sureness)
+            chance *= known[sureness]
             if chance < LEAST_CHANCE:
                 break
             chances.append(chance)

@@ -19,6 +19,26 @@ SHORTEST = C_SHORTEST
 LONGEST = C_LONGEST
 
 
+def agreements(tuple indexes not None, list tokens not None):
+    """For each token but the first two, how far these texts agree that it comes behind the two before it.
+
+    Of the last TRIED places of that pair in each index, as many go on so: 0: at most a quarter, 1: at most half,
+    2: most of them, or there is one or none to ask, 3: all of two or more. A place before a negative token is not asked.
+    """
+    cdef Py_ssize_t i, alike, asked
+    cdef NgramIndex index
+    levels = []
+    for i in range(2, len(tokens)):
+        alike = asked = 0
+        for index in indexes:
+            index.ask(tokens[i - 2], tokens[i - 1], tokens[i], &alike, &asked)
+        if alike == asked:
+            levels.append(3 if asked > 1 else 2)
+        else:
+            levels.append(0 if 4 * alike <= asked else 1 if 2 * alike <= asked else 2)
+    return levels
+
+
 cdef class NgramIndex:
     """Tokens, and where each pair of neighbours came last: 16 to 32 bytes a token. Not thread-safe."""
 
@@ -80,6 +100,17 @@ cdef class NgramIndex:
                 best, at = length, place + 1
             place = self.before[place]
         return None if at < 0 else (at, best)
+
+    cdef void ask(self, int32_t first, int32_t second, int32_t third, Py_ssize_t *alike, Py_ssize_t *asked) noexcept:
+        """Count the last places of a pair that go on, and those of them that go on with this third token."""
+        cdef Py_ssize_t place = self.table[self.slot(first, second)] if self.size > 1 else -1
+        for _ in range(TRIED):
+            if place < 0:
+                return
+            if place + 1 < self.size and self.tokens[place + 1] >= 0:
+                asked[0] += 1
+                alike[0] += self.tokens[place + 1] == third
+            place = self.before[place]
 
     cdef int enter(self, Py_ssize_t place) except -1:
         """Note that a pair ended at this place."""

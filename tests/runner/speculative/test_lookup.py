@@ -54,12 +54,31 @@ def test_chances_are_learned_from_guesses_that_no_step_verified() -> None:
     shared = Acceptance()
     rng = np.random.default_rng(0)
     drafter, context = LookupDrafter(Acceptance(shared)), [1, 2]
-    before = shared.chance(2)
+    contested, single = 2, 64 * 2 + 2  # matches of two tokens
+    before = shared.chance(contested), shared.chance(single)
     for _ in range(30):  # after 1, 2 comes anything
         drafter.propose(context, 0)
         context += [int(rng.integers(10, 10_000)), 1, 2]
-    assert shared.chance(2) < before / 3
-    assert LookupDrafter(Acceptance(shared)).propose([*TEXT, 7, 3], 1).chances == pytest.approx((shared.chance(2),))
+    assert shared.chance(contested) < before[0] / 3
+    assert before[1] / 2 < shared.chance(single) < before[1]
+    chances = LookupDrafter(Acceptance(shared)).propose([*TEXT, 7, 3], 1).chances
+    assert chances == pytest.approx((shared.chance(single),))
+
+
+def test_a_guess_is_surer_where_earlier_places_agree() -> None:
+    def chance(context: list[int], recent: RecentAnswers | None = None) -> float:
+        draft = LookupDrafter(Acceptance(), None if recent is None else lambda: recent).propose([*context, 1, 2], 1)
+        assert draft.tokens == (7,)
+        assert draft.chances is not None
+        return draft.chances[0]
+
+    rarely, once, alike = [1, 2, 4, 1, 2, 5, 1, 2, 6, 1, 2, 7], [1, 2, 7], [1, 2, 7, 9, 1, 2, 7]
+    assert chance(rarely) < chance([1, 2, 6, *once]) < chance(once) < chance(alike)
+    recent = RecentAnswers()
+    recent.add(once)
+    assert chance(once, recent) == chance(alike)
+    recent.add([3, 1, 2])
+    assert chance(once, recent) == chance(alike), "an answer's end goes on with nothing"
 
 
 def test_answers_are_found_again_in_their_namespace_only() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ollama_engine.runner.speculative.ngram_index import LONGEST, SHORTEST, NgramIndex
+from ollama_engine.runner.speculative.ngram_index import LONGEST, SHORTEST, NgramIndex, agreements
 from tests.support.suite import scaled
 
 TRIED = 16
@@ -45,6 +45,29 @@ def test_the_end_of_another_text(text: list[int], other: list[int]) -> None:
     index = NgramIndex()
     index.extend(text)
     assert index.find(other[-LONGEST:], within=False) == compared(text, other, within=False)
+
+
+def agreement(texts: Sequence[Sequence[int]], first: int, second: int, third: int) -> int:
+    """What earlier places say, by looking at all."""
+    next_tokens = [
+        text[place + 1]
+        for text in texts
+        for place in [i for i in range(1, len(text)) if (text[i - 1], text[i]) == (first, second)][-TRIED:]
+        if place + 1 < len(text) and text[place + 1] >= 0
+    ]
+    share = next_tokens.count(third) / len(next_tokens) if next_tokens else 1.0
+    if share == 1.0:
+        return 3 if len(next_tokens) > 1 else 2
+    return 0 if share <= 0.25 else 1 if share <= 0.5 else 2
+
+
+@given(st.lists(st.lists(st.integers(-1, 2), max_size=150), max_size=3), st.lists(st.integers(0, 2), max_size=9))
+def test_how_far_texts_agree(texts: list[list[int]], guesses: list[int]) -> None:
+    indexes = [NgramIndex() for _ in texts]
+    for index, text in zip(indexes, texts, strict=True):
+        index.extend(text)
+    expected = [agreement(texts, *three) for three in zip(guesses, guesses[1:], guesses[2:], strict=False)]
+    assert agreements(tuple(indexes), guesses) == expected
 
 
 @pytest.mark.parametrize("seed", range(scaled(20, quick=3)))
