@@ -20,6 +20,7 @@ SEVERAL = 1.3
 are estimates."""
 ROWS = frozenset([*range(1, 9), 10, 12, 14, *range(16, 32, 4), *range(32, 65, 8)])
 """Numbers of rows that a step with drafts has, up to 64: few, so that most of their graphs are kept."""
+MOST_ROWS = max(ROWS)
 LEAST_CHANCE = 0.02
 """Less likely guesses are not verified, whatever a row costs."""
 
@@ -45,9 +46,10 @@ def draft_lengths(prices: StepPrices, chances: Mapping[int, Sequence[float]], mo
         taken.append(key)
         tokens -= chance
         rows = n_rows + len(taken)
-        speed = tokens / prices.drafted(rows)
-        if speed > best and (rows in ROWS or rows > max(ROWS)):
-            best, n_best = speed, len(taken)
+        if rows in ROWS or rows > MOST_ROWS:
+            speed = tokens / prices.drafted(rows)
+            if speed > best:
+                best, n_best = speed, len(taken)
         if i + 1 < len(chances[key]):
             heapq.heappush(line, (-chances[key][i + 1], key, i + 1))
     chosen = taken[:n_best]

@@ -43,7 +43,11 @@ class ContextTokens(Sequence[int]):
 
 def checked_guesses(guesses: Iterable[object], most: int, n_vocab: int) -> tuple[int, ...]:
     """The first `most` guesses as token ids. Raises TypeError or ValueError where one is none."""
-    return tuple(_token(guess, n_vocab) for guess in islice(guesses, most))
+    tokens = tuple(map(operator.index, islice(guesses, most)))  # type: ignore[arg-type]  # anything may come; it raises
+    if tokens and (min(tokens) < 0 or max(tokens) >= n_vocab):
+        wrong = next(token for token in tokens if not 0 <= token < n_vocab)
+        raise ValueError(f"a drafter guesses tokens 0 to {n_vocab - 1}, got {wrong}")
+    return tokens
 
 
 def constrained(draft: Draft, constraint: Constraint | None, most: int) -> Draft:
@@ -64,10 +68,3 @@ def constrained(draft: Draft, constraint: Constraint | None, most: int) -> Draft
             chance *= draft.chances[i] / (draft.chances[i - 1] if i else 1.0)
         chances.append(chance)
     return Draft(tokens, tuple(chances), bits)
-
-
-def _token(guess: object, n_vocab: int) -> int:
-    token = operator.index(guess)  # type: ignore[arg-type]  # anything may come; it raises
-    if not 0 <= token < n_vocab:
-        raise ValueError(f"a drafter guesses tokens 0 to {n_vocab - 1}, got {token}")
-    return token

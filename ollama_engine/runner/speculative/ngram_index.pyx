@@ -23,7 +23,7 @@ def agreements(tuple indexes not None, list tokens not None):
     """For each token but the first two, how far these texts agree that it comes behind the two before it.
 
     Of the last TRIED places of that pair in each index, as many go on so: 0: at most a quarter, 1: at most half,
-    2: most of them, or there is one or none to ask, 3: all of two or more. A place before a negative token is not asked.
+    2: most of them, or there is one or none to ask, 3: all of two or more. Places before negative tokens are not asked.
     """
     cdef Py_ssize_t i, alike, asked
     cdef NgramIndex index

@@ -61,13 +61,21 @@ def agreement(texts: Sequence[Sequence[int]], first: int, second: int, third: in
     return 0 if share <= 0.25 else 1 if share <= 0.5 else 2
 
 
-@given(st.lists(st.lists(st.integers(-1, 2), max_size=150), max_size=3), st.lists(st.integers(0, 2), max_size=9))
-def test_how_far_texts_agree(texts: list[list[int]], guesses: list[int]) -> None:
+@pytest.mark.parametrize("seed", range(30))
+def test_how_far_texts_agree(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    texts = [rng.integers(-1, 3, n).tolist() for n in rng.integers(0, [2, 30, 300])]
     indexes = [NgramIndex() for _ in texts]
     for index, text in zip(indexes, texts, strict=True):
         index.extend(text)
+    guesses = rng.integers(0, 3, 60).tolist()
     expected = [agreement(texts, *three) for three in zip(guesses, guesses[1:], guesses[2:], strict=False)]
     assert agreements(tuple(indexes), guesses) == expected
+
+
+def test_there_is_nothing_to_agree_about() -> None:
+    assert agreements((), [1, 2]) == agreements((NgramIndex(),), []) == []
+    assert agreements((NgramIndex(),), [1, 2, 3]) == [2]
 
 
 @pytest.mark.parametrize("seed", range(scaled(20, quick=3)))
