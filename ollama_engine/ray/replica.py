@@ -56,7 +56,7 @@ class Replica:
 
     def __init__(self, settings: ServerSettings, threads: int | None = None) -> None:
         self._library = Library(settings.files, ModelStore(settings.models))
-        self._manager = make_manager(settings)
+        self._manager = make_manager(settings, self._library)
         self._streams = 0
         self._defaults = {} if threads is None else {"num_thread": threads}
 

@@ -51,7 +51,7 @@ def create_app(
 ) -> FastAPI:
     """The server as an ASGI app. What is not given is made from `settings`; at shutdown all models are unloaded."""
     library = library or Library(settings.files, ModelStore(settings.models), max_transfers=settings.max_transfers)
-    service = Service(settings, library, manager or make_manager(settings))
+    service = Service(settings, library, manager or make_manager(settings, library))
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

@@ -8,7 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from ollama_engine import demo
-from ollama_engine.errors import ModelNotFoundError
+from ollama_engine.errors import EngineError, ModelNotFoundError
 from ollama_engine.store.model_store import ModelStore
 from ollama_engine.store.names import ModelName
 from ollama_engine.store.stored_model import StoredModel
@@ -61,6 +61,15 @@ class Library:
             if ModelName.parse(packaged).key == parsed.key:
                 return of_file(packaged, path())
         raise ModelNotFoundError(f"model '{name}' not found")
+
+    def removed(self, model: StoredModel) -> bool:
+        """Whether its name is gone, or another model's now."""
+        try:
+            return self.find(model.name).digest != model.digest
+        except (ModelNotFoundError, FileNotFoundError):
+            return True
+        except (EngineError, OSError):  # a damaged one, or a disk that cannot be read now
+            return False
 
     def prune(self) -> None:
         """Remove what interrupted calls have left in the store, where that can be written."""

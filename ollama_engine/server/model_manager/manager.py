@@ -31,6 +31,9 @@ __all__ = ["ModelManager"]
 
 log = logging.getLogger(__name__)
 
+LOOK_SECONDS = 30.0
+"""How often the store is asked whether sleeping models are still there: other programs remove some, too."""
+
 
 class ModelManager:
     """`ManagesModels` over a loader. All methods are called on one event loop, which alone changes its state."""
@@ -40,11 +43,13 @@ class ModelManager:
         settings: ServerSettings,
         loader: Loader,
         *,
+        removed: Callable[[StoredModel], bool] = lambda stored: False,
         free: Callable[[Iterable[Bytes]], Bytes] = free_memory,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
         self._loader = loader
+        self._removed = removed
         self._free = free
         self._clock = clock
         self._numbers = itertools.count(1)
@@ -52,6 +57,8 @@ class ModelManager:
         self._effects = ModelEffects(settings, loader, self._waiting, clock, self._advance)
         self._entries = self._effects.entries
         self._measuring = False
+        self._looks_at = -math.inf
+        """When it next asks which sleeping models are still there."""
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._models = settings.max_loaded_models or default_models()
@@ -94,14 +101,16 @@ class ModelManager:
         ]
 
     async def unload(self, stored: StoredModel) -> bool:
-        entry = next((e for e in self._entries.values() if e.stored.digest == stored.digest), None)
-        if entry is None:
-            return False
-        entry.expire()
-        if entry.idle:
-            self._advance()
-            await entry.gone.wait()
-        return True
+        for waiting in self._waiting:
+            if waiting.stored.digest == stored.digest:
+                waiting.keep_alive = 0.0  # it gets its answer; the model is closed behind that
+        entries = [entry for entry in self._entries.values() if entry.stored.digest == stored.digest]
+        for entry in entries:
+            entry.expire()
+        closing = [entry.gone.wait() for entry in entries if entry.idle]
+        self._advance()
+        await asyncio.gather(*closing)
+        return bool(entries)
 
     async def close(self) -> None:
         self._closed = True
@@ -178,6 +187,7 @@ class ModelManager:
         """Do what is to be done now. Called whenever something has changed."""
         if not self._closed:
             self._forget_broken()
+            self._look_for_removed()
             self._do(self._plan())
             self._set_timer()
 
@@ -187,6 +197,19 @@ class ModelManager:
             if entry.state in ("ready", "sleeping") and entry.loaded is not None and entry.loaded.over():
                 log.error("%s has ended by itself; the next request loads it again", entry.stored.name)
                 self._effects.unload(entry)
+
+    def _look_for_removed(self) -> None:
+        """Now and then, have sleeping models closed that are not in the store any more."""
+        asleep = [entry for entry in self._entries.values() if entry.state == "sleeping"]
+        if asleep and self._clock() >= self._looks_at:
+            self._looks_at = self._clock() + LOOK_SECONDS
+            self._effects.start(self._expire_removed(asleep))
+
+    async def _expire_removed(self, asleep: Iterable[LoadedModelEntry]) -> None:
+        for entry in asleep:
+            if await asyncio.to_thread(self._removed, entry.stored):
+                entry.expire()
+        self._advance()
 
     def _do(self, steps: LoadPlan) -> None:
         for grant in steps.grants:
@@ -210,10 +233,12 @@ class ModelManager:
             self._effects.load(self._waiting[steps.load])
 
     def _set_timer(self) -> None:
-        """Come back when the next model is to be unloaded, or closed."""
+        """Come back when the next model is to be unloaded, or closed, or looked for."""
         if self._timer is not None:
             self._timer.cancel()
         soonest = min((entry.expires_at for entry in self._entries.values() if entry.idle), default=math.inf)
+        if any(entry.state == "sleeping" for entry in self._entries.values()):
+            soonest = min(soonest, self._looks_at)
         self._timer = None
         if soonest < math.inf:
             delay = min(max(0.0, soonest - self._clock()), 86400.0)

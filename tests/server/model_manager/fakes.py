@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -99,15 +100,19 @@ def stored(name: str, **facts: Any) -> StoredModel:
     return StoredModel(name, f"digest of {name}", 1, 0.0, Path("/nowhere"), **facts)
 
 
-def manager(loader: FakeLoader, *, free: int = 1000, sleep: float = 0.0, **settings: Any) -> ModelManager:
-    """With `free` bytes for all models together that are awake."""
+def manager(
+    loader: FakeLoader, *, free: int = 1000, sleep: float = 0.0, removed: Collection[str] = (), **settings: Any
+) -> ModelManager:
+    """With `free` bytes for all models together that are awake; those of the names `removed` are in no store."""
     made: ModelManager
 
     def left(_: object) -> dict[str, int]:
         awake = [entry for entry in made._entries.values() if entry.state != "sleeping"]
         return {"CPU": free - loader.size * len(awake)}
 
-    made = ModelManager(ServerSettings(sleep=sleep, **settings), loader, free=left)
+    made = ModelManager(
+        ServerSettings(sleep=sleep, **settings), loader, removed=lambda model: model.name in removed, free=left
+    )
     return made
 
 

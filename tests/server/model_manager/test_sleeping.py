@@ -10,6 +10,7 @@ import time
 import pytest
 
 from ollama_engine.errors import DeviceError, NoMemoryError
+from ollama_engine.server.model_manager import manager as manager_module
 from ollama_engine.server.model_manager.manager import ModelManager
 from tests.server.model_manager.fakes import FakeLoader, manager, stored, until
 from tests.server.model_manager.test_manager import run, use
@@ -176,6 +177,55 @@ def test_a_sleeping_model_is_closed_when_its_name_is_given_to_another() -> None:
         await until(lambda: states(pool) == ["sleeping"])
         async with pool.lease(dataclasses.replace(stored("a"), digest="pulled anew"), {}):
             await until(lambda: loader.closed == ["a"])
+        await pool.close()
+
+    run(test)
+
+
+def test_a_sleeping_model_that_another_program_removes_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        loader, removed = FakeLoader(), {"b"}
+        pool = manager(loader, sleep=100.0, removed=removed)
+        await use(pool, "a", keep_alive=0.01)
+        await use(pool, "b", keep_alive=0.01)
+        await until(lambda: loader.closed == ["b"])
+        await until(lambda: states(pool) == ["sleeping"])
+        removed.add("a")
+        await until(lambda: loader.closed == ["b", "a"])
+        await use(pool, "c", keep_alive=math.inf)
+        removed.add("c")
+        await pool.close()
+        assert loader.slept.count("c") == 0
+
+    monkeypatch.setattr(manager_module, "LOOK_SECONDS", 0.01)
+    run(test)
+
+
+@pytest.mark.parametrize("state", ["loading", "waking", "falling asleep"])
+def test_a_model_that_is_stopped_before_it_is_there_is_closed_behind_those_who_wait(state: str) -> None:
+    async def test() -> None:
+        loader = FakeLoader()
+        pool = manager(loader, sleep=100.0)
+        if state != "loading":
+            await use(pool, "a", keep_alive=0.01)
+            await until(lambda: states(pool) == ["sleeping"])
+        loader.gate.clear()
+        loader.bed.clear()
+        if state == "falling asleep":
+            loader.bed.set()
+            await use(pool, "a", keep_alive=0.01)
+            loader.bed.clear()
+            await until(lambda: states(pool) == ["falling asleep"])
+        waiting = [asyncio.create_task(use(pool, "a", keep_alive=math.inf)) for _ in range(2)]
+        await until(lambda: states(pool) == [state])
+        assert await pool.unload(stored("a"))
+        loader.gate.set()
+        loader.bed.set()
+        await asyncio.gather(*waiting)
+        await until(lambda: not pool._entries)
+        assert sorted(loader.closed) == sorted(loader.loads)
+        await use(pool, "a", keep_alive=math.inf)
+        assert states(pool) == ["ready"]
         await pool.close()
 
     run(test)

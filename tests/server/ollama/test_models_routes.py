@@ -2,16 +2,20 @@ from __future__ import annotations
 
 import json
 import os
+from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
 
+from ollama_engine.cli.models import rm
 from ollama_engine.server import ServerSettings, create_app
+from ollama_engine.server.model_manager import manager
 from ollama_engine.store.modelfile import parse_modelfile
 from tests.store.layout import put_model
 from tests.support.tiny import write_tiny_llama
+from tests.support.waiting import eventually
 
 LIBRARY = "registry.ollama.ai/library"
 PACKAGED_NAMES = ["demo:latest", "demo-vision:latest"]
@@ -115,6 +119,28 @@ def test_copy_and_delete(client: TestClient, root: Path) -> None:
     names = [model["name"] for model in client.get("/api/tags").json()["models"]]
     assert names == ["me/other:v1", "plain:latest", *PACKAGED_NAMES]
     assert client.post("/api/show", json={"model": "me/other:v1"}).status_code == 200
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="pages are given back on Linux only")
+@pytest.mark.parametrize("by", ["rm", "another of its name"])
+def test_a_sleeping_model_ends_when_another_program_removes_it(
+    root: Path, gguf: bytes, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    monkeypatch.setattr(manager, "LOOK_SECONDS", 0.01)
+    monkeypatch.setenv("OLLAMA_MODELS", str(root))
+    question = {"model": "tiny", "prompt": "a", "raw": True, "keep_alive": "10ms", "options": {"num_predict": 1}}
+    with TestClient(create_app(ServerSettings(models=root, sleep=1e4)), base_url="http://localhost") as client:
+
+        def sleeps() -> bool:
+            return 'ollama_engine_sleeping{model="tiny:latest"} 1' in client.get("/metrics").text
+
+        assert client.post("/api/generate", json=question).status_code == 200
+        eventually(sleeps)
+        if by == "rm":
+            rm.main(Namespace(names=["tiny"], unused=False))
+        else:
+            put_model(root, f"{LIBRARY}/tiny/latest", [("model", gguf)], {})
+        eventually(lambda: not sleeps())
 
 
 @pytest.mark.parametrize(("method", "route", "body"), [
