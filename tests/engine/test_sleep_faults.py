@@ -21,7 +21,7 @@ from ollama_engine.runner.core import engine_thread
 from ollama_engine.runner.prefix_store.prefix_store import PrefixStore
 from tests.engine.test_steering_requests import ENDLESS, FOREVER
 from tests.support.engine_thread import held, idle
-from tests.support.waiting import WAIT_SECONDS, ended, eventually, join
+from tests.support.waiting import WAIT_SECONDS, ended, eventually, interruptible, join
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="pages are given back on Linux only")
 
@@ -112,7 +112,6 @@ def test_a_file_that_has_lost_something_closes_the_engine(engine: Engine, left: 
 
 
 def test_an_interrupted_sleep_is_taken_back(engine: Engine) -> None:
-    came = threading.Event()
     # Without drafts: with them the grammar comes to the most states that it may have within seconds.
     with engine.stream("One day", ENDLESS, format=FOREVER, on_overflow="shift", draft="off") as endless:
         next(iter(endless))
@@ -122,22 +121,13 @@ def test_an_interrupted_sleep_is_taken_back(engine: Engine) -> None:
         def interrupt() -> None:
             with suppress(BaseException):
                 eventually(lambda: bool(calls))
-            for _ in range(3):  # one that comes in a finaliser of the garbage collection is lost
-                signal.pthread_kill(main, signal.SIGINT)
-                if came.wait(3):
-                    return
+            signal.pthread_kill(main, signal.SIGINT)
 
         interrupting = threading.Thread(target=interrupt)
         interrupting.start()
-        try:
+        with interruptible(), pytest.raises(KeyboardInterrupt):
             engine.sleep()
-        except KeyboardInterrupt:
-            came.set()
-        running = len(engine.slots())
-        came_first = came.is_set()
-        came.set()
         join(interrupting)
-        assert came_first, f"the interrupt did not come; {running} requests run"
     idle(engine)
     eventually(lambda: not calls)
     assert not engine.is_sleeping

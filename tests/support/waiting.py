@@ -9,7 +9,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 WAIT_SECONDS = 30.0
 """For what takes at most a few seconds: a process that starts, a thread that ends. Less than pytest's own limit."""
@@ -23,6 +24,16 @@ def eventually(true: Callable[[], object], seconds: float = WAIT_SECONDS) -> Non
     while not true():
         assert time.monotonic() < end, f"waited {seconds:g} s for {_text(true)}"
         time.sleep(POLL_SECONDS)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt: a shell has programs in its background ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def join(*threads: threading.Thread, seconds: float = WAIT_SECONDS) -> None:

@@ -8,6 +8,7 @@ from queue import SimpleQueue
 from typing import Generic, TypeVar
 
 from ollama_engine.runner.core.engine_core import EngineCore
+from ollama_engine.runner.request.channel import wait_at
 from ollama_engine.runner.schedule.pinned_prefix import PinnedPrefix
 from ollama_engine.runner.schedule.sequence import ScheduledRequest
 
@@ -43,7 +44,7 @@ class EngineTask(Generic[Result]):
 
     def result(self) -> Result:
         """Waits for the result of `work`. Raises its exception, or ClosedError."""
-        error = self._errors.get()
+        error = wait_at(self._errors)
         if error is not None:
             raise error
         return self._results.get()

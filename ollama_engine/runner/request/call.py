@@ -15,7 +15,14 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
-from ollama_engine.runner.request.channel import CancelFlag, Event, RequestChannel, arun_or_cancel, run_or_cancel
+from ollama_engine.runner.request.channel import (
+    CancelFlag,
+    Event,
+    RequestChannel,
+    arun_or_cancel,
+    run_or_cancel,
+    wait_at,
+)
 from ollama_engine.runner.request.results import Chunk, Result
 
 __all__ = ["EngineCall"]
@@ -96,7 +103,7 @@ class EngineCall(ABC, Generic[Value]):
             self.feed()
             missing = len(self._channels)
             while missing:
-                missing -= self._is_over(*events.get())
+                missing -= self._is_over(*wait_at(events))
             return self.value()
 
         return run_or_cancel(self.cancel, until_it_ends)

@@ -6,13 +6,17 @@ The engine sends events into a mailbox and never waits for who takes them. The c
 from __future__ import annotations
 
 import logging
+import math
+import time
 import weakref
 from collections.abc import Awaitable, Callable
+from queue import Empty, SimpleQueue
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 from ollama_engine.runner.request.results import Chunk, Result
 
 __all__ = [
+    "LOOK_SECONDS",
     "CancelFlag",
     "Cancellable",
     "Event",
@@ -22,6 +26,7 @@ __all__ = [
     "is_last",
     "result_of",
     "run_or_cancel",
+    "wait_at",
 ]
 
 log = logging.getLogger(__name__)
@@ -76,6 +81,25 @@ async def arun_or_cancel(flag: Cancellable, call: Callable[P, Awaitable[T]], *ar
     except BaseException:
         flag.cancelled = True
         raise
+
+
+LOOK_SECONDS = 1.0
+"""How much later than it came an interrupt may be noticed."""
+
+
+def wait_at(queue: SimpleQueue[T], deadline: float = math.inf) -> T:
+    """The queue's next item. Raises Empty once `deadline` (of `time.monotonic`) has passed.
+
+    Python looks for signals before a thread goes to wait, and a signal that comes while it waits wakes it up. One that
+    comes in between, while the thread gives up Python's lock, is noticed only when the wait ends. So no wait is long.
+    """
+    while True:
+        left = deadline - time.monotonic()
+        try:
+            return queue.get(timeout=min(max(0.0, left), LOOK_SECONDS))
+        except Empty:
+            if not left > LOOK_SECONDS:  # nor where it is no number
+                raise
 
 
 class RequestChannel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -10,7 +11,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, cast
 
 from ollama_engine.errors import ClosedError, DeadlineError
-from ollama_engine.runner.request.channel import Event, RequestChannel, is_last, run_or_cancel
+from ollama_engine.runner.request.channel import Event, RequestChannel, is_last, run_or_cancel, wait_at
 from ollama_engine.runner.request.results import Chunk, Completion, collect
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class _Events:
             return None
         try:
             while True:
-                self._bell.get(timeout=None if deadline is None else _left(deadline))
+                wait_at(self._bell, math.inf if deadline is None else deadline)
                 with self._taking:
                     if self.over():
                         self._bell.put(None)  # for other threads that wait
@@ -153,7 +154,3 @@ class Request(Iterator[Chunk]):
         elif not self._events.over():
             raise DeadlineError("the request has not ended within the timeout of this call; it goes on")
         return event
-
-
-def _left(deadline: float) -> float:
-    return min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)

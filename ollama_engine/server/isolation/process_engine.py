@@ -13,7 +13,7 @@ import os
 import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, wait
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,6 +26,7 @@ from ollama_engine.engine import Engine
 from ollama_engine.errors import ClosedError, ConfigError
 from ollama_engine.not_copied import NotCopied
 from ollama_engine.runner.chat.results import ChatResult
+from ollama_engine.runner.request.channel import LOOK_SECONDS
 from ollama_engine.runner.request.results import Completion
 from ollama_engine.server.isolation.codec import decode, encode
 from ollama_engine.server.isolation.crossing import beside, prepared
@@ -186,6 +187,8 @@ class ProcessEngine(NotCopied, Closing):
         """The result of work on the loop. An interrupt cancels it."""
         future = self._submit(work)
         try:
+            while not wait((future,), timeout=LOOK_SECONDS).done:
+                pass  # or an interrupt that comes as the wait begins would be noticed behind it only
             return future.result()
         except CancelledError:
             raise ClosedError(CLOSED_MEANWHILE) from None
