@@ -68,6 +68,27 @@ def _theirs(setting: Setting, port: int) -> tuple[list[str], str]:
     return [*command, "--no-webui", "--log-disable", "--jinja"], "/health"
 
 
+def share_prefix(name: str, port: int, slots: int, folder: Path) -> None:
+    """Have each slot of a server begin with what its longest one holds. Ours shares prefixes by itself; llama-server
+    reads a slot's file into the others, and was started with `--slot-save-path` of this folder.
+    """
+    if name == "ollama_engine":
+        return
+
+    def slot(i: int, action: str, file: str) -> int:
+        url = f"http://127.0.0.1:{port}/slots/{i}?action={action}"
+        head = {"Content-Type": "application/json"}
+        body = json.dumps({"filename": file}).encode()
+        with urllib.request.urlopen(urllib.request.Request(url, body, head), timeout=120) as answer:
+            done: dict[str, int] = json.load(answer)
+        return done["n_saved" if action == "save" else "n_restored"]
+
+    lengths = {i: slot(i, "save", f"{i}.slot") for i in range(slots)}
+    longest = max(lengths, key=lambda i: lengths[i])
+    for i in lengths.keys() - {longest}:
+        slot(i, "restore", f"{longest}.slot")
+
+
 def free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))

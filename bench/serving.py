@@ -2,12 +2,14 @@
 
     python bench/serving.py                                        # SmolLM2 135M, 1 to 64 clients; a table
     python bench/serving.py --shared 8000 --clients 16             # one context of 8,000 tokens, 16 chats behind it
+    python bench/serving.py --shared 8000 --clients 16 --warm      # one chat behind it, then 16 at once
     python bench/serving.py MODEL.gguf --clients 1 8 --rounds 5 --json serving.json
 
 Each client sends one chat, all at the same moment: prompts of --prompt tokens that share nothing, answers of --answer.
 Servers take turns in rounds, each started anew, with a slot for each client. Clients, llama-benchy and the server share
 the machine's CPUs. A peer that is not here is named with its reason: `bench/peers.py build` and `install` bring them.
-With --shared each server is asked twice: the context is new to it, and it has it cached.
+With --shared each server is asked twice: the context is new to it, and it has it cached. With --warm one client asks
+first. Then llama-server's slots get what that one's holds by a slot file, since no other way has them share it.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for when this file is run as a program
@@ -84,16 +86,26 @@ def measure(args: argparse.Namespace, names: Sequence[str]) -> list[Row]:
             for clients in args.clients:
                 for name in names:
                     print(f"round {i + 1} of {args.rounds}: {name}, {clients} clients", file=sys.stderr, flush=True)
-                    setting = servers.Setting(args.model, clients, args.num_ctx, args.threads)
+                    files = ("--slot-save-path", str(folder)) if args.warm and name == "llama-server" else ()
+                    setting = servers.Setting(args.model, clients, args.num_ctx, args.threads, files)
                     ask = benchy.Ask(clients, args.prompt, args.answer, args.shared)
                     with servers.serving(name, setting) as port:
-                        found = benchy.run(port, args.model.stem, folder, ask, 2 if args.shared else 1)
+                        found = asked(args, name, port, folder, ask)
                     seen.setdefault((name, clients), []).extend(found)
     found = sorted(seen.items(), key=lambda item: item[0][1])
     if not args.shared:
         return [row(name, clients, runs) for (name, clients), runs in found]
-    parts = ((0, "new"), (1, "cached"))
+    parts = ((0, "first" if args.warm else "new"), (1, "cached"))
     return [row(name, clients, runs[i::2], note) for (name, clients), runs in found for i, note in parts]
+
+
+def asked(args: argparse.Namespace, name: str, port: int, folder: Path, ask: benchy.Ask) -> list[benchy.Seen]:
+    model = args.model.stem
+    if not args.warm:
+        return benchy.run(port, model, folder, ask, 2 if args.shared else 1)
+    first = benchy.run(port, model, folder, replace(ask, clients=1), 1)
+    servers.share_prefix(name, port, ask.clients, folder)
+    return first + benchy.run(port, model, folder, ask, 1)
 
 
 COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
@@ -124,6 +136,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--prompt", type=int, default=256, metavar="TOKENS")
     made.add_argument("--answer", type=int, default=48, metavar="TOKENS")
     made.add_argument("--shared", type=int, default=0, metavar="TOKENS", help="that all prompts begin with")
+    made.add_argument("--warm", action="store_true", help="with --shared: one client asks before all others")
     made.add_argument("--num-ctx", type=int, help="of each chat; as long as it takes by default")
     made.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="of llama.cpp; ours takes all CPUs")
     made.add_argument("--rounds", type=int, default=3)
@@ -137,6 +150,8 @@ def main(arguments: list[str] | None = None) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("serving: terminated"))  # which ends the server, too
     if reason := peer_packages.missing("benchy"):
         raise SystemExit(f"serving: llama-benchy is not here ({reason}); python bench/peers.py install")
+    if args.warm and not args.shared:
+        raise SystemExit("serving: --warm is for --shared")
     args.model = args.model or real_model()
     args.num_ctx = args.num_ctx or args.shared + args.prompt + args.answer + TEMPLATE
     left_out = {name: reason for name in args.only if (reason := servers.missing(name))}

@@ -242,8 +242,7 @@ class Engine(
     @property
     def metrics(self) -> MetricsSnapshot:
         """Counters, tokens/s, queue, cells and times of steps until now. Does not wait for a step."""
-        device_bytes = {device.device: device.by_kind for device in self._open().memory().devices}
-        return replace(self._core.metrics(self._engine_thread.coming), device_bytes=device_bytes)
+        return replace(self._core.metrics(self._engine_thread.coming), **self._memory_metrics())
 
     def slots(self) -> list[SlotInfo]:
         """The requests that are in the engine now, the oldest first."""

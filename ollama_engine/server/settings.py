@@ -78,6 +78,12 @@ SETTINGS: Mapping[str, Setting] = {
         "BYTES",
         "bytes that this may take; 0: 4 GiB, or a tenth of the free disk if that is less",
     ),
+    "expert_cache_bytes": Setting(
+        "OLLAMA_ENGINE_EXPERT_CACHE_BYTES",
+        readers.number(0),
+        "BYTES",
+        "memory for experts of a mixture larger than memory; others are read when they are chosen; 0: all are mapped",
+    ),
     "draft_model": Setting(
         "OLLAMA_ENGINE_DRAFT_MODEL", str, "MODEL", "a small model that guesses tokens for models with its vocabulary"
     ),
@@ -156,6 +162,7 @@ class ServerSettings:
         draft_model: a model that guesses tokens for those with its vocabulary, `Engine`'s `draft_model`; "" for none.
         prefix_store: "on" (in the user's cache folder), "off" or a folder, `Engine`'s `prefix_store`.
         prefix_store_bytes: bytes that it may take; 0 takes 4 GiB, or a tenth of the free disk if that is less.
+        expert_cache_bytes: memory for the experts of each mixture, `Engine`'s `expert_cache_bytes`; 0: all are mapped.
         flash_attention: "auto", "on" or "off".
         multiuser_cache: keep the prefixes of each user's requests apart less greedily; see the docs.
         load_timeout: seconds without progress after which loading is given up; math.inf for never.
@@ -189,6 +196,7 @@ class ServerSettings:
     draft: str = "auto"
     prefix_store: str = "on"
     prefix_store_bytes: int = 0
+    expert_cache_bytes: int = 0
     draft_model: str = ""
     flash_attention: str = "auto"
     multiuser_cache: bool = False

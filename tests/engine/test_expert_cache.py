@@ -78,6 +78,17 @@ def test_an_engine_sleeps_and_answers_the_same(mixture: str) -> None:
         assert engine.generate("One day", params=PARAMS).text == wanted[0]
 
 
+def test_metrics_count_what_is_read(mixture: str) -> None:
+    """A prompt with room for all: each expert that is used is read once. Without the option nothing is counted."""
+    for cache_bytes, read in ((1 << 40, True), (None, False)):
+        with Engine(mixture, num_ctx=256, threads=2, expert_cache_bytes=cache_bytes) as engine:
+            engine.generate("One day", params=PARAMS)
+            seen = engine.metrics
+        assert (seen.expert_uses > seen.expert_misses + seen.experts_read_ahead > 0) is read
+        assert (seen.expert_bytes_read > 0) is read
+        assert seen.experts_used_ahead <= seen.experts_read_ahead
+
+
 def test_threads_end_with_the_engine(mixture: str) -> None:
     tasks = len(os.listdir("/proc/self/task"))
     engine = Engine(mixture, num_ctx=256, threads=2, expert_cache_bytes=largest_layer(mixture))

@@ -39,10 +39,11 @@ cdef class ExpertCache:
         self._free()
 
     cdef int _free(self) except -1:
-        if self.ptr != NULL and self.pid == getpid():  # a forked child has no such threads
+        cdef lib.oe_expert_cache *ptr = self.ptr
+        self.ptr = NULL  # before others can ask it for its counts
+        if ptr != NULL and self.pid == getpid():  # a forked child has no such threads
             with nogil:
-                lib.oe_expert_cache_free(self.ptr)
-        self.ptr = NULL
+                lib.oe_expert_cache_free(ptr)
         return 0
 
     def add_file(self, path):
@@ -94,7 +95,9 @@ cdef class ExpertCache:
         lib.oe_expert_cache_limit(self.ptr, nbytes)
 
     def counts(self):
-        """Since the model was loaded: {"uses": times that a layer used an expert, "misses": .., "bytes_read": ..}."""
+        """Since the model was loaded: {"uses": times that a layer used an expert, "misses": .., "bytes_read": ..}, and
+        others (oe_expert_counts); but "reading": parts that wait to be read or are being read now.
+        """
         self._check()
         return dict(lib.oe_expert_cache_counts(self.ptr))
 

@@ -43,6 +43,16 @@ class FactMethods:
         """Bytes taken, by device and layer; print it for a table."""
         return self._open().memory()
 
+    def _memory_metrics(self) -> dict[str, Any]:
+        """Fields of `metrics` about memory."""
+        loaded = self._open()
+        experts = loaded.weights.experts
+        counts = {} if experts is None else experts.counts()
+        names = {"uses": "expert_uses", "misses": "expert_misses", "ahead": "experts_read_ahead",
+                 "ahead_used": "experts_used_ahead", "bytes_read": "expert_bytes_read"}  # fmt: skip
+        device_bytes = {device.device: device.by_kind for device in loaded.memory().devices}
+        return {"device_bytes": device_bytes, **{name: counts[key] for key, name in names.items() if key in counts}}
+
     @staticmethod
     def plan_memory(
         model: str | os.PathLike[str],

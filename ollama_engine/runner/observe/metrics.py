@@ -108,6 +108,16 @@ class MetricsSnapshot:
     device_bytes: Mapping[str, Mapping[str, int]] = field(default_factory=lambda: MappingProxyType({}))
     """Bytes that the engine takes on each device now: {"CPU": {"weights": .., "cache": .., "graph": ..}}. "weights"
     include those in the mapped file. `Engine.devices` tells the free memory there."""
+    expert_uses: int = 0
+    """How often a layer used an expert, of a mixture with `expert_cache_bytes`; this and the next four count since the
+    model was loaded."""
+    expert_misses: int = 0
+    """Uses of experts that were neither in memory nor being read when they were chosen."""
+    experts_read_ahead: int = 0
+    """Experts that were read since the layer before had guessed that they would be chosen."""
+    experts_used_ahead: int = 0
+    """Those of them that were chosen before they made room."""
+    expert_bytes_read: int = 0
     sleeps: int = 0
     """How often `Engine.sleep` gave its memory back."""
     wake_seconds: float = 0.0

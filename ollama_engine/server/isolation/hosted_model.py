@@ -151,6 +151,7 @@ def engine_options(body: dict[str, Any]) -> dict[str, Any]:
         "draft": body.get("Draft") or "auto",
         "prefix_store": body.get("PrefixStore") or "off",
         "prefix_store_bytes": body.get("PrefixStoreBytes"),
+        "expert_cache_bytes": body.get("ExpertCacheBytes"),
         "draft_model": body.get("DraftModel") or None,
         "projector": body.get("ProjectorPath") or None,
     }

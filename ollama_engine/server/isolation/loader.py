@@ -117,5 +117,6 @@ def load_request(stored: StoredModel, options: dict[str, Any]) -> dict[str, Any]
         "Draft": options["draft"],
         "PrefixStore": options["prefix_store"],
         "PrefixStoreBytes": options["prefix_store_bytes"],
+        "ExpertCacheBytes": options["expert_cache_bytes"],
         "DraftModel": options.get("draft_model"),
     }

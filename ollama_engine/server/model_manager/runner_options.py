@@ -79,6 +79,7 @@ class RunnerOptions:
             "draft": settings.draft,
             "prefix_store": settings.prefix_store,
             "prefix_store_bytes": settings.prefix_store_bytes or None,
+            "expert_cache_bytes": settings.expert_cache_bytes or None,
             "measure_kernels": settings.measure_kernels,
             "mmap": True if self.use_mmap is None else self.use_mmap,
         }

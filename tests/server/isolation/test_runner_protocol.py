@@ -6,6 +6,7 @@ import base64
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -148,9 +149,13 @@ def test_web_sites_are_kept_from_a_runner_at_a_port(headers: dict[str, str]) -> 
         assert list(refused.json()) == ["error"]
 
 
-@pytest.mark.parametrize("measure", [True, False])
-def test_whether_kernels_are_measured_reaches_the_process(measure: bool) -> None:
-    options = RunnerOptions.of({}).engine_options(ServerSettings(measure_kernels=measure), has_gpu=False)
-    body = load_request(SimpleNamespace(projector_path=None), options)  # type: ignore[arg-type]
-    assert engine_options(body)["measure_kernels"] is measure
-    assert engine_options({})["measure_kernels"] is True
+@pytest.mark.parametrize(("name", "values", "default"), [
+    ("measure_kernels", (True, False), True), ("expert_cache_bytes", (1 << 40, 5), None),
+])  # fmt: skip
+def test_settings_reach_the_process(name: str, values: tuple[Any, Any], default: object) -> None:
+    for value in values:
+        settings = replace(ServerSettings(), **{name: value})
+        options = RunnerOptions.of({}).engine_options(settings, has_gpu=False)
+        body = load_request(SimpleNamespace(projector_path=None), options)  # type: ignore[arg-type]
+        assert engine_options(body)[name] == value
+    assert engine_options({})[name] == default

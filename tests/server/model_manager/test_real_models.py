@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import resource
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,6 +27,7 @@ from ollama_engine.server.model_manager.manager import ModelManager
 from ollama_engine.server.model_manager.runner_options import RunnerOptions
 from ollama_engine.server.settings import ServerSettings
 from tests.server.model_manager.fakes import until
+from tests.support.tiny import write_tiny_llama
 
 SMALL = {"num_ctx": 64, "num_batch": 32, "num_thread": 1}
 
@@ -127,6 +129,35 @@ def test_a_chat_goes_on_after_keep_alive_without_its_prompt_being_computed_again
 
     slept, loaded_anew = asyncio.run(chat(100.0)), asyncio.run(chat(0.0))
     assert [answer["response"] for answer in slept] == [answer["response"] for answer in loaded_anew]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="experts are given back on Linux only")
+@pytest.mark.parametrize("isolation", ["none", pytest.param("process", marks=pytest.mark.slow)])
+def test_a_served_mixture_has_a_cache_of_experts(isolation: str, tmp_path: Path) -> None:
+    """And one whose layers are larger than that is refused, while others are served."""
+    path = tmp_path / "mixture.gguf"
+    write_tiny_llama(path, n_ctx=64, n_embd=64, n_ff=96, n_layer=3, n_expert=8, n_expert_used=2, dtype="q8_0")
+
+    async def asked(nbytes: int) -> tuple[int, str]:
+        settings = ServerSettings(files=(("mixture", path),), prefix_store="off", isolation=isolation,
+                                  expert_cache_bytes=nbytes)  # fmt: skip
+        app = create_app(settings, manager=(pool := make_manager(settings)))
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=60) as client:
+            question = {"model": "mixture", "prompt": "One day", "options": SMALL, "raw": True, "stream": False}
+            answer = await client.post("/api/generate", json=question)
+            metrics = (await client.get("/metrics")).text
+            await pool.close()
+        return answer.status_code, answer.text if answer.is_error else metrics
+
+    status, metrics = asyncio.run(asked(1 << 20))
+    uses = re.search(r"^ollama_engine_expert_uses_total{.*} (.*)$", metrics, re.MULTILINE)
+    assert status == 200, metrics
+    assert uses is not None
+    assert float(uses[1]) > 0
+    status, error = asyncio.run(asked(1000))
+    assert status >= 400
+    assert "the experts of a layer" in error
 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="pages are given back on Linux only")
