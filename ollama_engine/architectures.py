@@ -46,6 +46,13 @@ ARCHITECTURES = (
     Registration("command-r", "command_r:CommandR", "command_r", "command-r-plus"),
     Registration("deepseek2", "deepseek2:DeepSeek2", "deepseek2", "deepseek-v3"),
     Registration("deepseek2-ocr", "deepseek_ocr.model:DeepSeekOcr", "deepseek_ocr"),
+    Registration(
+        "eagle3",
+        None,
+        "eagle3",
+        not_run="it is an EAGLE-3 head, which drafts for another model; load that model, and this file as its "
+        "draft_model (--draft-model at the command line)",
+    ),
     Registration("ernie4_5", "ernie4_5:Ernie45", "ernie4_5"),
     Registration("ernie4_5-moe", "ernie4_5:Ernie45Moe", "ernie4_5"),
     Registration("exaone4", "exaone4:Exaone4", "exaone4", "hermes"),

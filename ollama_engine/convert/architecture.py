@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ollama_engine.convert.source.folder import Config, ModelFolder
 from ollama_engine.convert.transforms import Transform
+from ollama_engine.ml.gguf.metadata import Metadata
 
 __all__ = [
     "COMMON_RENAMES",
@@ -140,6 +141,10 @@ class Architecture:
     """Values that config.json has no names for, by the names of the checkpoint's tensors."""
     told_by_folder: Callable[[ModelFolder], MetadataValues] = _nothing_told
     """Values that config.json has no names for, by other files of the folder."""
+    told_by_target: Callable[[Metadata], MetadataValues] | None = None
+    """Values that config.json may leave out, by the file of the model that this one drafts for, which also has its
+    tokenizer. None for models that need no other.
+    """
     more_keys: Callable[[Config, Sizes], MetadataValues] = _no_values
     """Computed keys, below the architecture's name: int, float, bool, str, or a list of these."""
     llama3_rope: bool = False

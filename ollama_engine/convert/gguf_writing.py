@@ -48,6 +48,9 @@ class EncodedMetadata:
     count: int
     data: bytes
 
+    def __add__(self, other: EncodedMetadata) -> EncodedMetadata:
+        return EncodedMetadata(self.count + other.count, self.data + other.data)
+
 
 @dataclass(frozen=True)
 class OutTensor:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ollama_engine.convert.gguf_writing import OutTensor, Progress, data_size, write_model
-from ollama_engine.convert.quant.raw_metadata import copy_metadata
+from ollama_engine.convert.raw_metadata import copy_metadata
 from ollama_engine.ml.gguf.gguf_file import GGUFFile, TensorInfo
 from ollama_engine.new_file import FileSizes, write_new_file
 

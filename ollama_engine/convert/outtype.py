@@ -14,13 +14,15 @@ from ollama_engine.ml.gguf.gguf_file import IMAGE_PARTS
 from ollama_engine.ml.graph.types import block_of
 from ollama_engine.ml.weights.quantize import quantize_rows
 
-__all__ = ["FILE_TYPES", "as_bytes", "element_type"]
+__all__ = ["FILE_TYPES", "KEPT", "SAME", "as_bytes", "element_type"]
 
 FILE_TYPES: Final = {"f32": 0, "f16": 1, "bf16": 32, "q8_0": 7}
 """`--outtype` -> `general.file_type`."""
 
-SAME = {"F32": "f32", "F16": "f16", "BF16": "bf16", "MXFP4": "mxfp4"}
+SAME = {"F32": "f32", "F16": "f16", "BF16": "bf16", "MXFP4": "mxfp4", "I64": "i64"}
 """Types of checkpoints that are one of ours bit by bit."""
+KEPT = ("MXFP4", "I64")
+"""Types of checkpoints that tensors have in any file."""
 
 # As in llama.cpp's converter: what is small, or is used in ways that no kernel reads in fewer bits.
 ALWAYS_F32 = (

@@ -39,6 +39,14 @@ class ModelInputs:
     images: Tensor | None = None
     """f32 [n_embd, rows], input of the cross-attention layers: all rows of this batch's images, in the order of
     `Batch.images`. None in batches without images."""
+    aux_states: dict[int, Tensor] | None = None
+    """Where the model puts what its first 1, 2 ... blocks give, f32 [n_embd, n], while the graph is built (see
+    `models.aux_states`). None where nobody reads it."""
+
+    def keep_aux(self, n_blocks: int, x: Tensor) -> None:
+        """Keep what the first `n_blocks` blocks give, if somebody reads it."""
+        if self.aux_states is not None:
+            self.aux_states[n_blocks] = x
 
 
 class Model(Protocol):

@@ -182,6 +182,7 @@ class StreamProjection(nn.Weight):
 class Gemma3n(gemma2.Gemma2):
     options: Gemma3nOptions
     architecture = "gemma3n"
+    gives_aux_states = False  # between blocks it has several streams
 
     layers = nn.Blocks(Layer, "n_layer")
     per_layer = nn.Part(PerLayerEmbedding)

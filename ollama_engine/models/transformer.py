@@ -27,6 +27,9 @@ class Transformer(nn.Module):
     token_embd = nn.Embedding("token_embd", "n_embd", "n_vocab")
     layers: nn.Blocks[Any] = nn.Blocks(nn.Module, "n_layer")
 
+    gives_aux_states: ClassVar[bool] = True
+    """Whether `through_layers` fills `ModelInputs.aux_states`."""
+
     def __init__(self, metadata: Metadata, weights: Mapping[str, Tensor]) -> None:
         if "token_embd.weight" not in weights:
             raise ModelFormatError("the file has no tensor token_embd.weight; is it a vocabulary-only file?")
@@ -99,4 +102,5 @@ class Transformer(nn.Module):
             own = self.layer_factors(i, factors)
             x = layer.forward(x, LayerStep(inputs.positions, o.ropes[i], own, cache, outputs, temperature), o)
             x = with_features(x, inputs, i)
+            inputs.keep_aux(i + 1, x)
         return x

@@ -111,16 +111,20 @@ class HfFolder:
 
 
 def write_safetensors(path: Path, weights: Weights, dtype: str = "F32") -> None:
-    """With the reference implementation; `dtype` F32, F16 or BF16 (cut off, not rounded)."""
+    """With the reference implementation; `dtype` F32, F16 or BF16 (cut off, not rounded) of those that are floats."""
     names = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
     entries, alive = {}, []
     for name, values in weights.items():
-        stored: NDArray[Any] = values.astype(np.float16 if dtype == "F16" else np.float32)
-        if dtype == "BF16":
+        floats = values.dtype.kind == "f"
+        stored: NDArray[Any] = values.astype(np.float16 if dtype == "F16" else np.float32) if floats else values
+        if floats and dtype == "BF16":
             stored = (stored.view(np.uint32) >> 16).astype(np.uint16)
         stored = np.ascontiguousarray(stored)
         alive.append(stored)
         entries[name] = TensorSpec(
-            dtype=names[dtype], shape=values.shape, data_ptr=stored.ctypes.data, data_len=stored.nbytes
+            dtype=names[dtype] if floats else values.dtype.name,
+            shape=values.shape,
+            data_ptr=stored.ctypes.data,
+            data_len=stored.nbytes,
         )
     serialize_file(entries, str(path), {"format": "pt"})

@@ -14,7 +14,7 @@ from ollama_engine.chat.dialects.detection import DIALECTS
 from ollama_engine.convert import registry as converters
 from ollama_engine.convert.source.folder import ModelFolder, read_config
 from ollama_engine.models import model_class
-from tests.models import assistants, encoders, families, image_encoders
+from tests.models import assistants, eagle_heads, encoders, families, image_encoders
 from tests.models.architectures import FOLDER, cases_of, file_of
 from tests.models.families import Family
 from tests.models.variants import VARIANTS, WRITERS
@@ -29,7 +29,7 @@ def shown(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-AnyCase = Family | assistants.Case | encoders.Case | image_encoders.Case
+AnyCase = Family | assistants.Case | eagle_heads.Case | encoders.Case | image_encoders.Case
 
 
 def module_of(case: AnyCase) -> Any:
@@ -37,6 +37,7 @@ def module_of(case: AnyCase) -> Any:
     kinds = {
         Family: families,
         assistants.Case: assistants,
+        eagle_heads.Case: eagle_heads,
         encoders.Case: encoders,
         image_encoders.Case: image_encoders,
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from ollama_engine.cli.options import model_path
 from ollama_engine.cli.paths import existing
 from ollama_engine.cli.progress import LoadingBar, StatusLine
 from ollama_engine.cli.tables import size
@@ -21,12 +22,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--outtype", choices=FILE_TYPES, default="f16", help="type of the matrices (default: f16)")
     parser.add_argument("--no-vision", action="store_true", help="leave out the part that reads images, as llama.cpp "
                         "wants it")  # fmt: skip
+    parser.add_argument("--target-model", metavar="MODEL", help="the model that an EAGLE-3 head drafts for: a GGUF "
+                        "file or a name of the store")  # fmt: skip
     parser.add_argument("--overwrite", action="store_true", help="replace a file that exists")
     parser.add_argument("-t", "--threads", type=int, metavar="N", help="threads (default: all cores)")
 
 
 def main(args: argparse.Namespace) -> None:
     """Convert. On a terminal, standard error shows a progress bar, and both sizes at the end."""
+    target_model = None if args.target_model is None else model_path(args.target_model)
     with StatusLine(sys.stderr) as line:
         bar = LoadingBar(line, f"writing {args.out}", eta=True)
         sizes = convert_model(
@@ -37,6 +41,7 @@ def main(args: argparse.Namespace) -> None:
             threads=args.threads,
             overwrite=args.overwrite,
             progress=bar,
+            target_model=target_model,
         )
     print(args.out)
     print(f"{size(sizes.before)} -> {size(sizes.after)}", file=sys.stderr)

@@ -19,7 +19,7 @@ from ollama_engine.cli.tables import count, pairs, printable, size, table
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.ml.gguf.gguf_file import GGUFFile, TensorInfo
 from ollama_engine.ml.gguf.metadata import MetadataValue
-from ollama_engine.ml.gguf.next_tokens import ASSISTANT, next_token_tensors
+from ollama_engine.ml.gguf.next_tokens import ASSISTANT, EAGLE3, next_token_tensors
 from ollama_engine.store.stored_model import StoredModel
 from ollama_engine.tokenizer.vocab import read_vocabulary
 
@@ -149,7 +149,10 @@ def _images(metadata: Mapping[str, MetadataValue], architecture: object) -> dict
 
 
 def _head(file: GGUFFile) -> dict[str, Any] | None:
-    """The head of a file that predicts tokens further ahead; of an assistant, for which models it does."""
+    """The head of a file that predicts tokens further ahead; of one for another model, for which models it does."""
+    if file.metadata.get("general.architecture") == EAGLE3:
+        keys = {"embedding_length": "target_hidden_size", "blocks": "target_layers"}
+        return {name: _json_value(file.metadata.get(f"{EAGLE3}.{key}")) for name, key in keys.items()}
     if file.metadata.get("general.architecture") == ASSISTANT:
         return {"embedding_length": _json_value(file.metadata.get(f"{ASSISTANT}.embedding_length_out"))}
     names = next_token_tensors(file.metadata, file.tensors)

@@ -18,7 +18,7 @@ from ollama_engine.convert.late_warnings import warnings_last
 from ollama_engine.convert.quant.imatrix import ImportanceMatrix, read_imatrix
 from ollama_engine.convert.quant.layout import FLOATS, in_file_order, read_facts, target_types
 from ollama_engine.convert.quant.presets import ALIASES, PRESETS, Preset
-from ollama_engine.convert.quant.raw_metadata import copy_metadata
+from ollama_engine.convert.raw_metadata import copy_metadata
 from ollama_engine.convert.workers import Job, Workers
 from ollama_engine.errors import ConfigError, ModelFormatError, Option
 from ollama_engine.ml.gguf.gguf_file import GGUFFile, TensorInfo

@@ -14,6 +14,9 @@ __all__ = ["Config", "ModelFolder", "read_config"]
 
 _REQUIRED: Any = object()
 
+NESTED = ("text_config", "language_config", "transformer_layer_config")
+"""Names of a nested config of the text part; the second is DeepSeek's, the last that of `speculators`."""
+
 
 class ModelFolder:
     """A folder as Hugging Face publishes models. Files that it may lack are read as None.
@@ -115,7 +118,7 @@ class Config:
 
 
 def read_config(folder: ModelFolder) -> Config:
-    """config.json, with the values of a nested `text_config` (DeepSeek's `language_config`) on top of the outer ones.
+    """config.json, with the values of a nested config of the text part, as NESTED names it, on top of the outer ones.
 
     Raises FileNotFoundError when it is missing, ModelFormatError when it is broken.
     """
@@ -123,7 +126,7 @@ def read_config(folder: ModelFolder) -> Config:
     values = folder.json("config.json")
     if values is None:
         raise FileNotFoundError(2, "no such file; SRC is the folder of a model as Hugging Face publishes it", home)
-    whole, name = values, "text_config" if "text_config" in values else "language_config"
+    whole, name = values, next((name for name in NESTED if name in values), "")
     nested = values.get(name)
     if isinstance(nested, dict):
         outer = {k: v for k, v in values.items() if k != name}

@@ -12,10 +12,12 @@ from collections.abc import Iterable, Mapping
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.ml.gguf.metadata import Metadata, MetadataValue
 
-__all__ = ["ASSISTANT", "has_head", "n_blocks", "next_token_tensors"]
+__all__ = ["ASSISTANT", "EAGLE3", "has_head", "n_blocks", "next_token_tensors"]
 
 ASSISTANT = "gemma4-assistant"
 """The architecture of files that have nothing but such blocks, for another model's drafts."""
+EAGLE3 = "eagle3"
+"""The architecture of EAGLE-3's heads, which have files of their own, too."""
 
 _BLOCK = re.compile(r"blk\.(\d+)\.")
 

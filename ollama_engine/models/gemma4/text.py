@@ -242,6 +242,7 @@ class Gemma4Text(gemma2.Gemma2):
                 per_layer=None if per_layer is None else nth(per_layer, i), indices=seen.get(o.sources[i]),
             )  # fmt: skip
             x = layer.forward(x, step, o)
+            inputs.keep_aux(i + 1, x)
         return x
 
 

@@ -118,6 +118,7 @@ class MllamaText(Decoder):
                 x = step.output_rows(layer.forward(x, inputs.images, _images(cache), o))
             else:
                 x = layer.forward(x, step, o)
+            inputs.keep_aux(i + 1, x)
         return x
 
 

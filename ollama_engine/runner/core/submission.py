@@ -10,6 +10,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from ollama_engine.errors import ConfigError, ContextOverflowError, Option
+from ollama_engine.models.eagle3 import Eagle3Head
 from ollama_engine.runner.core.engine_thread import EngineThread
 from ollama_engine.runner.core.fork_options import NOTHING_YET, Answered, fork_options
 from ollama_engine.runner.core.input_processor import prompt_inputs
@@ -39,6 +40,7 @@ from ollama_engine.runner.schedule.steering import Constraint, Drafter
 from ollama_engine.runner.speculative.acceptance import Acceptance
 from ollama_engine.runner.speculative.assistant import AssistantDrafter, AssistantSource
 from ollama_engine.runner.speculative.draft_model import DraftModel, ModelDrafter
+from ollama_engine.runner.speculative.eagle3 import Eagle3Drafter, Eagle3Source
 from ollama_engine.runner.speculative.lookup import LookupDrafter
 from ollama_engine.runner.speculative.next_tokens import HeadDrafter, NextTokenSource
 from ollama_engine.runner.speculative.recent_answers import AnswerMemory
@@ -64,14 +66,18 @@ class Submission:
         draft, head = loaded.draft, loaded.head
         n_drawn = min(loaded.model.n_vocab, loaded.tokenizer.n_vocab)
         sizes = loaded.config.parallel, loaded.num_ctx
-        self._draft_model: DraftModel | AssistantSource | None = None
+        self._draft_model: DraftModel | AssistantSource | Eagle3Source | None = None
         if draft is not None:
             n_guessed = min(draft.model.n_vocab, n_drawn)
-            self._draft_model = (
-                AssistantSource(draft.executor, loaded.cache, loaded.num_ctx, n_guessed)
-                if draft.cache is None
-                else DraftModel(draft.executor, draft.cache, *sizes, n_guessed)
-            )
+            if draft.cache is None:
+                self._draft_model = AssistantSource(draft.executor, loaded.cache, loaded.num_ctx, n_guessed)
+            elif isinstance(draft.model, Eagle3Head):
+                tokens, o = draft.model.tokens, draft.model.options
+                self._draft_model = Eagle3Source(
+                    draft.executor, draft.cache, *sizes, n_drawn, tokens=tokens, n_aux=o.n_aux, n_own=o.n_embd
+                )
+            else:
+                self._draft_model = DraftModel(draft.executor, draft.cache, *sizes, n_guessed)
         self._head = NextTokenSource(head.executors, head.cache, *sizes, n_drawn, head.n_first) if head else None
 
     def inputs(
@@ -144,6 +150,8 @@ class Submission:
             return AssistantDrafter(model, lookup)
         if drafting == "lookup" or inputs.media:  # neither a draft model nor a head sees images
             return lookup
+        if isinstance(model, Eagle3Source) and drafting != "mtp":
+            return Eagle3Drafter(model, lookup)
         if isinstance(model, DraftModel) and drafting != "mtp":
             return ModelDrafter(model, lookup, options.cache_salt or "")
         return lookup if head is None else HeadDrafter(head, lookup)

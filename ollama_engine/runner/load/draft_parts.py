@@ -1,9 +1,10 @@
-"""The draft model: a smaller one of the same vocabulary, or an assistant, loaded beside another on its backend."""
+"""The draft model: a smaller one of the same vocabulary, an assistant or an EAGLE-3 head, loaded beside another."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -12,16 +13,22 @@ from ollama_engine.errors import ConfigError, ModelFormatError, Option
 from ollama_engine.input import MediaTraits
 from ollama_engine.kvcache import Cache, make_reader
 from ollama_engine.ml.gguf.gguf_file import GGUFFile
-from ollama_engine.ml.gguf.next_tokens import ASSISTANT
+from ollama_engine.ml.gguf.next_tokens import ASSISTANT, EAGLE3
 from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.weights.weights import Weights
-from ollama_engine.models import Model, known_names, model_class, ties_output
+from ollama_engine.models import MakesLogits, Model, known_names, model_class, ties_output
+from ollama_engine.models.aux_states import AuxStatesModel
+from ollama_engine.models.decoder import Decoder
+from ollama_engine.models.eagle3 import Eagle3Head, read_eagle3
 from ollama_engine.runner.execute.executor import Executor
 from ollama_engine.runner.load.caches import make_model_cache
 from ollama_engine.runner.load.errors import naming
+from ollama_engine.runner.load.head_parts import hidden_giver
 from ollama_engine.runner.load.memory_plan import (
     batch_size_of,
+    cells_bytes,
     layer_cache,
+    num_ctx_of,
     plan_cache,
     refuse_cache_if_too_large,
 )
@@ -33,7 +40,7 @@ if TYPE_CHECKING:
     from ollama_engine.ml.device.memory import MemoryReport
     from ollama_engine.models.gemma4.assistant import Gemma4Assistant
 
-__all__ = ["DraftParts", "can_draft", "is_assistant", "load_draft", "open_draft", "planned_draft"]
+__all__ = ["DraftParts", "can_draft", "load_draft", "open_draft", "planned_draft", "states_giver"]
 
 TOKENS = "tokenizer.ggml.tokens"
 
@@ -44,7 +51,7 @@ class DraftParts:
 
     gguf: GGUFFile
     weights: Weights
-    model: Model | Gemma4Assistant
+    model: Model | Gemma4Assistant | Eagle3Head
     cache: Cache | None
     """Its own; None for an assistant, which reads the other model's."""
     executor: Executor
@@ -84,14 +91,35 @@ def can_draft(draft_model: str, path: str | os.PathLike[str]) -> bool:
         if draft is None or os.path.samefile(draft.path, path) or _tokens(draft) != _tokens(target):
             return False
         n_embd = target.metadata.get(f"{target.architecture}.embedding_length")
-        return not is_assistant(draft) or (
-            target.architecture == "gemma4" and draft.metadata.get(f"{ASSISTANT}.embedding_length_out") == n_embd
-        )
+        if draft.architecture == ASSISTANT:
+            return target.architecture == "gemma4" and draft.metadata.get(f"{ASSISTANT}.embedding_length_out") == n_embd
+        return draft.architecture != EAGLE3 or draft.metadata.get(f"{EAGLE3}.target_hidden_size") == n_embd
 
 
-def is_assistant(gguf: GGUFFile | None) -> bool:
-    """Whether a file holds an assistant, which drafts for one model alone."""
-    return gguf is not None and gguf.architecture == ASSISTANT
+def states_giver(gguf: GGUFFile | None, model: Model, *, head: bool) -> MakesLogits | None:
+    """The model, as its steps give the states that its own head or a draft model reads; None where neither reads any.
+
+    Raises ConfigError where the model has no such states, or the two want different ones.
+    """
+    kind = None if gguf is None else gguf.architecture
+    if gguf is None or kind != EAGLE3:
+        return hidden_giver(model) if head or kind == ASSISTANT else None
+    if head:
+        raise ConfigError(
+            Option("draft"), " is mtp, and ", Option("draft_model"), " is an EAGLE-3 head, which reads other states",
+            advice=[("leave ", Option("draft", "auto"))],
+        )  # fmt: skip
+    with naming(gguf.path), _refusing("EAGLE-3 head"):
+        return AuxStatesModel(model, read_eagle3(known_metadata(gguf)).blocks)
+
+
+@contextlib.contextmanager
+def _refusing(kind: str) -> Iterator[None]:
+    """Turns the error of a draft model that does not fit into one about the option."""
+    try:
+        yield
+    except ModelFormatError as error:
+        raise ConfigError(Option("draft_model"), f" is no {kind} of this model: {error}") from error
 
 
 def load_draft(
@@ -104,35 +132,44 @@ def load_draft(
     """
     with naming(gguf.path):
         refuse_other_vocabulary(gguf, target.gguf)
-        if is_assistant(gguf):
-            return _load_assistant(backend, gguf, target, model, cache, config, undo)
-        return _load_model(backend, gguf, target, config, undo)
+        if gguf.architecture not in (ASSISTANT, EAGLE3):
+            return _load_model(backend, gguf, target, config, undo)
+        if len(backend.devices) > 1:
+            raise ConfigError(
+                Option("draft_model"), f" reads the model's states on the CPU, and some layers compute elsewhere: "
+                f"{gguf.path}", advice=[("choose ", Option("gpu_layers", "0"))],
+            )  # fmt: skip
+        weights = undo.enter_context(Weights(backend, gguf, files=target.files))
+        weights.load()
+        load = _load_assistant if gguf.architecture == ASSISTANT else _load_eagle3
+        parts = load(backend, weights, model, cache, config)
+        parts.executor.reserve(config.parallel)
+        weights.repack()
+        return parts
 
 
-def _load_assistant(
-    backend: Backend, gguf: GGUFFile, target: Weights, model: Model, cache: Cache, config: EngineConfig,
-    undo: contextlib.ExitStack,
-) -> DraftParts:  # fmt: skip
+def _load_assistant(backend: Backend, weights: Weights, model: Model, cache: Cache, config: EngineConfig) -> DraftParts:
     from ollama_engine.models.gemma4.assistant import Gemma4Assistant  # noqa: PLC0415 (few models have one; 20 ms)
 
-    if len(backend.devices) > 1:
-        raise ConfigError(
-            Option("draft_model"), f" is an assistant, which computes on the CPU, and some layers do not: {gguf.path}",
-            advice=[("choose ", Option("gpu_layers", "0"))],
-        )  # fmt: skip
-    weights = undo.enter_context(Weights(backend, gguf, files=target.files))
-    weights.load()
-    try:
-        assistant = Gemma4Assistant(known_metadata(gguf), weights, model)
-    except ModelFormatError as error:
-        raise ConfigError(Option("draft_model"), f" is no assistant of this model: {error}") from error
+    with _refusing("assistant"):
+        assistant = Gemma4Assistant(known_metadata(weights.gguf), weights, model)
     executor = Executor(
         backend, assistant, make_reader(cache, assistant.read_layers), config.parallel, config.parallel,
         traits=MediaTraits(), splits=assistant,
     )  # fmt: skip
-    executor.reserve(config.parallel)
-    weights.repack()
-    return DraftParts(gguf, weights, assistant, None, executor)
+    return DraftParts(weights.gguf, weights, assistant, None, executor)
+
+
+def _load_eagle3(backend: Backend, weights: Weights, model: Model, cache: Cache, config: EngineConfig) -> DraftParts:
+    assert isinstance(model, Decoder), "states_giver has checked it"
+    with _refusing("EAGLE-3 head"):
+        head = Eagle3Head(known_metadata(weights.gguf), weights, model)
+    refuse_cache_if_too_large(backend, plan_cache(backend, weights, head, config), 0)
+    own = make_model_cache(backend, weights, head, config)
+    executor = Executor(
+        backend, head, own, batch_size_of(config), config.parallel, traits=MediaTraits(), splits=head
+    )  # fmt: skip
+    return DraftParts(weights.gguf, weights, head, own, executor)
 
 
 def _load_model(
@@ -164,7 +201,7 @@ def planned_draft(report: MemoryReport, config: EngineConfig) -> MemoryReport:
         gguf = open_draft(config, undo)
         if gguf is None:
             return report
-        cache = 0 if is_assistant(gguf) else _planned_cache(gguf, config)
+        cache = 0 if gguf.architecture == ASSISTANT else _planned_cache(gguf, config)
         nbytes = sum(info.nbytes for info in gguf.tensors.values())
     *others, host = report.devices
     kind = "mapped" if config.mmap else "weights"
@@ -173,6 +210,8 @@ def planned_draft(report: MemoryReport, config: EngineConfig) -> MemoryReport:
 
 
 def _planned_cache(gguf: GGUFFile, config: EngineConfig) -> int:
+    if gguf.architecture == EAGLE3:
+        return cells_bytes(read_eagle3(known_metadata(gguf)).layer, config.parallel * num_ctx_of(config), config)
     with declared(gguf) as (model, _):
         return 0 if model is None else sum(layer_cache(layer, model, config) for layer in model.cache_layers)
 

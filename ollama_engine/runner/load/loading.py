@@ -34,11 +34,11 @@ from ollama_engine.models import (
 from ollama_engine.runner.execute.best_logits import BestLogits, make_best_logits
 from ollama_engine.runner.execute.executor import Executor
 from ollama_engine.runner.load.caches import make_encoder, make_model_cache, make_text_executor
-from ollama_engine.runner.load.draft_parts import DraftParts, is_assistant, load_draft, open_draft
+from ollama_engine.runner.load.draft_parts import DraftParts, load_draft, open_draft, states_giver
 from ollama_engine.runner.load.errors import does_not_fit, naming
 from ollama_engine.runner.load.expert_memory import plan_experts
 from ollama_engine.runner.load.fit import DeviceChoice
-from ollama_engine.runner.load.head_parts import HeadParts, hidden_giver, load_head, uses_head, without_head
+from ollama_engine.runner.load.head_parts import HeadParts, load_head, uses_head, without_head
 from ollama_engine.runner.load.kernels import choose_kernels, rows_are_alike
 from ollama_engine.runner.load.memory_plan import (
     batch_size_of,
@@ -243,7 +243,7 @@ def _load_planned(
                 executor = Executor(
                     backend, model, cache, batch_size_of(config), rows, traits=traits_of(model),
                     best_logits=_make_best_logits(backend, weights, model, tokenizer),
-                    splits=hidden_giver(model) if head is not None or is_assistant(draft_file) else None,
+                    splits=states_giver(draft_file, model, head=head is not None),
                 )  # fmt: skip
                 text_executor = make_text_executor(backend, model, config)
             images = make_image_reader(backend, model, config.image_cache_bytes)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "RESUME_TOKENS",
     "batch_size_of",
+    "cells_bytes",
     "cells_of",
     "image_slots",
     "layer_cache",
@@ -107,10 +108,13 @@ def _padded(rows: int) -> int:
 
 def layer_cache(layer: LayerShape, model: Model, config: EngineConfig) -> int:
     """Bytes for keys and values of a layer."""
-    if not layer.attends:
-        return 0
+    return cells_bytes(layer, cells_of(layer, model, config), config) if layer.attends else 0
+
+
+def cells_bytes(layer: LayerShape, n_cells: int, config: EngineConfig) -> int:
+    """Bytes for so many cells of a layer."""
     elements, nbytes = block_of(config.kv_cache_type)
-    rows = _padded(cells_of(layer, model, config) * (layer.image_rows or 1))
+    rows = _padded(n_cells * (layer.image_rows or 1))
     return rows * (layer.n_keys + layer.n_values) // elements * nbytes
 
 

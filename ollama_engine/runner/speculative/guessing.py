@@ -133,13 +133,19 @@ class GuessSource:
         self._executor.prepare(batch)
         self._executor.launch(batch.tokens, self._executor.media_rows(batch, raise_error))
         with self._executor.results() as logits:
-            guesses = [Guess(*_best(row[: self._n_vocab])) for row in logits]
+            guesses = [Guess(*self._best(row[: self._n_vocab])) for row in logits]
             if self._executor.splits is not None:
                 hidden = self._executor.hidden()
                 guesses = [guess._replace(hidden=hidden[i : i + 1]) for i, guess in enumerate(guesses)]
         if len(batch) == len(parts) and self._executor.counts.reused > reused:
             self._costs.note(len(parts), self._clock() - begin)
         return guesses
+
+    def _best(self, logits: FloatArray) -> tuple[int, float]:
+        """(the likeliest token, its probability)."""
+        token = int(logits.argmax())
+        probability = float(1 / np.exp(logits - logits[token]).sum())
+        return token, probability if probability > 0 else 0.0  # NaN, too
 
     def _batch(self, parts: Sequence[DraftPart]) -> Batch:
         lengths = [len(part.tokens) for part in parts]
@@ -252,10 +258,3 @@ class GuessingDrafter(ABC):
     def draft(self) -> Draft:
         """The guesses."""
         return Draft(tuple(self._guesses), tuple(self._chances))
-
-
-def _best(logits: FloatArray) -> tuple[int, float]:
-    """(the likeliest token, its probability)."""
-    token = int(logits.argmax())
-    probability = float(1 / np.exp(logits - logits[token]).sum())
-    return token, probability if probability > 0 else 0.0  # NaN, too

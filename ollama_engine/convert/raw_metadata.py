@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from ollama_engine.convert.gguf_writing import EncodedMetadata
 
-__all__ = ["copy_metadata"]
+__all__ = ["copy_metadata", "keys_below"]
 
 # GGUF's value types; by size where all values have the same.
 SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
@@ -25,6 +25,12 @@ def copy_metadata(path: str, replaced: Mapping[str, int | str], removed: Iterabl
         entries.pop(key.encode(), None)
     added = [_string(key) + _value(value) for key, value in replaced.items()]
     return EncodedMetadata(len(entries) + len(added), b"".join((*entries.values(), *added)))
+
+
+def keys_below(path: str, begin: str) -> EncodedMetadata:
+    """The keys of a file whose names begin so."""
+    entries = [entry for key, entry in _entries(path).items() if key.startswith(begin.encode())]
+    return EncodedMetadata(len(entries), b"".join(entries))
 
 
 def _value(value: int | str) -> bytes:

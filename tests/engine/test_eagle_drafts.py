@@ -1,0 +1,173 @@
+"""Drafts of EAGLE-3 heads: answers with one beside those without, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from ollama_engine import Engine, SamplingParams
+from ollama_engine.cli.models.show import facts
+from ollama_engine.errors import ConfigError, UnsupportedModelError
+from ollama_engine.ml.gguf.gguf_file import GGUFFile
+from ollama_engine.runner.load.draft_parts import can_draft
+from ollama_engine.runner.speculative.eagle3 import Eagle3Source
+from tests.models import eagle_heads, families
+from tests.models.heads import LAST
+from tests.models.heads import converted as model_with
+from tests.support import drafted_answers
+from tests.support.drafted_answers import check_absurd, compared
+from tests.support.suite import scaled, slow_except
+from tests.support.tiny import Weights
+
+PARAMS = SamplingParams(temperature=0, max_tokens=60, logit_bias=families.BANNED)
+HEAD = next(case for case in eagle_heads.cases() if case.name == "eagle3-llama")
+TEXTS = ("One day, a little cat", "Tom and Ann went to", "The big dog was sad because")
+N_EMBD, HEAD_DIM = families.SIZES["hidden_size"], families.SIZES["head_dim"]
+SHARP = 12.0
+TARGETS = ("llama", "qwen3", "qwen35")
+
+
+def opened(path: Path, **options: Any) -> Engine:
+    return Engine(path, num_ctx=256, threads=1, gpu_layers=0, kv_cache_type="f32", verify=True, **options)
+
+
+def agreeing(norm: NDArray[np.float32], output: NDArray[np.float32]) -> Weights:
+    """A head that passes on the embedding of the last token: its queries meet their own row's key, in each head.
+
+    It has the model's final norm, and rows of its output.
+    """
+    weights = dict(eagle_heads.load(HEAD).weights_of(HEAD, "make_eagle_goldens"))
+    block = "layers.0.self_attn."
+    for name in ("fc", "layers.0.hidden_norm", "layers.0.mlp.down_proj", f"{block}q_proj", f"{block}k_proj"):
+        weights[f"{name}.weight"] = np.zeros_like(weights[f"{name}.weight"])
+    turning = np.where(np.arange(HEAD_DIM) % (HEAD_DIM // 2) < 4, SHARP, 0).astype(np.float32)  # the quickest pairs
+    for name in ("q", "k"):
+        rows = len(weights[f"{block}{name}_proj.weight"])
+        weights[f"{block}{name}_proj.bias"] = np.tile(turning, rows // HEAD_DIM)
+    weights[f"{block}v_proj.weight"] = np.eye(N_EMBD, 2 * N_EMBD, dtype=np.float32)
+    passing = np.zeros((N_EMBD, 2, 2, HEAD_DIM), np.float32)  # two heads read one head of values each
+    passing[:, :, 0] = np.eye(N_EMBD).reshape(N_EMBD, 2, HEAD_DIM)
+    weights[f"{block}o_proj.weight"] = passing.reshape(N_EMBD, -1)
+    weights["layers.0.input_layernorm.weight"] = np.ones(N_EMBD, np.float32)
+    return {**weights, "norm.weight": norm, "lm_head.weight": output[weights["t2d"]]}
+
+
+def made_pair(case: families.Family, folder: Path) -> tuple[Path, Path]:
+    """A model whose next token follows from the last one, and a head that knows it."""
+    weights = families.load(case).weights_of(case, "make_family_goldens")
+    calm = {name: values * np.float32(0.002 if name.endswith(LAST) else 1) for name, values in weights.items()}
+    model = model_with(case, folder, calm)
+    output = calm.get("lm_head.weight", calm.get("model.embed_tokens.weight"))
+    norm = calm["model.norm.weight"] + np.float32(1 - case.norms)
+    return model, eagle_heads.converted(HEAD, folder, model, agreeing(norm, output))
+
+
+@pytest.fixture(scope="module", params=slow_except(TARGETS, "llama"))
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return made_pair(families.case(request.param), tmp_path_factory.mktemp(request.param))
+
+
+@pytest.fixture
+def engine(pair: tuple[Path, Path]) -> Iterator[Engine]:
+    with opened(pair[0], draft_model=str(pair[1]), draft="model", parallel=4) as engine:
+        yield engine
+
+
+def test_a_head_that_agrees_is_mostly_right(engine: Engine) -> None:
+    prompt = list(range(20, 60))
+    plain = engine.generate(prompt, PARAMS, draft="off", cache=False)
+    with drafted_answers.eager(by_model=True):
+        found = engine.generate(prompt, PARAMS)
+    assert found.tokens == plain.tokens
+    assert found.usage.drafted_tokens > 30
+    assert found.usage.accepted_tokens > 0.6 * found.usage.drafted_tokens
+
+
+def test_answers_in_any_company_are_those_without_drafts(engine: Engine) -> None:
+    n, drafted = scaled(20, quick=2), 0
+    with drafted_answers.eager(by_model=True):
+        for seed in range(n):
+            drafted += compared(engine, np.random.default_rng(seed), 12)["drafted"]
+    assert drafted > 20 * n
+
+
+@pytest.mark.parametrize("kind", ["wrong", "right", "random"])
+def test_absurd_guesses_change_nothing(engine: Engine, kind: str) -> None:
+    with drafted_answers.eager(by_model=True):
+        check_absurd(engine, kind, {text: engine.tokenize(text) for text in TEXTS})
+
+
+def test_a_shifted_context_begins_anew(engine: Engine) -> None:
+    params = SamplingParams(temperature=0, max_tokens=400, logit_bias=families.BANNED)
+    plain = engine.generate(TEXTS[0], params, on_overflow="shift", draft="off")
+    with drafted_answers.eager(by_model=True):
+        shifted = engine.generate(TEXTS[0], params, on_overflow="shift")
+    assert shifted.tokens == plain.tokens
+    assert shifted.usage.shifted_tokens > 0
+    assert shifted.usage.drafted_tokens > 100
+
+
+def test_sessions_and_forks_go_on_as_without(engine: Engine) -> None:
+    """What they begin with has been computed before, so their drafters see the states of the answer alone."""
+    answers = []
+    for draft in ("off", "model"):
+        with drafted_answers.eager(by_model=True), engine.session() as session:
+            session.append(TEXTS[0])
+            found = [session.generate(PARAMS, draft=draft)]
+            with session.fork() as fork:
+                fork.append(TEXTS[1])
+                found.append(fork.generate(PARAMS, draft=draft))
+            found.append(session.generate(PARAMS, draft=draft))
+        answers.append([each.tokens for each in found])
+    assert answers[0] == answers[1]
+    assert min(each.usage.drafted_tokens for each in found) > 20
+
+
+def test_a_head_that_fails_is_left_out(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
+    with drafted_answers.eager(by_model=True):
+        expected = engine.generate(TEXTS[2], PARAMS, draft="off").tokens
+        with patch.object(Eagle3Source, "_compute", side_effect=RuntimeError("told to")) as asked:
+            assert engine.generate(TEXTS[2], PARAMS, cache=False).tokens == expected
+    assert asked.call_count == 1
+    assert "the EAGLE-3 head failed, and guesses no more: told to" in caplog.text
+
+
+def test_tokens_that_are_never_drawn_are_guessed_as_others(engine: Engine) -> None:
+    """A model's output may have more rows than its vocabulary has tokens."""
+    source: Any = engine._submission._draft_model
+    made = Eagle3Source(
+        source._executor, source._cache, 1, 256, 3, tokens=np.array([0, 2, 3, 7], np.int32), n_aux=1, n_own=1
+    )
+    assert [made._best(np.eye(4, dtype=np.float32)[i])[0] for i in range(4)] == [0, 2, 0, 0]
+
+
+def test_its_memory_is_in_the_report_and_planned(pair: tuple[Path, Path]) -> None:
+    options: dict[str, Any] = {"num_ctx": 256, "threads": 1, "gpu_layers": 0, "parallel": 2}
+    with Engine(pair[0], **options) as engine:
+        (without,) = engine.memory.devices
+    with Engine(pair[0], draft_model=str(pair[1]), **options) as engine:
+        (taken,), layers = engine.memory.devices, engine.memory.layers
+    (planned,) = Engine.plan_memory(pair[0], draft_model=str(pair[1]), **options).devices
+    assert taken.cache == planned.cache > without.cache
+    assert taken.mapped == planned.mapped > without.mapped
+    assert layers["draft model"] > 0
+
+
+def test_it_is_for_one_model_alone(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    wide, streams = (families.converted(families.case(name), tmp_path) for name in ("granite", "gemma3n"))
+    assert can_draft(str(pair[1]), pair[0])
+    assert not can_draft(str(pair[1]), wide)
+    with pytest.raises(ConfigError, match="it drafts for a model with 64 numbers a token, not for 128"):
+        opened(wide, draft_model=str(pair[1]))
+    with pytest.raises(ConfigError, match="it reads states of a model's blocks, which gemma3n does not give"):
+        opened(streams, draft_model=str(pair[1]))
+    with pytest.raises(UnsupportedModelError, match=r"it is an EAGLE-3 head, .* and this file as its draft_model"):
+        opened(pair[1])
+    with GGUFFile(pair[1]) as file:
+        assert facts(file)["head"] == {"embedding_length": N_EMBD, "blocks": [1, 2, 3]}
