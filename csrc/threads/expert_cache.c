@@ -237,6 +237,7 @@ static oe_expert_layer *layer_of(oe_expert_cache *c, int block, int experts) {
         return NULL;
     }
     made->block = block, made->place = c->layers, made->experts = experts;
+    made->waited = ~0U; // its first step is a visit, even if all was read ahead
     for (int i = 0; i < OE_MOST_RANKS; i++) {
         made->trust[i] = TRUSTED;
     }

@@ -78,6 +78,23 @@ def test_an_engine_sleeps_and_answers_the_same(mixture: str) -> None:
         assert engine.generate("One day", params=PARAMS).text == wanted[0]
 
 
+def test_the_next_router_guesses(tmp_path: Path) -> None:
+    """Where layers add nothing and norms are alike, all routers read the same, so that each guess is right."""
+    path, n = str(tmp_path / "alike.gguf"), {"n_layer": 4, "n_embd": 64, "n_ff": 96, "n_expert": 8}
+    alike = {
+        f"blk.{i}.{name}.weight": array
+        for i in range(4)
+        for name, array in (("attn_output", np.zeros((64, 64), np.float32)), ("ffn_norm", np.ones(64, np.float32)),
+                            ("ffn_down_exps", np.zeros((8, 64, 96), np.float32)))
+    }  # fmt: skip
+    write_tiny_llama(path, n_ctx=256, tensors=alike, seed=3, **n)
+    with loaded(path, expert_cache_bytes=1 << 40) as parts:
+        rows(parts.executor, prompt(40), 1)
+        assert parts.weights.experts is not None
+        counts = parts.weights.experts.counts()
+    assert counts["guesses"] == counts["guessed_right"] == 3 * 40 * 2
+
+
 def test_metrics_count_what_is_read(mixture: str) -> None:
     """A prompt with room for all: each expert that is used is read once. Without the option nothing is counted."""
     for cache_bytes, read in ((1 << 40, True), (None, False)):
