@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from bench.draft_texts import CHATS, texts
+from bench.draft_texts import SERVED, texts
 from bench.servers import NAMES, Setting, missing, serving
 
 __all__ = ["compare_servers"]
@@ -19,8 +19,9 @@ __all__ = ["compare_servers"]
 N_ANSWER = 128
 WAYS = {
     "ollama_engine": {"off": ("--draft", "off"), "lookup": ("--draft", "lookup")},
-    "llama-server": {"off": (), "ngram-simple": ("--spec-type", "ngram-simple"),
-                     "ngram-cache": ("--spec-type", "ngram-cache")},
+    "llama-server": {"off": ()} | {
+        kind: ("--spec-type", kind) for kind in ("ngram-simple", "ngram-map-k", "ngram-mod", "ngram-cache")
+    },
 }  # fmt: skip
 
 Body = dict[str, Any]
@@ -35,8 +36,11 @@ def bodies(kind: str) -> list[Body]:
     """The requests of one kind."""
     return [
         {"messages": [{"role": "user", "content": text.prompt}], "max_tokens": N_ANSWER, **text.sampling}
+        | ({} if text.format is None else {"response_format": {"type": "json_schema", "json_schema": {
+            "name": kind, "schema": text.format,
+        }}})
         for text in texts(kind)
-    ]
+    ]  # fmt: skip
 
 
 def ask(port: int, name: str, body: Body) -> Body:
@@ -50,14 +54,18 @@ def ask(port: int, name: str, body: Body) -> Body:
 
 
 def speed(port: int, name: str, asked: Sequence[Body], clients: int) -> float:
-    """Completion tokens a second of all clients together; each asks for all in its turn."""
-    for body in asked:
-        ask(port, name, {**body, "max_tokens": 1})
-    begin = time.perf_counter()
-    with ThreadPoolExecutor(clients) as pool:
-        done = list(pool.map(lambda body: ask(port, name, body), asked))
-    seconds = time.perf_counter() - begin
-    return sum(int(each["usage"]["completion_tokens"]) for each in done) / seconds
+    """Completion tokens a second of all clients together, behind prompts that their slots hold."""
+    seconds, n_tokens = 0.0, 0
+    for first in range(0, len(asked), clients):
+        turn = asked[first : first + clients]
+        for body in turn:
+            ask(port, name, {**body, "max_tokens": 1})
+        begin = time.perf_counter()
+        with ThreadPoolExecutor(clients) as pool:
+            done = list(pool.map(lambda body: ask(port, name, body), turn))
+        seconds += time.perf_counter() - begin
+        n_tokens += sum(int(each["usage"]["completion_tokens"]) for each in done)
+    return n_tokens / seconds
 
 
 def measured(model: Path, clients: int, rounds: int) -> Iterator[tuple[str, str, dict[str, float]]]:
@@ -72,7 +80,7 @@ def measured(model: Path, clients: int, rounds: int) -> Iterator[tuple[str, str,
             for way, options in WAYS[name].items():
                 print(f"round {number + 1} of {rounds}, {clients} clients: {name} {way}", flush=True)
                 with serving(name, Setting(model, clients, 4096, 2, options)) as port:
-                    for kind in CHATS:
+                    for kind in SERVED:
                         of_kind = seen.setdefault((name, way), {}).setdefault(kind, [])
                         of_kind.append(speed(port, model.stem, bodies(kind), clients))
     for (name, way), kinds in seen.items():
@@ -81,9 +89,9 @@ def measured(model: Path, clients: int, rounds: int) -> Iterator[tuple[str, str,
 
 def table(rows: Sequence[tuple[str, str, dict[str, float]]], clients: int) -> str:
     """Tokens/s, and beside them how many times those without drafts."""
-    lines = [f"| {clients} clients | drafts | " + " | ".join(CHATS) + " |", "|---|---|" + "---:|" * len(CHATS)]
+    lines = [f"| {clients} clients | drafts | " + " | ".join(SERVED) + " |", "|---|---|" + "---:|" * len(SERVED)]
     for name, way, kinds in rows:
         plain = next(of_plain for server, off, of_plain in rows if (server, off) == (name, "off"))
-        cells = [f"{kinds[kind]:.0f} ({kinds[kind] / plain[kind]:.2f})" for kind in CHATS]
+        cells = [f"{kinds[kind]:.0f} ({kinds[kind] / plain[kind]:.2f})" for kind in SERVED]
         lines.append(f"| {name} | {way} | " + " | ".join(cells) + " |")
     return "\n".join(lines)

@@ -10,13 +10,13 @@ from typing import Any
 
 from ollama_engine.input import FloatArray, Int32Array
 
-__all__ = ["CHATS", "KINDS", "N_TEXTS", "Text", "texts"]
+__all__ = ["KINDS", "N_TEXTS", "SERVED", "Text", "texts"]
 
 ROOT = Path(__file__).resolve().parents[1]
 N_TEXTS = 4
-CHATS = ("code", "JSON", "quotations", "random")
-"""Kinds that are a message alone, so that any server can be asked."""
-KINDS = ("edit", "schema", *CHATS)
+SERVED = ("schema", "code", "JSON", "quotations", "random")
+"""Kinds that any server can be asked for: no logits processor writes them."""
+KINDS = ("edit", *SERVED)
 
 TOWNS = ("Oslo", "Lima", "Bern", "Cairo", "Quito", "Hanoi", "Turin", "Perth")
 SCHEMA = {

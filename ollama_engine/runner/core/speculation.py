@@ -18,8 +18,10 @@ from ollama_engine.runner.schedule.step_costs import StepCosts, StepPrices
 __all__ = ["Speculation"]
 
 ASKING, LONGEST_REST = 0.005, 16
-"""Where asking drafters gave nothing, none is asked for some steps, so that it costs this part of the time; and most
+"""Where asking drafters gives nothing, none is asked for some steps, so that it costs this part of the time; and most
 of such steps."""
+PATIENCE = 4
+"""For each so many times that it gave nothing, one step is left out at most: a text that repeats itself has gaps."""
 
 
 class Speculation:
@@ -43,10 +45,14 @@ class Speculation:
         """Of the drafts for the step in flight, by key, whether it verifies them or not."""
         self._rest = 0
         """Steps before drafters are asked again."""
+        self._fruitless = 0
+        """Times that they were asked for nothing since a guess of theirs came true."""
 
     def note(self, step: Step, outputs: Sequence[StepOutput], now: float) -> None:
         """The tokens of a step are there. It counts where it followed another one of the same answers."""
         then, self._collected_at = self._collected_at, now
+        if any(output.accepted for output in outputs):
+            self._fruitless = 0
         usual, guesses = step.decoding, self._first_guesses
         self._first_guesses = {}
         if step.batch.sequences is not self._slots:  # a step that follows another one has its array
@@ -106,7 +112,8 @@ class Speculation:
             generation.draft, generation.draft_forced = tuple(drafts[key].tokens[:length]), drafts[key].forced
         drafted = any(lengths.values())
         if not drafted and (plain := self._costs.seconds(len(answers))) is not None:
-            self._rest = min(int(asking / (ASKING * plain)), LONGEST_REST)
+            self._fruitless += 1
+            self._rest = min(int(asking / (ASKING * plain)), self._fruitless // PATIENCE, LONGEST_REST)
         return drafted
 
     def _lengths(self, answers: Sequence[ScheduledRequest], drafts: dict[int, Draft]) -> dict[int, int]:

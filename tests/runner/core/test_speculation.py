@@ -139,6 +139,44 @@ def test_what_the_next_step_waits_for_is_a_cost_of_the_drafts_before_it() -> Non
     assert speculation._costs.seconds(1) == pytest.approx(10, rel=0.02)
 
 
+def test_drafters_that_guess_nothing_are_asked_seldom_until_a_guess_comes_true() -> None:
+    """Asking takes 3 % of a step."""
+    now, asked = 0.0, 0
+    sequence: Any = create_autospec(
+        Generation, key=0, decoding=True, draft=(), known=9, submitted=8, awaited=0, drafter=None
+    )
+    entries = (SimpleNamespace(sequence=sequence, decoding=True),)
+
+    def propose(answers: Sequence[Any]) -> dict[int, Draft]:
+        nonlocal now, asked
+        now, asked = now + 0.03, asked + 1
+        return {0: Draft()}
+
+    queue: Any = SimpleNamespace(running={0: sequence}, propose=propose)
+    speculation = Speculation(queue, 32, lambda: now)
+
+    def asks(steps: int, *, accepted: int = 0) -> int:
+        nonlocal now
+        before = asked
+        for _ in range(steps):
+            now += 1
+            batch = Batch(*np.zeros((4, 1 + accepted), np.int32))
+            step: Any = SimpleNamespace(
+                entries=entries, batch=batch, decoding=not accepted, drafted=accepted > 0, built=False
+            )
+            outputs = [StepOutput(sequence, (1,), drafted=accepted, accepted=accepted)]
+            speculation.note(step, outputs, now)
+            speculation.draft(outputs)
+        return asked - before
+
+    assert asks(40) < 20
+    assert asks(700) <= 120, "half a percent of the time"
+    speculation._rest = 0
+    assert asks(4, accepted=2) == 4
+    assert asks(3) == 3
+    assert asks(40) < 20
+
+
 @pytest.mark.parametrize("by", ["draft model", "head"])
 @pytest.mark.parametrize("read", [2, 40, 400])
 def test_a_source_that_read_long_before_its_first_guess_goes_on_guessing(by: str, read: int) -> None:
