@@ -17,7 +17,7 @@ from bench.servers import NAMES, Setting, missing, serving
 __all__ = ["compare_servers"]
 
 N_ANSWER = 128
-WAYS = {
+WAYS: dict[str, dict[str, tuple[str, ...]]] = {
     "ollama_engine": {"off": ("--draft", "off"), "lookup": ("--draft", "lookup")},
     "llama-server": {"off": ()} | {
         kind: ("--spec-type", kind) for kind in ("ngram-simple", "ngram-map-k", "ngram-mod", "ngram-cache")
