@@ -80,14 +80,18 @@ def test_stored_prefixes(cli: Cli, root: Path) -> None:
     folder = root / "prefixes"
     with Engine(demo.path(), num_ctx=600, threads=1, prefix_store=folder) as engine:
         engine.generate("A fox. " * 120, SamplingParams(max_tokens=1))
+    for _ in range(2):
+        with Engine(demo.path(), num_ctx=600, threads=1, prefix_store=folder) as engine:
+            engine.generate("A fox. " * 120, SamplingParams(max_tokens=1))
+            assert engine.metrics.prefix_store_read_tokens > 0
     report = json.loads(cli("doctor", "--prefix-store", str(folder), "--json").out)["prefixes"]
-    assert (report["folder"], report["models"]) == (str(folder), 1)
+    assert (report["folder"], report["models"], report["hits"]) == (str(folder), 1, 2)
     assert (
-        f"prefix store: {size(report['size'])} of 1 model in {folder}"
+        f"prefix store: {size(report['size'])} of 1 model in {folder}, from which 2 prompts went on"
         in cli("doctor", "--prefix-store", str(folder)).out
     )
     (model,) = json.loads(cli("cache", "ls", "--folder", str(folder), "--json").out)
-    assert (model["model"], model["size"]) == (Path(demo.path()).name, report["size"])
+    assert (model["model"], model["size"], model["hits"]) == (Path(demo.path()).name, report["size"], 2)
     assert model["id"][:12] in cli("cache", "ls", "--folder", str(folder)).out
     assert "0 damaged ones removed" in cli("cache", "verify", "--folder", str(folder)).out
     path, *others = folder.rglob("*.0")

@@ -142,12 +142,13 @@ def _prefixes(config: EngineConfig) -> dict[str, Any]:
     try:
         folder = prefix_folder("on" if option == "off" else option)
     except OSError as error:
-        return {"folder": None, "models": 0, "size": 0, "problem": str(error)}
+        return {"folder": None, "models": 0, "size": 0, "hits": 0, "problem": str(error)}
     models = stored_models(folder) if folder is not None else []
     return {
         "folder": str(folder),
         "models": len(models),
         "size": sum(model.nbytes for model in models),
+        "hits": sum(model.hits for model in models),
         "problem": None,
     }
 
@@ -191,7 +192,8 @@ def _text(report: dict[str, Any], health: Health) -> str:
     parts.append(health.text())
     parts.append(_kernels_text(report["kernels"]))
     prefixes = report["prefixes"]
-    kept = f"{size(prefixes['size'])} of {number_of(prefixes['models'], 'model')} in {prefixes['folder']}"
+    kept = f"{size(prefixes['size'])} of {number_of(prefixes['models'], 'model')} in {prefixes['folder']}, "
+    kept += f"from which {number_of(prefixes['hits'], 'prompt')} went on"
     parts.append(f"prefix store: {prefixes['problem'] or kept}")
     if "model" in report:
         parts.append(_model_text(report["model"]))

@@ -60,15 +60,15 @@ def main(args: argparse.Namespace) -> None:
 
 def _list(models: list[PrefixesOfModel], *, as_json: bool) -> None:
     if as_json:
-        print(json.dumps([{"id": m.name, "model": m.model, "blocks": m.blocks, "size": m.nbytes, "used": m.used_at}
-                          for m in models], indent=2))  # fmt: skip
+        print(json.dumps([{"id": m.name, "model": m.model, "blocks": m.blocks, "size": m.nbytes, "used": m.used_at,
+                           "hits": m.hits} for m in models], indent=2))  # fmt: skip
         return
     now = time.time()
     rows = [
-        (model.name[:12], model.model, str(model.blocks), size(model.nbytes), ago(now - model.used_at))
+        (model.name[:12], model.model, str(model.blocks), size(model.nbytes), str(model.hits), ago(now - model.used_at))
         for model in models
     ]
-    print(table([("ID", "MODEL", "BLOCKS", "SIZE", "USED"), *rows], gap=4))
+    print(table([("ID", "MODEL", "BLOCKS", "SIZE", "HITS", "USED"), *rows], gap=4))
 
 
 def _verify(folder: Path, models: list[PrefixesOfModel]) -> None:

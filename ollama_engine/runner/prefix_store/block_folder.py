@@ -1,6 +1,7 @@
 """BlockFolder: the files of blocks, bounded in bytes. Any number of processes may share one.
 
     FOLDER/MODEL/model.json      what it is of, for people
+    FOLDER/MODEL/hits            a byte for each prompt that went on from blocks
     FOLDER/MODEL/ab/cd...ef.0    a block: its key in hexadecimal, and the kind of layers
 
 MODEL stands for the root key, so models do not mix. The time of a file's last change is when it was last read or
@@ -24,7 +25,7 @@ from ollama_engine.file_lock import held
 from ollama_engine.kvcache import SavedRows
 from ollama_engine.runner.prefix_store.block_file import read_block, write_block
 from ollama_engine.runner.prefix_store.block_format import BlockFormatError
-from ollama_engine.runner.prefix_store.folder_contents import ABOUT, LOCK, remove_unused
+from ollama_engine.runner.prefix_store.folder_contents import ABOUT, HITS, LOCK, remove_unused
 
 __all__ = ["BlockFolder"]
 
@@ -76,6 +77,13 @@ class BlockFolder:
                 log.warning("a stored prefix cannot be read: %s", error)
             return None
         return rows
+
+    def count_hit(self) -> None:
+        """Blocks were read for one more prompt. Processes append at the same time, without a lock."""
+        with suppress(OSError):
+            file = os.open(self._mine / HITS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            with os.fdopen(file, "ab") as hits:
+                hits.write(b"\n")
 
     def write(self, key: bytes, kind: int, parts: Sequence[SavedRows]) -> bool:
         """Write a block's rows, given in pieces; False where the disk does not take them, which the log says once."""

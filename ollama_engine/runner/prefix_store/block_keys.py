@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Sequence
 
 import numpy as np
+import PIL
 
 from ollama_engine.input import Int32Array
 from ollama_engine.runner.request.inputs import MediaIdentity
@@ -31,7 +32,10 @@ def root_key(*parts: str) -> bytes:
 def block_keys(
     root: bytes, tokens: Int32Array, media: Sequence[MediaIdentity] = (), namespace: str = ""
 ) -> list[bytes]:
-    """The key of each whole block of inputs, in their order. Those of another namespace have other keys."""
+    """The key of each whole block of inputs, in their order. Those of another namespace have other keys.
+
+    Pixels of an image depend on Pillow, which decodes and resizes it.
+    """
     key = root_key(root.hex(), namespace)
     tokens = np.ascontiguousarray(tokens, dtype="<i4")
     keys = []
@@ -43,7 +47,7 @@ def block_keys(
             if span.begin < end and span.end > begin:
                 first = max(span.begin, begin)
                 place = (first - begin, min(span.end, end) - begin, span.offset + first - span.begin, span.hash)
-                digest.update(repr(place).encode())
+                digest.update(repr((*place, PIL.__version__)).encode())
         key = digest.digest()
         keys.append(key)
     return keys

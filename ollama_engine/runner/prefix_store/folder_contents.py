@@ -15,6 +15,7 @@ from ollama_engine import user_cache
 
 __all__ = [
     "ABOUT",
+    "HITS",
     "LOCK",
     "PrefixesOfModel",
     "files_of",
@@ -25,7 +26,7 @@ __all__ = [
     "stored_models",
 ]
 
-ABOUT = "model.json"
+ABOUT, HITS = "model.json", "hits"
 LOCK = ".lock"
 LEAVE = 0.9
 """Share of the bound that is left when files are removed, so that not every write removes one."""
@@ -73,6 +74,8 @@ class PrefixesOfModel(NamedTuple):
     blocks: int
     nbytes: int
     used_at: float
+    hits: int
+    """Prompts that went on from it, since it was made."""
 
 
 def remove_unused(folder: Path, most_bytes: int) -> int:
@@ -136,7 +139,9 @@ def stored_models(folder: Path) -> list[PrefixesOfModel]:
         except (OSError, ValueError, KeyError, TypeError):
             about = "?"
         used_at = max((file.used_at for file in files), default=path.stat().st_mtime)
-        models.append(PrefixesOfModel(path.name, str(about), len(files), sum(file.nbytes for file in files), used_at))
+        hits = (path / HITS).stat().st_size if (path / HITS).is_file() else 0
+        nbytes = sum(file.nbytes for file in files)
+        models.append(PrefixesOfModel(path.name, str(about), len(files), nbytes, used_at, hits))
     return sorted(models, key=lambda model: -model.used_at)
 
 
@@ -148,7 +153,8 @@ def remove_model(folder: Path, model: PrefixesOfModel) -> None:
     path = folder / model.name
     for file in _model_files(path):
         _remove(file)
-    (path / ABOUT).unlink(missing_ok=True)
+    for name in (ABOUT, HITS):
+        (path / name).unlink(missing_ok=True)
     for emptied in (*_folders(path, GROUP_NAME), path):
         with suppress(OSError):  # it is not empty: files of other programs, or an engine that writes
             emptied.rmdir()

@@ -157,6 +157,8 @@ class PrefixStore:
             if rows is None:
                 return
             reading.taken(block, rows)
+            if block == 0:
+                self._folder.count_hit()
 
     def _read_block(self, reading: PrefixReading, kinds: Sequence[int], block: int) -> list[SavedRows | None] | None:
         """The rows of these kinds; None where they are gone, or no longer wanted."""

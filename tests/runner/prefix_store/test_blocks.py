@@ -7,8 +7,10 @@ import os
 from io import FileIO
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
+import PIL
 import pytest
 
 from ollama_engine.kvcache import SavedRows
@@ -66,6 +68,9 @@ def test_what_shapes_keys_and_values_is_in_the_key() -> None:
     ]  # fmt: skip
     assert len({key for keys in different for key in keys}) == 2 * len(different)
     later = block_keys(ROOT, ids, [image._replace(begin=BLOCK + 1)])
+    with patch.object(PIL, "__version__", "another"):
+        assert block_keys(ROOT, ids) == different[0], "texts know nothing of Pillow"
+        assert not set(block_keys(ROOT, ids, [image])) & set(different[3])
     assert (later[0] == different[0][0], later[1] == different[0][1]) == (True, False)
 
 
