@@ -128,7 +128,7 @@ def _calls_in_content(message: Message) -> Message:
         return message
     log.info("the chat template does not write tool calls; they are part of the content, as JSON")
     calls = [
-        json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False) for call in message.tool_calls
+        json.dumps({"name": call.name, "arguments": call.written}, ensure_ascii=False) for call in message.tool_calls
     ]
     before = ("\n",) if message.text else ()
     return replace(message, content=(*_parts(message), *before, "\n".join(calls)), tool_calls=())

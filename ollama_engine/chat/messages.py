@@ -32,7 +32,8 @@ class ToolCall:
 
     Attributes:
         name: the tool's name.
-        arguments: an object, in the order it was written; a text where that is no JSON object.
+        arguments: an object, in the order it was written; empty where no JSON object was written, which only happens in
+            histories that callers pass.
         id: the id that its result refers to.
         arguments_text: the arguments as they were written: JSON text, unless it is none.
 
@@ -40,15 +41,23 @@ class ToolCall:
     """
 
     name: str
-    arguments: Mapping[str, Any] | str
+    arguments: Mapping[str, Any]
     id: str | None = None
     arguments_text: str = ""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.arguments, Mapping):
+            raise ChatError(
+                f"arguments of {self.name}: expected an object, got {type(self.arguments).__name__}; "
+                "give JSON text in a message that is a dict"
+            )
         if not self.arguments_text:
-            given = self.arguments
-            text = given if isinstance(given, str) else as_json(given, f"arguments of {self.name}")
-            object.__setattr__(self, "arguments_text", text)
+            object.__setattr__(self, "arguments_text", as_json(self.arguments, f"arguments of {self.name}"))
+
+    @property
+    def written(self) -> Mapping[str, Any] | str:
+        """`arguments`, or the text that is no JSON object: what a template gets."""
+        return self.arguments if self.arguments or _object(self.arguments_text) is not None else self.arguments_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,15 +223,14 @@ def _read_call(where: str, call: object) -> ToolCall:
             f"{where}.function.arguments: expected an object or its JSON text, got {type(arguments).__name__}"
         )
     text = arguments if isinstance(arguments, str) else as_json(arguments or {}, f"{where}.function.arguments")
-    return ToolCall(function["name"], _arguments(arguments), _text_or_none(where, call, "id"), text)
+    parsed = _object(arguments) if isinstance(arguments, str) else arguments
+    return ToolCall(function["name"], parsed or {}, _text_or_none(where, call, "id"), text)
 
 
-def _arguments(arguments: str | dict[str, Any] | None) -> Mapping[str, Any] | str:
-    """An object where it is one, though in JSON text; the model may have written something else."""
-    if not isinstance(arguments, str):
-        return arguments or {}
+def _object(text: str) -> dict[str, Any] | None:
+    """The object that JSON text has, an empty one for no text; None where the model has written something else."""
     try:
-        found = json.loads(arguments) if arguments.strip() else {}
+        found = json.loads(text) if text.strip() else {}
     except (ValueError, RecursionError):
-        return arguments
-    return found if isinstance(found, dict) else arguments
+        return None
+    return found if isinstance(found, dict) else None

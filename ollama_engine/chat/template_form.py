@@ -79,7 +79,7 @@ class TemplateForm:
         return {"content": joined(texts)}
 
     def _call(self, call: ToolCall) -> dict[str, Any]:
-        arguments = call.arguments_text if self.arguments_as_text else call.arguments
+        arguments = call.arguments_text if self.arguments_as_text else call.written
         found: dict[str, Any] = {"type": "function", "function": {"name": call.name, "arguments": arguments}}
         return found if call.id is None else {"id": call.id, **found}
 

@@ -48,7 +48,8 @@ def test_forms_of_the_same_call() -> None:
 ])  # fmt: skip
 def test_arguments_that_a_model_wrote(arguments: Any, wanted: Any, text: str) -> None:
     call = read(called(name="f", arguments=arguments)).tool_calls[0]
-    assert (call.arguments, call.arguments_text) == (wanted, text)
+    assert (call.written, call.arguments_text) == (wanted, text)
+    assert call.arguments == (wanted if isinstance(wanted, dict) else {})
 
 
 def test_names_of_fields() -> None:
@@ -135,7 +136,7 @@ def test_objects() -> None:
                  Message("user", ("a", Media(b"b"))), Message("tool", "x", tool_call_id="id", name="f")):  # fmt: skip
         assert read(same) == same
     assert type(read(Message("user", Text("x"))).content) is str
-    assert read(called(name="f", arguments="[" * 100_000)).tool_calls[0].arguments == "[" * 100_000
+    assert read(called(name="f", arguments="[" * 100_000)).tool_calls[0].written == "[" * 100_000
 
 
 class Failing:
@@ -199,6 +200,12 @@ def test_what_cannot_be_read(messages: Any, told: str) -> None:
 @pytest.mark.parametrize("arguments", [{"a": b"x"}, {"a": 10**5000}, {(1, 2): 3}, {"a": DEEP}], ids=lambda _: "")
 def test_arguments_that_json_cannot_hold(arguments: Any) -> None:
     with pytest.raises(ChatError, match="arguments of f: expected what JSON can hold"):
+        ToolCall("f", arguments)
+
+
+def test_arguments_that_are_text() -> None:
+    arguments: Any = '{"a": 1}'
+    with pytest.raises(ChatError, match="arguments of f: expected an object, got str; give JSON text in a message"):
         ToolCall("f", arguments)
 
 
