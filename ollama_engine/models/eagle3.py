@@ -186,7 +186,7 @@ def read_eagle3(metadata: Metadata) -> Eagle3Options:
         raise ModelFormatError(f"target_layers are the numbers of blocks, got {blocks!r:.80}")
     return extended(
         o, Eagle3Options, blocks=tuple(int(block) for block in blocks),
-        n_aux=len(blocks) * metadata.u32("target_hidden_size", o.n_embd),
+        n_aux=len(blocks) * metadata.u32("target_hidden_size"),
         norm_before_residual=metadata.bool("norm_before_residual", False),
         norm_before_fc=metadata.bool("norm_before_fc", False),
     )  # fmt: skip

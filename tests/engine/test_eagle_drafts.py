@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 from ollama_engine import Engine, SamplingParams
 from ollama_engine.cli.models.show import facts
 from ollama_engine.errors import ConfigError, UnsupportedModelError
+from ollama_engine.input import FloatArray
 from ollama_engine.ml.gguf.gguf_file import GGUFFile
 from ollama_engine.runner.load.draft_parts import can_draft
 from ollama_engine.runner.speculative.eagle3 import Eagle3Source
+from ollama_engine.runner.speculative.guessing import DraftPart, Guess
 from tests.models import eagle_heads, families
-from tests.models.heads import LAST
+from tests.models.heads import LAST, with_head
 from tests.models.heads import converted as model_with
 from tests.support import drafted_answers
 from tests.support.drafted_answers import check_absurd, compared
@@ -129,6 +131,36 @@ def test_sessions_and_forks_go_on_as_without(engine: Engine) -> None:
     assert min(each.usage.drafted_tokens for each in found) > 20
 
 
+def test_it_is_given_the_model_s_states_and_then_its_own(tmp_path: Path) -> None:
+    given: list[tuple[list[int], FloatArray]] = []
+
+    def noted(source: Eagle3Source, parts: Sequence[DraftPart]) -> list[Guess]:
+        (part,) = parts
+        assert part.hidden is not None
+        given.append((list(part.tokens), part.hidden))
+        guesses = compute(source, parts)
+        states.append(guesses[0].hidden)
+        return guesses
+
+    compute, states = Eagle3Source._compute, list[Any]()
+    golden, prompt = eagle_heads.load(HEAD), HEAD.family.prompt
+    model = families.converted(HEAD.family, tmp_path)
+    head = eagle_heads.converted(HEAD, tmp_path, model)
+    with (
+        opened(model, draft_model=str(head), draft="model") as engine,
+        drafted_answers.eager(by_model=True),
+        patch.object(Eagle3Source, "_compute", noted),
+    ):
+        answer = engine.generate(prompt, PARAMS)
+    (first, aux), (_, row) = given[:2]
+    assert first == list(answer.tokens[: len(first)])
+    assert first[:1] == golden.tokens[:1]
+    assert np.abs(aux[0, :-N_EMBD] - golden.aux[-1]).max() < HEAD.family.tolerance * golden.aux.std()
+    assert not aux[:, -N_EMBD:].any()
+    assert not row[:, :-N_EMBD].any()
+    assert np.array_equal(row[:, -N_EMBD:], states[0])
+
+
 def test_a_head_that_fails_is_left_out(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
     with drafted_answers.eager(by_model=True):
         expected = engine.generate(TEXTS[2], PARAMS, draft="off").tokens
@@ -171,3 +203,13 @@ def test_it_is_for_one_model_alone(pair: tuple[Path, Path], tmp_path: Path) -> N
         opened(pair[1])
     with GGUFFile(pair[1]) as file:
         assert facts(file)["head"] == {"embedding_length": N_EMBD, "blocks": [1, 2, 3]}
+
+
+def test_the_model_s_own_head_reads_other_states(tmp_path: Path) -> None:
+    case = families.case("glm4moe")
+    model = model_with(case, tmp_path, with_head(case))
+    head = eagle_heads.converted(HEAD, tmp_path, model)
+    with pytest.raises(ConfigError, match="draft is mtp, and draft_model is an EAGLE-3 head, which reads other states"):
+        opened(model, draft_model=str(head), draft="mtp")
+    with opened(model, draft_model=str(head), draft="model") as engine, drafted_answers.eager(by_model=True):
+        assert engine.generate(TEXTS[0], PARAMS).usage.drafted_tokens > 30

@@ -268,6 +268,12 @@ def _image_row(known: dict[str, Any] | None) -> str:
 def _head_row(known: dict[str, Any] | None) -> str | None:
     if known is None:
         return None
+    if "blocks" in known:
+        blocks = ", ".join(str(block) for block in known["blocks"] or [])
+        return (
+            f"as an EAGLE-3 head, for a model whose embedding length is {known['embedding_length']}, of whose blocks "
+            f"it reads {blocks}"
+        )
     if "embedding_length" in known:
         return f"for a Gemma 4 whose embedding length is {known['embedding_length']}, as its draft model"
     return f"{count(known['parameters'])} parameters in {known['tensors']} tensors predict tokens further ahead"

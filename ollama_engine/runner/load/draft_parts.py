@@ -22,7 +22,7 @@ from ollama_engine.models.decoder import Decoder
 from ollama_engine.models.eagle3 import Eagle3Head, read_eagle3
 from ollama_engine.runner.execute.executor import Executor
 from ollama_engine.runner.load.caches import make_model_cache
-from ollama_engine.runner.load.errors import naming
+from ollama_engine.runner.load.errors import naming, warn_of_unused
 from ollama_engine.runner.load.head_parts import hidden_giver
 from ollama_engine.runner.load.memory_plan import (
     batch_size_of,
@@ -143,6 +143,7 @@ def load_draft(
         weights.load()
         load = _load_assistant if gguf.architecture == ASSISTANT else _load_eagle3
         parts = load(backend, weights, model, cache, config)
+        warn_of_unused(parts.model.unused_weights, gguf.architecture)
         parts.executor.reserve(config.parallel)
         weights.repack()
         return parts

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Sequence
 
 from ollama_engine.errors import ModelFormatError, NoMemoryError, Option, ShapeError, naming_no_memory
 
-__all__ = ["SMALLER", "does_not_fit", "naming"]
+__all__ = ["SMALLER", "does_not_fit", "naming", "warn_of_unused"]
+
+log = logging.getLogger(__name__)
 
 SMALLER = (
     *(("lower ", Option(name)) for name in ("num_ctx", "parallel", "batch_size")),
@@ -31,6 +34,14 @@ def naming(path: str) -> Iterator[None]:
         named = error.behind(f"{path}: ")
         named.path = path
         raise named from error
+
+
+def warn_of_unused(names: Sequence[str], architecture: str) -> None:
+    """Log the tensors of a file that its architecture does not read, if there are any."""
+    if names:
+        shown = ", ".join(names[:8])
+        log.warning("%d tensors of the file are not used by architecture %s: %s%s", len(names), architecture, shown,
+                    " ..." if len(names) > 8 else "")  # fmt: skip
 
 
 def does_not_fit(path: str, error: NoMemoryError, report: object) -> NoMemoryError:

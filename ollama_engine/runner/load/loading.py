@@ -35,7 +35,7 @@ from ollama_engine.runner.execute.best_logits import BestLogits, make_best_logit
 from ollama_engine.runner.execute.executor import Executor
 from ollama_engine.runner.load.caches import make_encoder, make_model_cache, make_text_executor
 from ollama_engine.runner.load.draft_parts import DraftParts, load_draft, open_draft, states_giver
-from ollama_engine.runner.load.errors import does_not_fit, naming
+from ollama_engine.runner.load.errors import does_not_fit, naming, warn_of_unused
 from ollama_engine.runner.load.expert_memory import plan_experts
 from ollama_engine.runner.load.fit import DeviceChoice
 from ollama_engine.runner.load.head_parts import HeadParts, load_head, uses_head, without_head
@@ -322,7 +322,4 @@ def _check_model(model: Model, gguf: GGUFFile) -> None:
             )
         log.warning("the file has a part that reads images, which is not supported yet: it answers text only")
         unused = [name for name in unused if name not in images]
-    if unused:
-        shown = ", ".join(unused[:8])
-        log.warning("%d tensors of the file are not used by architecture %s: %s%s", len(unused),
-                    gguf.architecture, shown, " ..." if len(unused) > 8 else "")  # fmt: skip
+    warn_of_unused(unused, gguf.architecture)
