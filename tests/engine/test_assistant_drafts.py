@@ -10,7 +10,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from ollama_engine import Engine, SamplingParams
+from ollama_engine import Engine, Media, SamplingParams, Text
 from ollama_engine.cli.models.show import facts
 from ollama_engine.errors import ConfigError, UnsupportedModelError
 from ollama_engine.ml.gguf.gguf_file import GGUFFile
@@ -18,6 +18,7 @@ from ollama_engine.runner.load.draft_parts import can_draft
 from ollama_engine.runner.speculative.assistant import AssistantSource
 from tests.models import assistants, families
 from tests.models.heads import converted as model_with
+from tests.multimodal.pictures import FILES
 from tests.support import drafted_answers
 from tests.support.drafted_answers import check_absurd, compared
 from tests.support.suite import scaled
@@ -30,7 +31,8 @@ BEHIND = ("post_attention_layernorm.weight", "post_feedforward_layernorm.weight"
 
 
 def opened(path: Path, **options: Any) -> Engine:
-    return Engine(path, num_ctx=256, threads=1, gpu_layers=0, kv_cache_type="f32", verify=True, **options)
+    defaults: dict[str, Any] = {"num_ctx": 256, "threads": 1, "gpu_layers": 0, "kv_cache_type": "f32", "verify": True}
+    return Engine(path, **{**defaults, **options})
 
 
 def quiet(weights: Weights) -> Weights:
@@ -102,6 +104,21 @@ def test_an_assistant_that_fails_is_left_out(engine: Engine, caplog: pytest.LogC
             assert engine.generate(TEXTS[2], PARAMS, cache=False).tokens == expected
     assert asked.call_count == 1
     assert "the assistant failed, and guesses no more: told to" in caplog.text
+
+
+def test_it_guesses_behind_images(tmp_path: Path) -> None:
+    case = next(case for case in assistants.cases() if case.name == "gemma4-assistant")
+    model = families.converted(families.case("gemma4-vision-bf16"), tmp_path)
+    assistant = assistants.converted(case, tmp_path)
+    prompt = [Text(TEXTS[0]), Media(FILES["png"]), Text(TEXTS[1])]
+    options: dict[str, Any] = {"draft_model": str(assistant), "draft": "model", "num_ctx": 512}
+    with opened(model, **options) as engine, drafted_answers.eager(by_model=True):
+        expected = engine.generate(prompt, PARAMS, draft="off", cache=False)
+        found = [engine.generate(prompt, PARAMS, cache=cache) for cache in (False, True)]
+        without = engine.generate(TEXTS[0] + TEXTS[1], PARAMS, draft="off")
+    assert expected.tokens != without.tokens, "the image counts"
+    assert [answer.tokens for answer in found] == [expected.tokens] * 2
+    assert min(answer.usage.drafted_tokens for answer in found) > 30
 
 
 def test_it_takes_no_cache(pair: tuple[Path, Path]) -> None:
