@@ -90,7 +90,9 @@ def run_in(group: Path, command: Sequence[str], path: Path) -> str:
     os.close(descriptor)
     joined = ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(group / "cgroup.procs"), *command]
     done = subprocess.run(joined, capture_output=True, text=True, check=False)
-    return done.stdout if done.returncode == 0 else json.dumps({"failed": done.stderr[-400:]})
+    if done.returncode:
+        return json.dumps({"failed": f"ended with {done.returncode} {done.stderr[-400:]}"})
+    return done.stdout
 
 
 def ours(path: str, n_tokens: int, cache_bytes: int | None, *, ahead: bool) -> dict[str, float]:
@@ -119,8 +121,9 @@ def ours(path: str, n_tokens: int, cache_bytes: int | None, *, ahead: bool) -> d
 
 
 def llama_cpp_command(path: Path, n_tokens: int) -> list[str]:
+    """Weights mapped: repacked copies, its default, are memory that cannot be given back, and it is killed."""
     return [str(tool("llama-bench")), "-m", str(path), "-p", "0", "-n", str(n_tokens), "-r", "1", "-t", "2",
-            "-o", "json"]  # fmt: skip
+            "--load-mode", "mmap", "--repack", "0", "-o", "json"]  # fmt: skip
 
 
 def measured(path: Path, n_tokens: int, share: float, only: Sequence[str]) -> Iterator[str]:

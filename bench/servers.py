@@ -68,9 +68,9 @@ def _theirs(setting: Setting, port: int) -> tuple[list[str], str]:
     return [*command, "--no-webui", "--log-disable", "--jinja"], "/health"
 
 
-def share_prefix(name: str, port: int, slots: int, folder: Path) -> None:
+def share_prefix(name: str, port: int, slots: int) -> None:
     """Have each slot of a server begin with what its longest one holds. Ours shares prefixes by itself; llama-server
-    reads a slot's file into the others, and was started with `--slot-save-path` of this folder.
+    reads a slot's file into the others, and was started with `--slot-save-path`.
     """
     if name == "ollama_engine":
         return

@@ -95,8 +95,10 @@ def measure(args: argparse.Namespace, names: Sequence[str]) -> list[Row]:
     found = sorted(seen.items(), key=lambda item: item[0][1])
     if not args.shared:
         return [row(name, clients, runs) for (name, clients), runs in found]
-    parts = ((0, "first" if args.warm else "new"), (1, "cached"))
-    return [row(name, clients, runs[i::2], note) for (name, clients), runs in found for i, note in parts]
+    rows: list[Row] = []
+    for (name, clients), runs in found:
+        rows += [row(name, 1 if args.warm else clients, runs[::2], "new"), row(name, clients, runs[1::2], "cached")]
+    return rows
 
 
 def asked(args: argparse.Namespace, name: str, port: int, folder: Path, ask: benchy.Ask) -> list[benchy.Seen]:
@@ -104,7 +106,7 @@ def asked(args: argparse.Namespace, name: str, port: int, folder: Path, ask: ben
     if not args.warm:
         return benchy.run(port, model, folder, ask, 2 if args.shared else 1)
     first = benchy.run(port, model, folder, replace(ask, clients=1), 1)
-    servers.share_prefix(name, port, ask.clients, folder)
+    servers.share_prefix(name, port, ask.clients)
     return first + benchy.run(port, model, folder, ask, 1)
 
 

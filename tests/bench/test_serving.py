@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 import xml.etree.ElementTree as ET
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -68,6 +70,35 @@ def test_a_server_that_is_not_built_is_named(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(servers, "has_tool", lambda _: False)
     assert "peers.py build" in servers.missing("llama-server")
     assert servers.missing("ollama_engine") == ""
+
+
+def test_all_slots_of_a_peer_get_what_the_longest_holds() -> None:
+    asked: list[tuple[str, str]] = []
+    lengths = {"0": 3, "1": 7800, "2": 0}
+
+    class Slots(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            number, action = self.path.removeprefix("/slots/").split("?action=")
+            file = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["filename"]
+            asked.append((number, f"{action} {file}"))
+            body = json.dumps({"n_saved": lengths[number], "n_restored": 7800}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Slots) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        servers.share_prefix("ollama_engine", server.server_port, 3)
+        assert asked == []
+        servers.share_prefix("llama-server", server.server_port, 3)
+        server.shutdown()
+        thread.join()
+    assert asked == [(str(i), f"save {i}.slot") for i in range(3)] + [("0", "restore 1.slot"), ("2", "restore 1.slot")]
 
 
 def test_the_tokenizer_is_that_of_the_file(tmp_path: Path) -> None:
