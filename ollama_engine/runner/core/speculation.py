@@ -13,13 +13,15 @@ from ollama_engine.runner.schedule.draft_lengths import draft_lengths
 from ollama_engine.runner.schedule.drafts import constrained
 from ollama_engine.runner.schedule.sequence import MAX_DRAFT, Generation, ScheduledRequest
 from ollama_engine.runner.schedule.steering import Draft, Drafter, DraftSource
-from ollama_engine.runner.schedule.step_costs import StepCosts, StepPrices
+from ollama_engine.runner.schedule.step_costs import DRIFT, OUTLIER, StepCosts, StepPrices
 
 __all__ = ["Speculation"]
 
 ASKING, LONGEST_REST = 0.005, 16
 """Where asking drafters gives nothing, none is asked for some steps, so that it costs this part of the time; and most
 of such steps."""
+MANY = 32
+"""Rows from which a step takes as long as its rows do: one with fewer takes as long as the weights."""
 PATIENCE = 4
 """For each so many times that it gave nothing, one step is left out at most: a text that repeats itself has gaps."""
 
@@ -47,21 +49,26 @@ class Speculation:
         """Steps before drafters are asked again."""
         self._fruitless = 0
         """Times that they were asked for nothing since a guess of theirs came true."""
+        self._prompt_row: float | None = None
+        """Seconds of a row of a step that reads prompts beside answers."""
 
     def note(self, step: Step, outputs: Sequence[StepOutput], now: float) -> None:
         """The tokens of a step are there. It counts where it followed another one of the same answers."""
         then, self._collected_at = self._collected_at, now
         if any(output.accepted for output in outputs):
             self._fruitless = 0
-        usual, guesses = step.decoding, self._first_guesses
+        usual, guesses, beside = step.decoding, self._first_guesses, False
         self._first_guesses = {}
         if step.batch.sequences is not self._slots:  # a step that follows another one has its array
             before, self._slots = self._keys, step.batch.sequences
             self._keys = frozenset(entry.sequence.key for entry in step.entries)
             self._budget.begin(self._keys | self._queue.running.keys())  # one that a step leaves out keeps its account
             usual = self._keys <= before and all(entry.decoding for entry in step.entries)
+            beside = not usual and not before.isdisjoint(self._keys)
         if not usual:
             self._drafted_before = (0, 0.0)
+            if beside:
+                self._note_beside(step, outputs, now - then)
             return
         for output in outputs:
             guess = guesses.get(output.sequence.key)
@@ -80,6 +87,16 @@ class Speculation:
             self._costs.note(rows_before, took + later, drafted=True)
         elif not step.built and not step.drafted:
             self._costs.note(rows, seconds)
+
+    def _note_beside(self, step: Step, outputs: Sequence[StepOutput], seconds: float) -> None:
+        """A step that reads prompts beside answers took so long."""
+        row, known = seconds / len(step.batch), self._prompt_row
+        if not step.built and len(step.batch) >= MANY:
+            row = self._prompt_row = row if known is None else known + DRIFT * (min(row, OUTLIER * known) - known)
+        plain = self._costs.seconds(len(outputs)) if step.drafted else None
+        if plain is not None:
+            counts = {output.sequence.key: (output.drafted, output.accepted) for output in outputs}
+            self._budget.note(counts, 1 + sum(n for n, _ in counts.values()) * (known or row) / plain)
 
     def leave_out(self, seconds: float) -> None:
         """So long something else was done between two steps: what lies between their tokens is no cost of rows."""
@@ -122,15 +139,16 @@ class Speculation:
         n_rows = len(answers) + sum(lengths.values())
         # Of an answer with a step prepared, one row is submitted already.
         forced = sum(max(0, answer.known - answer.submitted + answer.awaited - 1) for answer in answers)
-        # Steps without drafts come now and then, so that drafts are compared with what these take now.
-        prices = self._costs.prices(n_rows, forced)
         running = self._queue.running
-        if prices is None or not all(each.decoding for each in running.values()):
+        alone = all(each.decoding for each in running.values())
+        # Steps without drafts come now and then, so that drafts are compared with what these take now.
+        prices = self._costs.prices(n_rows, forced) if alone else self._prices_beside(n_rows, forced)
+        if prices is None:
             return lengths
         begin = self._clock()
         most = {key: self._budget.most(key, prices) for key in drafts}
         left = {key: self._budget.left(key, prices) for key in drafts if most[key]}
-        made, guessing = _by_sources(running, left, prices)
+        made, guessing = _by_sources(running, left, prices) if alone else ({}, 0.0)
         self.leave_out(self._clock() - begin)  # no cost of rows
         self._budget.note_guessing({key: len(draft.tokens) for key, draft in made.items()}, guessing / prices.plain)
         for key, draft in made.items():
@@ -144,6 +162,17 @@ class Speculation:
                 lengths.pop(key, None)
         chances = {key: draft.chances[: most[key]] for key, draft in drafts.items() if draft.chances}
         return lengths | draft_lengths(prices, chances, self._max_outputs - n_rows)
+
+    def _prices_beside(self, n_rows: int, forced: int) -> StepPrices | None:
+        """What drafts cost beside prompts; None where that is not known.
+
+        The step is long whatever an answer does, and a right guess saves a row of a later one: so rows of a draft are
+        added to what a step of these answers alone would take.
+        """
+        plain, row = self._costs.seconds(n_rows + forced), self._prompt_row
+        if plain is None or row is None:
+            return None
+        return StepPrices(n_rows, plain, lambda rows: plain + (rows - n_rows) * row)
 
 
 def _by_sources(

@@ -73,7 +73,8 @@ def test_an_answer_that_a_step_leaves_out_keeps_its_account() -> None:
     def step(*keys: int) -> None:
         entries = tuple(SimpleNamespace(sequence=SimpleNamespace(key=key), decoding=False) for key in keys)
         batch = Batch(*np.zeros((4, len(keys)), np.int32))
-        speculation.note(cast(Any, SimpleNamespace(entries=entries, batch=batch, decoding=False)), [], 0.0)
+        noted: Any = SimpleNamespace(entries=entries, batch=batch, decoding=False, drafted=False, built=False)
+        speculation.note(noted, [], 0.0)
 
     step(0, 1)
     speculation._budget.note({0: (1, 0)}, 1.5)
@@ -175,6 +176,46 @@ def test_drafters_that_guess_nothing_are_asked_seldom_until_a_guess_comes_true()
     assert asks(4, accepted=2) == 4
     assert asks(3) == 3
     assert asks(40) < 20
+
+
+@pytest.mark.parametrize("built", [False, True])
+def test_an_answer_drafts_beside_a_prompt_what_its_rows_are_worth(built: bool) -> None:
+    """A row of a prompt takes a tenth of what a step of the answer alone does."""
+    now = 0.0
+    answer: Any = create_autospec(
+        Generation, key=0, decoding=True, draft=(), known=9, submitted=8, awaited=0, drafter=None
+    )
+    prompt: Any = create_autospec(Generation, key=1, decoding=False)
+    guesses = Draft((5, 6, 7, 8), (0.9, 0.8, 0.5, 0.06))
+    queue: Any = SimpleNamespace(running={0: answer}, propose=lambda answers: {0: guesses})
+    speculation = Speculation(queue, 64, lambda: now)
+
+    def step(*of: Any, rows: int = 1, drafted: int = 0, accepted: int = 0, built: bool = False) -> bool:
+        nonlocal now
+        now += rows / 10 if prompt in of else 1
+        entries = tuple(SimpleNamespace(sequence=each, decoding=each is answer) for each in of)
+        noted: Any = SimpleNamespace(
+            entries=entries, batch=Batch(*np.zeros((4, rows), np.int32)), decoding=False, drafted=drafted > 0,
+            built=built,
+        )  # fmt: skip
+        answer.draft = ()
+        speculation._rest = 0
+        outputs = [StepOutput(answer, (1,), drafted=drafted, accepted=accepted)]
+        speculation.note(noted, outputs, now)
+        return speculation.draft(outputs)
+
+    for _ in range(3):
+        step(answer)
+    queue.running[1] = prompt
+    assert not speculation.draft([StepOutput(answer, (1,))]), "what a row takes is not known"
+    assert not step(answer, prompt, rows=2), "nor is it from a step of few rows"
+    assert step(answer, prompt, rows=64)
+    assert answer.draft == (5, 6, 7), "a guess of 6 % is not worth a tenth of a step"
+    wrong = 0
+    while step(answer, prompt, rows=67, drafted=3, built=built):
+        wrong += 3
+        assert wrong < 60
+    assert wrong >= 9, "the account pays a tenth for each"
 
 
 @pytest.mark.parametrize("by", ["draft model", "head"])
