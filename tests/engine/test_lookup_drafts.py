@@ -5,8 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -14,9 +16,12 @@ import pytest
 from ollama_engine import Choice, Engine, SamplingParams, demo
 from ollama_engine.errors import ConfigError
 from ollama_engine.runner.core import speculation
+from ollama_engine.runner.core.speculation import Speculation
 from ollama_engine.runner.schedule import draft_lengths
+from ollama_engine.runner.schedule.batching import Step
 from ollama_engine.runner.schedule.draft_budget import DraftBudget
 from ollama_engine.runner.speculative import lookup
+from tests.support.engine_thread import held
 from tests.support.suite import scaled
 from tests.support.tiny import write_tiny_llama
 
@@ -73,6 +78,32 @@ def test_answers_in_any_company_are_those_without_drafts(engine: Engine, seed: i
         assert found.logprobs == answer.logprobs
         assert 0 <= found.usage.accepted_tokens <= found.usage.drafted_tokens
     assert engine.metrics.drafted_tokens > before.drafted_tokens
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize("params", [SamplingParams(temperature=0), SamplingParams(seed=3, logprobs=2)])
+def test_an_answer_drafts_while_prompts_are_read(engine: Engine, params: SamplingParams) -> None:
+    """Prompts come that take several steps beside it: more tokens than a batch has, 64 in each of the other steps."""
+    params = replace(params, max_tokens=100, logit_bias={318: float("-inf"), 319: float("-inf")})
+    rng = np.random.default_rng(0)
+    expected = engine.generate([*PHRASE, *PHRASE, *PHRASE], params, draft="off")
+    drafted = 0
+
+    def note(self: Speculation, step: Step, *more: Any) -> None:
+        nonlocal drafted
+        drafted += step.drafted
+        noted(self, step, *more)
+
+    noted = Speculation._note_beside
+    with patch.object(Speculation, "_note_beside", note):
+        for _ in range(3):
+            with held(engine):
+                answer = engine.submit([*PHRASE, *PHRASE, *PHRASE], params, cache_salt="beside")
+                prompts = [engine.submit(rng.integers(1, 300, 240).tolist(), max_tokens=1) for _ in range(3)]
+            found = answer.result()
+            assert (found.tokens, found.logprobs) == (expected.tokens, expected.logprobs)
+            assert [len(prompt.result().tokens) for prompt in prompts] == [1, 1, 1]
+    assert drafted >= 2, "the answer is known from the first round"
 
 
 @pytest.mark.usefixtures("eager")
