@@ -8,19 +8,18 @@ same, and with it the room for the indices or the run of cells under the mask.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 
 import numpy as np
 
 from ollama_engine.errors import ContextOverflowError
 from ollama_engine.input import Batch, Int32Array
-from ollama_engine.kvcache.base import CellUsage, GraphInputs, KVIndices
+from ollama_engine.kvcache.base import CellUsage, GraphInputs
 from ollama_engine.kvcache.cells import Cells
 from ollama_engine.kvcache.config import CacheConfig, LayerShape
-from ollama_engine.kvcache.histories import Histories, HistoryInputs, round_up
+from ollama_engine.kvcache.histories import round_up
 from ollama_engine.kvcache.move import ShiftKeys
 from ollama_engine.kvcache.packing import CellPacker
-from ollama_engine.kvcache.paged import PagedInputs, suits_paging
+from ollama_engine.kvcache.paged import suits_paging
 from ollama_engine.kvcache.reader import CausalReader
 from ollama_engine.kvcache.rotation import rotated
 from ollama_engine.kvcache.saving import CellSaver
@@ -32,7 +31,7 @@ from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.tensor import Tensor
 
 
-class CausalCache:
+class CausalCache(CausalReader):
     """Keys and values of `layers` for `n_cells` tokens, shared by all sequences.
 
     `devices` gives the backend's device number for each layer. All layers have one window or chunk (or none); then a
@@ -62,36 +61,22 @@ class CausalCache:
         # Before the cell table: the store refuses what does not fit, and nothing has been taken yet.
         n_cells = round_up(n_cells, config.history_padding)
         paged = config.paged and suits_paging(backend, devices, config.dtype)
-        self._store = KeyValueStore(backend, layers, devices, n_cells, config, paged=paged)
+        store = KeyValueStore(backend, layers, devices, n_cells, config, paged=paged)
         # -- metadata --
         self.cells = Cells(n_cells, window=window, chunk=chunk, memory=memory)
+        super().__init__(self.cells, store, self.visibility)
         # -- optional contracts --
         self.shiftable = None if shift_keys is None else CellShifter(self.cells, self._store, shift_keys)
         self.saveable = CellSaver(self.cells, self._store, self.visibility)
         self.recurrent = None
         self.defragmentable = None if paged else CellPacker(self.cells, self._store)
         # -- current batch --
-        self._batch: Batch | None = None
         self._places: Int32Array = np.empty(0, dtype=np.int32)
         self._n_tokens = 0
-        self._histories = Histories(self.cells, self._store, self.visibility)
         # -- current graph --
-        self._layer = 0
         self._targets: CellIndices | None = None
-        self._seen: HistoryInputs | None = None
 
     # ** used by models ************************************************************************************************
-
-    @property
-    def flash_attention(self) -> bool:
-        return self.config.flash_attention
-
-    @property
-    def rotation(self) -> int:
-        return self._store.rotations[self._layer]
-
-    def set_layer(self, layer: int) -> None:
-        self._layer = layer
 
     def put(self, key: Tensor, value: Tensor) -> None:
         """Store keys [key_dim, kv_heads, n] and values [value_dim, kv_heads, n] of this batch's tokens."""
@@ -100,17 +85,6 @@ class CausalCache:
         ctx.expand(self._store.write_keys(self._layer, rotated(key, self.rotation), self._targets))
         if not self._store.layers[self._layer].latent:
             ctx.expand(self._store.write_values(self._layer, rotated(value, self.rotation), self._targets))
-
-    def get(self) -> tuple[Tensor, Tensor, Tensor | KVIndices]:
-        """Keys [key_dim, history, kv_heads], values, and a mask or KV indices. See `LayerView.get`."""
-        assert self._targets is not None
-        assert self._seen is not None
-        return self._seen.get(self._store, self._layer, self._targets.ctx)
-
-    def output_indices(self, n: int) -> KVIndices | None:
-        """See `OutputIndices`."""
-        assert self._targets is not None
-        return self._seen.output_indices(n, self._targets.ctx) if isinstance(self._seen, PagedInputs) else None
 
     # ** used by the executor ******************************************************************************************
 
@@ -122,10 +96,9 @@ class CausalCache:
         places = self.cells.find_places(batch.positions, batch.sequences)
         assert places is not None
         self.cells.place(places, batch.positions, batch.sequences)
-        self._batch = batch
         self._places = places
         self._n_tokens = len(batch)
-        self._histories.begin(batch)
+        super().begin(batch)
 
     def roll_back(self, batch: Batch) -> None:
         """Take the batch's tokens out of their cells."""
@@ -134,26 +107,19 @@ class CausalCache:
 
     def worst_cases(self, n_tokens: int) -> Iterator[None]:
         """Prepare in turn for each worst-case graph of `n_tokens` tokens, so that it can be built. Takes no cells."""
-        self._batch = None
         self._n_tokens = n_tokens
-        yield from self._histories.worst_cases(n_tokens)
-
-    @property
-    def shape_key(self) -> tuple[int, ...]:
-        """Number of tokens, and the room for indices or gathered cells, or the run of cells under the mask."""
-        return self._histories.shape_key
+        yield from super().worst_cases(n_tokens)
 
     def build_inputs(self, ctx: Context) -> GraphInputs:
         """Make the input tensors of a new graph: cells for the tokens, and what they see."""
-        self._targets = CellIndices(ctx, self._store, self._n_tokens, "i64", "cache_rows")
-        self._seen = self._histories.build_inputs(ctx)
-        return GraphInputs(self._seen.seen, partial(self._write, self._targets, self._seen))
+        targets = self._targets = CellIndices(ctx, self._store, self._n_tokens, "i64", "cache_rows")
+        seen, write_seen = super().build_inputs(ctx)
 
-    def _write(self, targets: CellIndices, seen: HistoryInputs) -> None:
-        batch = self._batch
-        assert batch is not None
-        targets.set(self._places)
-        self._histories.write(seen, batch)
+        def write() -> None:
+            targets.set(self._places)
+            write_seen()
+
+        return GraphInputs(seen, write)
 
     # ** used by the runner ********************************************************************************************
 

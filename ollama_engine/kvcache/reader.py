@@ -1,4 +1,4 @@
-"""Readers: a cache as another model's layers see it, which have queries only. They store nothing, and take no cells."""
+"""Readers: what a causal cache holds, for layers that have queries only. They store nothing, and take no cells."""
 
 from __future__ import annotations
 
@@ -51,6 +51,7 @@ class CausalReader:
         raise TypeError("a reader of a cache stores nothing")
 
     def get(self) -> tuple[Tensor, Tensor, Tensor | KVIndices]:
+        """Keys [key_dim, history, kv_heads], values, and a mask or KV indices. See `LayerView.get`."""
         assert self._ctx is not None
         assert self._seen is not None
         return self._seen.get(self._store, self._layer, self._ctx)
@@ -77,6 +78,7 @@ class CausalReader:
 
     @property
     def shape_key(self) -> tuple[int, ...]:
+        """Number of tokens, and the room for indices or gathered cells, or the run of cells under the mask."""
         return self._histories.shape_key
 
     def build_inputs(self, ctx: Context) -> GraphInputs:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -15,16 +13,14 @@ from ollama_engine.cli.models.show import facts
 from ollama_engine.errors import ConfigError, UnsupportedModelError
 from ollama_engine.ml.gguf.gguf_file import GGUFFile
 from ollama_engine.runner.load.draft_parts import can_draft
-from ollama_engine.runner.speculative.assistant import AssistantSource
 from tests.models import assistants, families
 from tests.models.heads import converted as model_with
 from tests.multimodal.pictures import FILES
 from tests.support import drafted_answers
-from tests.support.drafted_answers import check_absurd, compared
-from tests.support.suite import scaled
 from tests.support.tiny import Weights
 
 PARAMS = SamplingParams(temperature=0, max_tokens=60, logit_bias=families.BANNED)
+CASES = ("gemma4-assistant", "gemma4-assistant-small")
 TEXTS = ("One day, a little cat", "Tom and Ann went to", "The big dog was sad because")
 BEHIND = ("post_attention_layernorm.weight", "post_feedforward_layernorm.weight", "post_per_layer_input_norm.weight")
 """The norms behind a block's parts, whose results add to the stream."""
@@ -40,11 +36,8 @@ def quiet(weights: Weights) -> Weights:
     return {name: values * np.float32(0.002 if name.endswith(BEHIND) else 1) for name, values in weights.items()}
 
 
-@pytest.fixture(scope="module", params=["gemma4-assistant", "gemma4-assistant-small"])
-def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def made_pair(case: assistants.Case, folder: Path) -> tuple[Path, Path]:
     """A model whose next token follows from the last one, and an assistant that knows it: both have one vocabulary."""
-    case = next(case for case in assistants.cases() if case.name == request.param)
-    folder = tmp_path_factory.mktemp(case.name)
     weights = quiet(families.load(case.family).weights_of(case.family, "make_family_goldens"))
     golden = assistants.load(case)
     made = quiet(golden.weights_of(case, "make_assistant_goldens"))
@@ -57,53 +50,10 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return model_with(case.family, folder, weights), assistants.converted(case, folder, made)
 
 
-@pytest.fixture
-def engine(pair: tuple[Path, Path]) -> Iterator[Engine]:
-    with opened(pair[0], draft_model=str(pair[1]), draft="model", parallel=4) as engine:
-        yield engine
-
-
-def test_an_assistant_that_agrees_is_mostly_right(engine: Engine) -> None:
-    prompt = list(range(20, 60))
-    plain = engine.generate(prompt, PARAMS, draft="off", cache=False)
-    with drafted_answers.eager(by_model=True):
-        found = engine.generate(prompt, PARAMS)
-    assert found.tokens == plain.tokens
-    assert found.usage.drafted_tokens > 30
-    assert found.usage.accepted_tokens > 0.6 * found.usage.drafted_tokens
-
-
-def test_answers_in_any_company_are_those_without_drafts(engine: Engine) -> None:
-    n, drafted = scaled(20, quick=2), 0
-    with drafted_answers.eager(by_model=True):
-        for seed in range(n):
-            drafted += compared(engine, np.random.default_rng(seed), 12)["drafted"]
-    assert drafted > 20 * n
-
-
-@pytest.mark.parametrize("kind", ["wrong", "right", "random"])
-def test_absurd_guesses_change_nothing(engine: Engine, kind: str) -> None:
-    with drafted_answers.eager(by_model=True):
-        check_absurd(engine, kind, {text: engine.tokenize(text) for text in TEXTS})
-
-
-def test_a_shifted_context_begins_anew(engine: Engine) -> None:
-    params = SamplingParams(temperature=0, max_tokens=400, logit_bias=families.BANNED)
-    plain = engine.generate(TEXTS[0], params, on_overflow="shift", draft="off")
-    with drafted_answers.eager(by_model=True):
-        shifted = engine.generate(TEXTS[0], params, on_overflow="shift")
-    assert shifted.tokens == plain.tokens
-    assert shifted.usage.shifted_tokens > 0
-    assert shifted.usage.drafted_tokens > 100
-
-
-def test_an_assistant_that_fails_is_left_out(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
-    with drafted_answers.eager(by_model=True):
-        expected = engine.generate(TEXTS[2], PARAMS, draft="off").tokens
-        with patch.object(AssistantSource, "_compute", side_effect=RuntimeError("told to")) as asked:
-            assert engine.generate(TEXTS[2], PARAMS, cache=False).tokens == expected
-    assert asked.call_count == 1
-    assert "the assistant failed, and guesses no more: told to" in caplog.text
+@pytest.fixture(scope="module", params=CASES)
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    case = next(case for case in assistants.cases() if case.name == request.param)
+    return made_pair(case, tmp_path_factory.mktemp(case.name))
 
 
 def test_it_guesses_behind_images(tmp_path: Path) -> None:

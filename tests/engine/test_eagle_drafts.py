@@ -23,8 +23,7 @@ from tests.models import eagle_heads, families
 from tests.models.heads import LAST, with_head
 from tests.models.heads import converted as model_with
 from tests.support import drafted_answers
-from tests.support.drafted_answers import check_absurd, compared
-from tests.support.suite import scaled, slow_except
+from tests.support.suite import slow_except
 from tests.support.tiny import Weights
 
 PARAMS = SamplingParams(temperature=0, max_tokens=60, logit_bias=families.BANNED)
@@ -81,40 +80,6 @@ def engine(pair: tuple[Path, Path]) -> Iterator[Engine]:
         yield engine
 
 
-def test_a_head_that_agrees_is_mostly_right(engine: Engine) -> None:
-    prompt = list(range(20, 60))
-    plain = engine.generate(prompt, PARAMS, draft="off", cache=False)
-    with drafted_answers.eager(by_model=True):
-        found = engine.generate(prompt, PARAMS)
-    assert found.tokens == plain.tokens
-    assert found.usage.drafted_tokens > 30
-    assert found.usage.accepted_tokens > 0.6 * found.usage.drafted_tokens
-
-
-def test_answers_in_any_company_are_those_without_drafts(engine: Engine) -> None:
-    n, drafted = scaled(20, quick=2), 0
-    with drafted_answers.eager(by_model=True):
-        for seed in range(n):
-            drafted += compared(engine, np.random.default_rng(seed), 12)["drafted"]
-    assert drafted > 20 * n
-
-
-@pytest.mark.parametrize("kind", ["wrong", "right", "random"])
-def test_absurd_guesses_change_nothing(engine: Engine, kind: str) -> None:
-    with drafted_answers.eager(by_model=True):
-        check_absurd(engine, kind, {text: engine.tokenize(text) for text in TEXTS})
-
-
-def test_a_shifted_context_begins_anew(engine: Engine) -> None:
-    params = SamplingParams(temperature=0, max_tokens=400, logit_bias=families.BANNED)
-    plain = engine.generate(TEXTS[0], params, on_overflow="shift", draft="off")
-    with drafted_answers.eager(by_model=True):
-        shifted = engine.generate(TEXTS[0], params, on_overflow="shift")
-    assert shifted.tokens == plain.tokens
-    assert shifted.usage.shifted_tokens > 0
-    assert shifted.usage.drafted_tokens > 100
-
-
 def test_sessions_and_forks_go_on_as_without(engine: Engine) -> None:
     """What they begin with has been computed before, so their drafters see the states of the answer alone."""
     answers = []
@@ -159,15 +124,6 @@ def test_it_is_given_the_model_s_states_and_then_its_own(tmp_path: Path) -> None
     assert not aux[:, -N_EMBD:].any()
     assert not row[:, :-N_EMBD].any()
     assert np.array_equal(row[:, -N_EMBD:], states[0])
-
-
-def test_a_head_that_fails_is_left_out(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
-    with drafted_answers.eager(by_model=True):
-        expected = engine.generate(TEXTS[2], PARAMS, draft="off").tokens
-        with patch.object(Eagle3Source, "_compute", side_effect=RuntimeError("told to")) as asked:
-            assert engine.generate(TEXTS[2], PARAMS, cache=False).tokens == expected
-    assert asked.call_count == 1
-    assert "the EAGLE-3 head failed, and guesses no more: told to" in caplog.text
 
 
 def test_tokens_that_are_never_drawn_are_guessed_as_others(engine: Engine) -> None:

@@ -7,19 +7,17 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import numpy as np
 import pytest
 
 from ollama_engine import Engine, SamplingParams
 from ollama_engine.errors import ConfigError
 from ollama_engine.input import FloatArray
 from ollama_engine.runner.load.head_parts import without_head
-from ollama_engine.runner.speculative.next_tokens import HeadDrafter, NextTokenSource
+from ollama_engine.runner.speculative.next_tokens import HeadDrafter
 from tests.models import families
 from tests.models.heads import agreeing, converted, with_head
 from tests.support import drafted_answers
-from tests.support.drafted_answers import check_absurd, compared
-from tests.support.suite import scaled, slow_except
+from tests.support.suite import slow_except
 
 PARAMS = SamplingParams(temperature=0, max_tokens=60, logit_bias=families.BANNED)
 CASES = ("glm4moe", "deepseek-v3-plain", "glm-4.7-flash", "qwen35", "qwen35moe", "qwen3next")
@@ -43,31 +41,6 @@ def engine(agreed: Path) -> Iterator[Engine]:
         yield engine
 
 
-def test_a_head_that_agrees_is_mostly_right(engine: Engine) -> None:
-    prompt = list(range(20, 60))
-    plain = engine.generate(prompt, PARAMS, draft="off", cache=False)
-    with drafted_answers.eager(by_model=True):
-        found = engine.generate(prompt, PARAMS)
-    assert found.tokens == plain.tokens
-    assert found.usage.drafted_tokens > 30
-    assert found.usage.accepted_tokens > 0.6 * found.usage.drafted_tokens
-
-
-def test_answers_in_any_company_are_those_without_drafts(engine: Engine) -> None:
-    """How many guesses a company has depends on which answers meet: all are counted together."""
-    n, accepted = scaled(20, quick=2), 0
-    with drafted_answers.eager(by_model=True):
-        for seed in range(n):
-            accepted += compared(engine, np.random.default_rng(seed), 12)["accepted"]
-    assert accepted > 20 * n
-
-
-@pytest.mark.parametrize("kind", ["wrong", "right", "random"])
-def test_absurd_guesses_change_nothing(engine: Engine, kind: str) -> None:
-    with drafted_answers.eager(by_model=True):
-        check_absurd(engine, kind, {text: engine.tokenize(text) for text in TEXTS})
-
-
 def test_hidden_states_come_once_and_in_order(engine: Engine) -> None:
     """Those of wrong guesses do not come at all."""
     given: list[tuple[int, int]] = []
@@ -85,32 +58,12 @@ def test_hidden_states_come_once_and_in_order(engine: Engine) -> None:
     assert all(begin == end for (begin, _), (_, end) in zip(given[1:], given, strict=False))
 
 
-def test_a_shifted_context_begins_anew(engine: Engine) -> None:
-    params = SamplingParams(temperature=0, max_tokens=400, logit_bias=families.BANNED)
-    plain = engine.generate(TEXTS[0], params, on_overflow="shift", draft="off")
-    with drafted_answers.eager(by_model=True):
-        shifted = engine.generate(TEXTS[0], params, on_overflow="shift")
-    assert shifted.tokens == plain.tokens
-    assert shifted.usage.shifted_tokens > 0
-    assert shifted.usage.accepted_tokens > 100
-
-
 def test_hidden_states_that_nobody_reads_are_not_kept_without_end(engine: Engine) -> None:
     """Here its guesses never pay: it is asked now and then."""
     with patch("ollama_engine.runner.speculative.next_tokens.MOST_WAITING", 8):
         plain = engine.generate(TEXTS[1], PARAMS, draft="off")
         with patch("ollama_engine.runner.speculative.guessing.best_depth", lambda *prices: 0):
             assert engine.generate(TEXTS[1], PARAMS).tokens == plain.tokens
-
-
-@pytest.mark.parametrize("method", ["_compute", "cut"])
-def test_a_head_that_fails_is_left_out(agreed: Path, caplog: pytest.LogCaptureFixture, method: str) -> None:
-    with opened(agreed, draft="mtp") as engine, drafted_answers.eager(by_model=True):
-        expected = engine.generate(TEXTS[2], PARAMS, draft="off").tokens
-        with patch.object(NextTokenSource, method, side_effect=RuntimeError("told to")) as asked:
-            assert engine.generate(TEXTS[2], PARAMS, cache=False).tokens == expected
-        assert asked.call_count == 1
-        assert "the model's head failed, and guesses no more: told to" in caplog.text
 
 
 def test_hidden_states_that_cannot_be_taken_are_a_gap(engine: Engine) -> None:
