@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from threading import Lock
+from threading import RLock
 from typing import TYPE_CHECKING
 
 from ollama_engine.errors import ConfigError, ContextOverflowError, Option
@@ -59,7 +59,7 @@ class Submission:
         self.loaded = loaded
         self.thread = thread
         self._grammars: GrammarCompiler | None = None
-        self._making = Lock()
+        self._making = RLock()
         self._answers = AnswerMemory()
         self._acceptance = Acceptance()
         self._drafts_exactly = loaded.drafts_exactly
@@ -167,9 +167,10 @@ class Submission:
         return self.reads_long(prompt) or (form is not None and (grammars is None or not grammars.knows(form)))
 
     def _compiler(self) -> GrammarCompiler:
-        from ollama_engine.sample.constraints.compiler import GrammarCompiler  # noqa: PLC0415 (few ask for a format)
-
+        # One import at a time: who waits for another one's that is interrupted gets half a module.
         with self._making:
+            from ollama_engine.sample.constraints.compiler import GrammarCompiler  # noqa: PLC0415 (few ask for a format)
+
             if self._grammars is None:
                 n_vocab = min(self.loaded.model.n_vocab, self.loaded.tokenizer.n_vocab)
                 self._grammars = GrammarCompiler(self.loaded.tokenizer, n_vocab)
