@@ -1,6 +1,6 @@
 """Drafts beside answers without them: how many times as fast, with an interval; and llama.cpp's own beside ours.
 
-    python bench/drafts.py [MODEL] [--clients 1 4] [--rounds 6] [--kinds edit JSON ...] [--draft lookup]
+    python bench/drafts.py [MODEL] [--clients 1 4] [--rounds 6] [--kinds edit JSON ...] [--draft lookup] [--beside]
     python bench/drafts.py servers [MODEL] [--clients 1 4] [--rounds 3]
 
 MODEL is SmolLM2 135M by default. Kinds of answers: a file that is written again with an edit, which is dictated
@@ -9,29 +9,35 @@ and text drawn at a high temperature, which repeats nothing. Prompts are cached 
 
 The first command asks one engine with drafts and without in turn, and prints seconds without drafts over seconds with
 them: the median of the rounds, and the values between which their true median lies. Both answers of a pair have the
-same tokens, or the program fails. `servers` compares tokens/s over HTTP, with servers started anew for each round.
+same tokens, or the program fails. With `--beside` another caller has one prompt of 2,000 tokens after the other read.
+`servers` compares tokens/s over HTTP, with servers started anew for each round.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for when this file is run as a program
 
 from bench.draft_servers import compare_servers
 from bench.draft_texts import KINDS, Dictated, Text, texts
 from bench.real_model import real_model
-from ollama_engine import Completion, Engine, SamplingParams
+from ollama_engine import ChatResult, Engine, SamplingParams
 from ollama_engine.config import Drafting
 
+ROOT = Path(__file__).resolve().parents[1]
 N_ANSWER = 128
 
 
@@ -101,7 +107,7 @@ class Bench:
                 self.counts["accepted"] += answer.usage.accepted_tokens
         return seconds, [list(answer.tokens) for answers in done for answer in answers]
 
-    def _answer(self, text: Text, draft: Drafting, salt: str, most: int) -> Completion:
+    def _answer(self, text: Text, draft: Drafting, salt: str, most: int) -> ChatResult[Any]:
         engine, params = self._engine, SamplingParams(max_tokens=most, **text.sampling)
         messages = [{"role": "user", "content": text.prompt}]
         processors = [] if text.answer is None else [Dictated(engine.tokenize(text.answer, add_special=False))]
@@ -119,9 +125,35 @@ class Bench:
         )
 
 
-def compare_ways(model: Path, kinds: Sequence[str], clients: int, rounds: int, drafting: Drafting) -> None:
+@contextmanager
+def reading(engine: Engine, n_tokens: int = 2000) -> Iterator[None]:
+    """Meanwhile another caller has new prompts of so many tokens read, one after the other."""
+    ended = Event()
+    page = engine.tokenize((ROOT / "docs/performance.md").read_text(encoding="utf-8"), add_special=False)
+
+    def ask() -> None:
+        for begin in itertools.cycle(range(0, len(page) - n_tokens, 7)):
+            if ended.is_set():
+                return
+            engine.generate(page[begin : begin + n_tokens], max_tokens=1, draft="off", cache=False)
+
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(ask)
+        try:
+            yield
+        finally:
+            ended.set()
+            asking.result()
+
+
+def compare_ways(
+    model: Path, kinds: Sequence[str], clients: int, rounds: int, drafting: Drafting, *, beside: bool = False
+) -> None:
     """Measure and print a table."""
-    with Engine(model, threads=2, parallel=clients, num_ctx=4096, draft=drafting) as engine:
+    with (
+        Engine(model, threads=2, parallel=clients + beside, num_ctx=4096, draft=drafting) as engine,
+        reading(engine) if beside else nullcontext(),
+    ):
         for kind in kinds:
             bench = Bench(engine, kind, clients, drafting)
             bench.round(0)
@@ -140,6 +172,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--draft", choices=("lookup", "mtp"), default="lookup")
+    parser.add_argument("--beside", action="store_true")
     args = parser.parse_args()
     servers = args.what[:1] == ["servers"]
     named = args.what[1:] if servers else args.what
@@ -151,7 +184,7 @@ def main() -> None:
         if servers:
             compare_servers(model, clients, args.rounds)
         else:
-            compare_ways(model, args.kinds, clients, args.rounds, args.draft)
+            compare_ways(model, args.kinds, clients, args.rounds, args.draft, beside=args.beside)
 
 
 if __name__ == "__main__":

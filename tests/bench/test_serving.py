@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 from bench import benchy, servers, serving, serving_picture
 from ollama_engine import Engine, demo
 from tests.support.tiny import write_tiny_llama
+from tests.support.waiting import join
 
 
 def event(kind: str, request: int, ts: float, **fields: object) -> dict[str, object]:
@@ -97,7 +98,7 @@ def test_all_slots_of_a_peer_get_what_the_longest_holds() -> None:
         assert asked == []
         servers.share_prefix("llama-server", server.server_port, 3)
         server.shutdown()
-        thread.join()
+        join(thread)
     assert asked == [(str(i), f"save {i}.slot") for i in range(3)] + [("0", "restore 1.slot"), ("2", "restore 1.slot")]
 
 
