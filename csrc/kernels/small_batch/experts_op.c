@@ -94,10 +94,9 @@ static size_t acts_of(const oe_sb_kernel *kernel, int64_t k, run of) {
     return (size_t)(of.first * oe_quads_of(kernel, k)) * oe_quad_bytes(kernel);
 }
 
-/* Whether a run uses multiply_interleaved. It takes blocks by fours, and a part of one costs as much as a whole. */
+/* Whether a run uses multiply_interleaved of the kernel for few rows. */
 static bool is_interleaved(const oe_sb_kernel *kernel, int64_t k, run of) {
-    const int64_t blocks = k / kernel->block;
-    return of.routes <= oe_sb_kernel_for(kernel, 1)->interleaved && blocks % OE_QUAD == 0;
+    return oe_sb_interleaves(oe_sb_kernel_for(kernel, 1), k, of.routes);
 }
 
 void oe_experts_quantize_op(struct ggml_tensor *dst, int ith, int nth, void *userdata) {

@@ -130,6 +130,7 @@ struct oe_sb_kernel {
     bool packs;                  /* oe_sb_quantize_op writes `packed` behind `acts`, and `multiply` reads it */
     int64_t interleaved;
     bool in_tiles; /* activations lie in tiles (oe_quad_put) */
+    int64_t most_missing; /* percent of the blocks of a row's fours, with which multiply_interleaved is the faster one */
 };
 
 /* The largest of the fewest equal shares of n that are at most `most`. */
@@ -160,6 +161,13 @@ const oe_sb_kernel *oe_sb_kernel_find(oe_sb_type type, oe_sb_isa isa, int64_t m)
 
 static inline const oe_sb_kernel *oe_sb_kernel_for(const oe_sb_kernel *kernel, int64_t rows) {
     return kernel->for_few && rows < OE_SB_MANY ? kernel->for_few : kernel;
+}
+
+/* Whether rows of k numbers are multiplied by multiply_interleaved, which takes as long for a part of four blocks as for
+ * all of them. */
+static inline bool oe_sb_interleaves(const oe_sb_kernel *kernel, int64_t k, int64_t rows) {
+    const int64_t blocks = k / kernel->block, whole = (blocks + OE_QUAD - 1) / OE_QUAD * OE_QUAD;
+    return rows <= kernel->interleaved && 100 * (whole - blocks) <= kernel->most_missing * whole;
 }
 
 /* The name of this file's kernel of a type, for the instruction set that it is compiled for: oe_sb_q4_k_avx2. */

@@ -67,6 +67,7 @@ cdef extern from "kernels/small_batch/kernel.h" nogil:
 
     const oe_sb_kernel *oe_sb_kernel_find(oe_sb_type type, oe_sb_isa isa, int64_t m)
     const oe_sb_kernel *oe_sb_kernel_for(const oe_sb_kernel *kernel, int64_t rows)
+    bint oe_sb_interleaves(const oe_sb_kernel *kernel, int64_t k, int64_t rows)
 
 
 cdef extern from "kernels/small_batch/op.h" nogil:

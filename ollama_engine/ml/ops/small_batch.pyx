@@ -18,8 +18,8 @@ from ollama_engine.ml.ggml.libsmallbatch cimport (
     OE_SB_MXFP4, OE_SB_NEON, OE_SB_PLAIN, OE_SB_Q2_K, OE_SB_Q3_K, OE_SB_Q4_0, OE_SB_Q4_1, OE_SB_Q4_K, OE_SB_Q5_0,
     OE_SB_Q5_1, OE_SB_Q5_K, OE_SB_Q6_K, OE_SB_Q8_0, OE_SB_TOGETHER, oe_cpu_has_avx2_fma_f16c, oe_cpu_has_avx512,
     oe_cpu_has_avx512_vnni, oe_cpu_has_avx_vnni, oe_cpu_has_neon_dotprod, oe_cpu_has_neon_i8mm, oe_cpu_is_intel,
-    oe_plain_read_op, oe_sb_acts_size, oe_sb_fetch, oe_sb_isa, oe_sb_kernel, oe_sb_kernel_find, oe_sb_kernel_for,
-    oe_sb_multiply_op, oe_sb_multiplying, oe_sb_norm_eps, oe_sb_quantize_norm_op, oe_sb_quantize_op,
+    oe_plain_read_op, oe_sb_acts_size, oe_sb_fetch, oe_sb_interleaves, oe_sb_isa, oe_sb_kernel, oe_sb_kernel_find,
+    oe_sb_kernel_for, oe_sb_multiply_op, oe_sb_multiplying, oe_sb_norm_eps, oe_sb_quantize_norm_op, oe_sb_quantize_op,
     oe_sb_quantize_swiglu_op, oe_sb_rounding, oe_sb_together, oe_sb_type, oe_sb_variant,
 )
 from ollama_engine.ml.graph.tensor cimport Graph, Tensor, alive, describe, graph_of, root_of, wrap
@@ -267,7 +267,7 @@ cdef _Product _product(Graph graph, Tensor a, Tensor b, str instructions, str va
     rounding = _kernel(a.ptr.type, instructions or <str>_FASTEST[<int>a.ptr.type], MANY, whole)
     product.weight, product.by = a, multiplying_by("mul_mat_small_batch", graph, kernel, variant)[0]
     product.acts = _rounded(graph, b, oe_sb_kernel_for(rounding, b.ptr.ne[1]),
-                            b.ptr.ne[1] <= kernel.interleaved)
+                            oe_sb_interleaves(kernel, b.ptr.ne[0], b.ptr.ne[1]))
     return product
 
 
