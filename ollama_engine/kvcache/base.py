@@ -264,8 +264,8 @@ class Recurrent(Protocol):
     def hold(self, sequence: int) -> None:
         """Keep the sequence's latest state until `release`: a request computes with it."""
 
-    def release(self, sequence: int) -> None:
-        """Undo `hold`. States of the sequence stay until their room is needed."""
+    def release(self, sequence: int, length: int) -> None:
+        """Undo `hold`. States of the sequence, whose wanted inputs end at `length`, stay until their room is needed."""
 
     @property
     def nbytes(self) -> dict[str, int]:

@@ -197,8 +197,8 @@ class RecurrentCache(RecurrentStepCache):
     def hold(self, sequence: int) -> None:
         self.slots.hold(sequence)
 
-    def release(self, sequence: int) -> None:
-        self.slots.release(sequence)
+    def release(self, sequence: int, length: int) -> None:
+        self.slots.release(sequence, length)
 
     def remove(self, sequence: int, begin: int = 0, end: int | None = None) -> None:
         """Forget the states that depend on tokens from position `begin` on; none where `end` is not behind it."""

@@ -191,12 +191,14 @@ class StateSlots:
         for slot in self._states.get(sequence, {}).values():
             self._slots[slot].kept, self._slots[slot].used_at = True, self._clock
 
-    def release(self, sequence: int) -> None:
-        """The sequence does not go on for now: its checkpoints and its latest state may be given up."""
+    def release(self, sequence: int, length: int) -> None:
+        """The sequence does not go on for now: its checkpoints and its latest state up to `length` may be given up.
+
+        What was computed behind that is not wanted.
+        """
         self._held.discard(sequence)
         self._back.pop(sequence, None)
-        states = self._states.get(sequence, {})
-        last = max(states, default=0)
+        states, last = self._states.get(sequence, {}), self.latest(sequence, length)
         for position in [p for p, slot in states.items() if p != last and not self._slots[slot].kept]:
             self._drop(sequence, position)
 

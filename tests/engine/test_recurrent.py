@@ -136,12 +136,8 @@ def test_wrong_drafts_go_back_to_a_state(path: str, wrong_every: int) -> None:
     params = SamplingParams(temperature=0, max_tokens=40, logit_bias=families.BANNED)
     with opened(path, parallel=2) as engine:
         expected = engine.generate(ids, params).tokens
-        drafters = iter([Guesses([*ids, *expected], wrong_every) for _ in range(2)])
-
-        def with_drafter(*args: Any, **keywords: Any) -> Any:
-            return new_generation(*args, **{**keywords, "drafter": next(drafters)})
-
-        with patch.object(submission, "new_generation", with_drafter), patch.object(StateKeeper, "go_back", noting):
+        guesses = (Guesses([*ids, *expected], wrong_every) for _ in range(2))
+        with drafting(*guesses), patch.object(StateKeeper, "go_back", noting):
             requests = [engine.submit(ids, params, cache=cache) for cache in (True, False)]
             assert [request.result().tokens for request in requests] == [expected] * 2
         if wrong_every <= MOST_RETURNS:
@@ -149,6 +145,35 @@ def test_wrong_drafts_go_back_to_a_state(path: str, wrong_every: int) -> None:
         assert len(asked) > 5
         after = [*ids, *expected[:-1], 7]
         assert engine.generate(after, greedy()).tokens == alone(path, after)
+
+
+@pytest.mark.parametrize("drafts", [False, True])
+def test_behind_a_stop_text_the_next_turn_goes_on_from_the_answers_end(path: str, drafts: bool) -> None:
+    """When a text stops, the step behind it is computed already; with drafts, so are tokens behind it in its own step."""
+    ids = prompt(40)
+    with opened(path, parallel=2) as engine, opened(path, parallel=1) as other:
+        whole = other.generate(ids, greedy(40), draft="off", cache=False)
+        for at in range(2, 17, 2):
+            stop = whole.text[at : at + 2]
+            params = SamplingParams(temperature=0, max_tokens=40, logit_bias=families.BANNED, stop=[stop])
+            with drafting(Guesses([*ids, *whole.tokens], 1000) if drafts else None):
+                answer = engine.generate(ids, params, draft="off")
+            assert (answer.finish_reason, answer.text) == ("stop", whole.text[: whole.text.index(stop)])
+            assert (answer.usage.accepted_tokens > 0) == drafts
+            history = [*ids, *answer.tokens]
+            turn = engine.generate([*history, *prompt(10, seed=at)], greedy())
+            assert cached(turn) >= len(history) - 1
+            assert turn.tokens == other.generate([*history, *prompt(10, seed=at)], greedy(), cache=False).tokens
+
+
+def drafting(*drafters: Guesses | None) -> Any:
+    """Within it, the next requests draft with these."""
+    coming = iter(drafters)
+
+    def with_drafter(*args: Any, **keywords: Any) -> Any:
+        return new_generation(*args, **{**keywords, "drafter": next(coming)})
+
+    return patch.object(submission, "new_generation", with_drafter)
 
 
 class Guesses:

@@ -55,6 +55,17 @@ def test_forms_whose_tokens_are_forced(engine: Engine, path: str) -> None:
     assert again.usage.cached_tokens > len(prompts[0])
 
 
+def test_a_checkpoint_of_one_namespace_is_never_used_by_another(engine: Engine) -> None:
+    """Nor does one namespace learn where the questions of another part."""
+    shared, params = prompt(40), greedy(4, logit_bias=families.BANNED)
+    questions = [[*shared, *prompt(15, seed=seed)] for seed in (1, 2, 3)]
+    for salt in ("alice", "bob", None):
+        answers = [engine.generate(question, params, cache_salt=salt) for question in questions]
+        assert [answer.usage.cached_tokens for answer in answers] == [0, 0, 40], salt
+    again = [engine.generate(questions[0], params, cache_salt=salt).usage.cached_tokens for salt in ("bob", "eve")]
+    assert again == [len(questions[0]) - 1, 0]
+
+
 def test_logprobs_are_those_of_the_logits(engine: Engine) -> None:
     ids = prompt(30)
     params = greedy(5, logprobs=3, prompt_logprobs=0, logit_bias=families.BANNED)

@@ -64,7 +64,7 @@ def test_what_a_running_sequence_goes_on_from_is_never_given_up() -> None:
     step(slots, 1, 4, 5)
     assert positions(slots, 0, 1) == [[4], [4, 5]]
     assert slots.available({2: 0}) == 0
-    slots.release(0)
+    slots.release(0, 5)
     assert slots.available({2: 0}) == 1
 
 
@@ -104,7 +104,7 @@ def test_no_checkpoint_makes_way_for_further_returns_of_drafts() -> None:
     slots = StateSlots(9)
     for sequence in (7, 8):
         step(slots, sequence, 0, 4)
-        slots.release(sequence)
+        slots.release(sequence, 4)
     for sequence in (0, 1):
         slots.hold(sequence)
         step(slots, sequence, 0, 4)
@@ -142,17 +142,29 @@ def test_what_is_used_again_stays_longest() -> None:
     slots = StateSlots(4)
     for sequence in range(3):
         step(slots, sequence, 0, 4)
-        slots.release(sequence)
+        slots.release(sequence, 4)
     slots.share(0, 5, 4)
     step(slots, 6, 0, 2, 1)
     assert positions(slots, 0, 1, 2, 5) == [[4], [], [4], [4]]
+
+
+def test_what_is_kept_of_a_sequence_that_ends_within_a_step_is_its_end() -> None:
+    """Not the state behind what was computed beyond it, nor those before it that are no checkpoints."""
+    for length, kept in ((10, [4, 9]), (7, [4, 7]), (5, [4, 5])):
+        slots = StateSlots(8)
+        slots.hold(0)
+        step(slots, 0, 0, 5, 4)
+        slots.place({0: Run(5, 9, (), (6, 7, 8))})
+        slots.release(0, length)
+        assert positions(slots, 0) == [kept]
+        slots.check()
 
 
 def test_a_sequence_that_is_taken_up_again_keeps_its_end() -> None:
     slots = StateSlots(6)
     step(slots, 0, 0, 4)
     step(slots, 0, 4, 5)
-    slots.release(0)
+    slots.release(0, 5)
     assert positions(slots, 0) == [[5]]
     slots.hold(0)
     for position in range(5, 9):

@@ -103,7 +103,7 @@ class CacheManager:
         slot, sequence.slot = sequence.slot, None
         if slot is None:
             return
-        self._states.release(slot)
+        self._states.release(slot, sequence.known)
         if not (keep and sequence.leaves_history):
             self.cache.remove(slot)
             if not self.prefix_cache.pinned(slot):

@@ -35,10 +35,10 @@ class StateKeeper:
         ends = sequence.eog_ids if isinstance(sequence, Generation) else ()
         sequence.checkpoints = plan_checkpoints(sequence.inputs, ends, (parted,))
 
-    def release(self, slot: int) -> None:
-        """A request has left this sequence."""
+    def release(self, slot: int, length: int) -> None:
+        """A request has left this sequence, and has so many inputs. More are computed where a text stops within a step."""
         if self._states is not None:
-            self._states.release(slot)
+            self._states.release(slot, length)
 
     def go_back(self, slot: int, length: int) -> int:
         """The greatest length up to `length` at which the cache can resume a sequence."""

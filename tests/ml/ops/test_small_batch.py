@@ -276,7 +276,8 @@ def test_products_share_activations(backend: Backend, dtype: str, rows: int, k: 
         ctx.forward(*products)
         best = small_batch_instructions(dtype)[-1]
         by_fours = best != "scalar" if rows == 1 else best in ("avx512", "amx") and block_of(dtype) == 32
-        assert ctx.n_nodes == len(products) + 1 + (by_fours and dtype in QUANTIZED and (k == 1024 or block_of(dtype) == 32))
+        fill = k == 1024 or block_of(dtype) == 32
+        assert ctx.n_nodes == len(products) + 1 + (by_fours and fill and dtype in QUANTIZED)
         ctx.compute()
         got = [y.numpy().tobytes() for y in products]
     expected = [product(backend, dtype, raw, x, None).tobytes() for raw in (many, few)]
