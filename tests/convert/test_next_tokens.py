@@ -16,7 +16,8 @@ from ollama_engine.ml.gguf.gguf_file import GGUFFile
 from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.gguf.next_tokens import n_blocks
 from tests.models import families
-from tests.models.heads import QWEN, converted, head_of, own_tensors
+from tests.models.heads import QWEN, converted, head_of, own_tensors, with_head
+from tests.models.llama_cpp_converter import recorded, written
 from tests.support.suite import slow_except
 
 CASES = slow_except(
@@ -52,6 +53,18 @@ def test_the_head_is_kept_and_changes_nothing(name: str, tmp_path: Path) -> None
     with case.engine(plain) as without_head, case.engine(path, draft="off") as engine:
         assert np.array_equal(engine.logits(case.prompt), without_head.logits(case.prompt))
         assert engine.memory.layers == without_head.memory.layers, "what is not used takes no memory"
+
+
+@pytest.mark.parametrize("name", ["nemotron_h_moe", "nemotron_h_moe-latent-bf16"])
+def test_a_head_lies_in_the_file_as_llama_cpps_converter_writes_it(name: str, tmp_path: Path) -> None:
+    """Where rows of queries and keys have another order: no score depends on it, since the model has no positions."""
+    case = families.case(name)
+    ours, theirs = written(converted(case, tmp_path, with_head(case))), recorded(name)
+    rounded = {tensor for tensor in theirs["tensors"] if tensor.endswith("ssm_a")}  # -exp(A_log), in float32
+    assert set(ours["tensors"]) == set(theirs["tensors"])
+    assert {tensor for tensor, is_ours in ours["tensors"].items() if theirs["tensors"][tensor] != is_ours} <= rounded
+    for key in ("block_count", "nextn_predict_layers", "attention.head_count_kv", "feed_forward_length"):
+        assert ours["keys"][f"nemotron_h_moe.{key}"] == theirs["keys"][f"nemotron_h_moe.{key}"], key
 
 
 @pytest.mark.parametrize(

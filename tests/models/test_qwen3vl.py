@@ -14,6 +14,7 @@ from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.models.qwen3vl.multimodal import Qwen3VLMultimodal
 from ollama_engine.models.qwen3vl.preprocess import around
 from ollama_engine.models.sections import read_turns
+from tests.models.llama_cpp_converter import convert_all, recorded, sources, written
 from tests.models.reference import import_reference
 from tests.models.vision import harness
 from tests.models.vision.harness import cases, greedy
@@ -94,6 +95,37 @@ def test_a_text_model_and_an_mmproj_file_answer_as_one_file(name: str, folder: P
         for prompt_name, prompt in case.prompts.items():
             answer = engine.generate(case.segments(prompt), greedy(case))
             assert list(answer.tokens) == golden.answers[prompt_name].tokens
+
+
+def test_that_mmproj_file_is_llama_cpps(folder: Path, tmp_path: Path) -> None:
+    """Its tensors are to the bit what llama.cpp's converter writes of the same folder, and so are the keys that it has.
+
+    That one says no limits of pixels: those of published models are known here.
+    """
+    whole = two_frames_and_one_matrix(harness.converted(CASES["qwen35"], folder), tmp_path / "whole.gguf")
+    ours, theirs = written(cut(whole, tmp_path, CUT)[1]), recorded("qwen35-mmproj")
+    assert ours["tensors"] == theirs["tensors"]
+    lacking = {f"clip.vision.image_{most}_pixels" for most in ("min", "max")}
+    assert {key for key, value in ours["keys"].items() if theirs["keys"].get(key) != value} == lacking
+
+
+@pytest.mark.skipif(sources() is None, reason="llama.cpp's sources are not there: python bench/peers.py build")
+@pytest.mark.slow
+@pytest.mark.timeout(300)  # it imports torch
+def test_llama_cpps_converter_writes_what_was_recorded(folder: Path, tmp_path: Path) -> None:
+    """And its file answers beside a text model as transformers does."""
+    import_reference()
+    made = convert_all(tmp_path)
+    for name, path in made.items():
+        assert written(path) == recorded(name)
+    case = CASES["qwen35"]
+    text, ours = cut(harness.converted(case, folder), tmp_path, CUT)
+    limits = {key: entry.contents() for key, entry in GGUFReader(ours).fields.items() if key.endswith("_pixels")}
+    part = changed(made["qwen35-mmproj"], tmp_path / "limited.gguf", limits)
+    with harness.engine(text, projector=part) as engine:
+        for prompt_name, prompt in case.prompts.items():
+            golden = harness.load(case).answers[prompt_name]
+            assert list(engine.generate(case.segments(prompt), greedy(case)).tokens) == golden.tokens
 
 
 @pytest.mark.parametrize("name", ["qwen3vl", "qwen35"])
