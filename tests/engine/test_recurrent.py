@@ -149,7 +149,7 @@ def test_wrong_drafts_go_back_to_a_state(path: str, wrong_every: int) -> None:
 
 @pytest.mark.parametrize("drafts", [False, True])
 def test_behind_a_stop_text_the_next_turn_goes_on_from_the_answers_end(path: str, drafts: bool) -> None:
-    """When a text stops, the step behind it is computed already; with drafts, so are tokens behind it in its own step."""
+    """When a text stops, the step behind it is computed already; with drafts, so are later tokens of its own step."""
     ids = prompt(40)
     with opened(path, parallel=2) as engine, opened(path, parallel=1) as other:
         whole = other.generate(ids, greedy(40), draft="off", cache=False)

@@ -130,7 +130,7 @@ struct oe_sb_kernel {
     bool packs;                  /* oe_sb_quantize_op writes `packed` behind `acts`, and `multiply` reads it */
     int64_t interleaved;
     bool in_tiles; /* activations lie in tiles (oe_quad_put) */
-    int64_t most_missing; /* percent of the blocks of a row's fours, with which multiply_interleaved is the faster one */
+    int64_t most_missing; /* percent of the blocks of a row's fours with which multiply_interleaved is the faster */
 };
 
 /* The largest of the fewest equal shares of n that are at most `most`. */
@@ -163,8 +163,8 @@ static inline const oe_sb_kernel *oe_sb_kernel_for(const oe_sb_kernel *kernel, i
     return kernel->for_few && rows < OE_SB_MANY ? kernel->for_few : kernel;
 }
 
-/* Whether rows of k numbers are multiplied by multiply_interleaved, which takes as long for a part of four blocks as for
- * all of them. */
+/* Whether rows of k numbers are multiplied by multiply_interleaved, which takes as long for a part of four blocks as
+ * for all of them. */
 static inline bool oe_sb_interleaves(const oe_sb_kernel *kernel, int64_t k, int64_t rows) {
     const int64_t blocks = k / kernel->block, whole = (blocks + OE_QUAD - 1) / OE_QUAD * OE_QUAD;
     return rows <= kernel->interleaved && 100 * (whole - blocks) <= kernel->most_missing * whole;

@@ -36,7 +36,7 @@ class StateKeeper:
         sequence.checkpoints = plan_checkpoints(sequence.inputs, ends, (parted,))
 
     def release(self, slot: int, length: int) -> None:
-        """A request has left this sequence, and has so many inputs. More are computed where a text stops within a step."""
+        """A request with so many inputs has left this sequence. More are computed where a text stops within a step."""
         if self._states is not None:
             self._states.release(slot, length)
 
