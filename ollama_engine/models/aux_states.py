@@ -16,7 +16,7 @@ __all__ = ["AuxStatesModel", "part_of_rows"]
 
 
 class AuxStatesModel:
-    """A model whose hidden states stand behind what it has behind so many `blocks`. Implements `MakesLogits`."""
+    """A model that gives what it has behind so many `blocks`, beside logits. Implements `MakesLogits`."""
 
     def __init__(self, model: Model, blocks: Sequence[int]) -> None:
         """Raises ModelFormatError for a model that gives none of its blocks, and for more blocks than it has."""
@@ -27,28 +27,36 @@ class AuxStatesModel:
             raise ModelFormatError(f"it reads states behind blocks {list(blocks)}, and the model has {n}")
         self._model = model
         self._blocks = tuple(blocks)
-        self.n_aux = len(blocks) * model.n_embd
-        """Numbers of the auxiliary states of a token, which come first in a row."""
+        self._last: Tensor | None = None
+        """The hidden states of the graph that is being built."""
 
     @property
     def n_embd(self) -> int:
-        """Length of a row."""
-        return self.n_aux + self._model.n_embd
+        """Numbers of the auxiliary states of one token."""
+        return len(self._blocks) * self._model.n_embd
 
     def hidden(self, inputs: ModelInputs, cache: LayerView) -> Tensor:
-        """Build the graph: auxiliary states, and behind them hidden states, f32 [n_embd, n_outputs]."""
+        """Build the graph: f32 [n_embd, n], auxiliary states of all rows.
+
+        Those of output rows alone where one of them is behind a block that computes no others, such as the last one.
+        """
         kept: dict[int, Tensor] = {}
-        rows = self._model.hidden(replace(inputs, aux_states=kept), cache)
-        for block in reversed(self._blocks):
-            states = kept[block]
-            if inputs.outputs is not None and states.dim(1) != inputs.outputs.dim(0):
-                states = ops.get_rows(states, inputs.outputs)
-            rows = ops.concat(states, rows, 0)
-        return rows
+        self._last = self._model.hidden(replace(inputs, aux_states=kept), cache)
+        states = [kept[block] for block in self._blocks]
+        fewest = min(each.dim(1) for each in states)
+        first, *others = (
+            each if each.dim(1) == fewest or inputs.outputs is None else ops.get_rows(each, inputs.outputs)
+            for each in states
+        )
+        for each in others:
+            first = ops.concat(first, each, 0)
+        return first
 
     def logits(self, x: Tensor) -> Tensor:
-        """What `hidden` gives -> f32 [n_vocab, n]."""
-        return self._model.logits(part_of_rows(x, self.n_aux, self._model.n_embd))
+        """Build the rest of the graph behind `hidden`, which gave `x`: f32 [n_vocab, n_outputs]."""
+        assert self._last is not None, "hidden comes first"
+        last, self._last = self._last, None
+        return self._model.logits(last)
 
 
 def part_of_rows(x: Tensor, begin: int, n: int) -> Tensor:

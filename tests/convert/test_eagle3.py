@@ -42,7 +42,7 @@ def test_its_keys_and_names_are_llama_cpp_s(target: Path, tmp_path: Path) -> Non
         offsets = file.tensors["d2t"]
     assert str(tokenizers[0]) == str(tokenizers[1])
     assert len(tokenizers[0]) > 5
-    assert np.array_equal(keys["target_layers"], [1, 2, 3])
+    assert np.array_equal(keys["target_layers"], [1, 2, 2])
     assert (keys["target_hidden_size"], keys["norm_before_residual"], keys["norm_before_fc"]) == (64, True, False)
     assert (offsets.dtype, offsets.shape[0]) == ("i64", N_DRAFT)
     block = {"attn_norm", "attn_norm_2", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm", "ffn_gate", "ffn_up"}

@@ -19,6 +19,7 @@ from ollama_engine.ml.gguf.gguf_file import GGUFFile
 from ollama_engine.runner.load.draft_parts import can_draft
 from ollama_engine.runner.speculative.eagle3 import Eagle3Source
 from ollama_engine.runner.speculative.guessing import DraftPart, Guess
+from ollama_engine.runner.speculative.next_tokens import MOST_WAITING
 from tests.models import eagle_heads, families
 from tests.models.heads import LAST, with_head
 from tests.models.heads import converted as model_with
@@ -96,7 +97,10 @@ def test_sessions_and_forks_go_on_as_without(engine: Engine) -> None:
     assert min(each.usage.drafted_tokens for each in found) > 20
 
 
-def test_it_is_given_the_model_s_states_and_then_its_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "n_read"), [("eagle3-llama", MOST_WAITING // 2), ("eagle3-qwen3", 1)])
+def test_it_is_given_the_model_s_states_and_then_its_own(tmp_path: Path, name: str, n_read: int) -> None:
+    """Those of a prompt's last rows, or of one where it also reads the last block, which computes no others."""
+    case = next(case for case in eagle_heads.cases() if case.name == name)
     given: list[tuple[list[int], FloatArray]] = []
 
     def noted(source: Eagle3Source, parts: Sequence[DraftPart]) -> list[Guess]:
@@ -108,9 +112,9 @@ def test_it_is_given_the_model_s_states_and_then_its_own(tmp_path: Path) -> None
         return guesses
 
     compute, states = Eagle3Source._compute, list[Any]()
-    golden, prompt = eagle_heads.load(HEAD), HEAD.family.prompt
-    model = families.converted(HEAD.family, tmp_path)
-    head = eagle_heads.converted(HEAD, tmp_path, model)
+    golden, prompt = eagle_heads.load(case), case.family.prompt
+    model = families.converted(case.family, tmp_path)
+    head = eagle_heads.converted(case, tmp_path, model)
     with (
         opened(model, draft_model=str(head), draft="model") as engine,
         drafted_answers.eager(by_model=True),
@@ -118,9 +122,11 @@ def test_it_is_given_the_model_s_states_and_then_its_own(tmp_path: Path) -> None
     ):
         answer = engine.generate(prompt, PARAMS)
     (first, aux), (_, row) = given[:2]
-    assert first == list(answer.tokens[: len(first)])
-    assert first[:1] == golden.tokens[:1]
-    assert np.abs(aux[0, :-N_EMBD] - golden.aux[-1]).max() < HEAD.family.tolerance * golden.aux.std()
+    known = [*prompt, *answer.tokens]
+    begin = len(prompt) - n_read
+    assert first == known[begin + 1 : begin + 1 + len(first)]
+    last = aux[:n_read, :-N_EMBD][-len(golden.aux) :]
+    assert np.abs(last - golden.aux[-len(last) :]).max() < case.family.tolerance * golden.aux.std()
     assert not aux[:, -N_EMBD:].any()
     assert not row[:, :-N_EMBD].any()
     assert np.array_equal(row[:, -N_EMBD:], states[0])
@@ -158,7 +164,7 @@ def test_it_is_for_one_model_alone(pair: tuple[Path, Path], tmp_path: Path) -> N
     with pytest.raises(UnsupportedModelError, match=r"it is an EAGLE-3 head, .* and this file as its draft_model"):
         opened(pair[1])
     with GGUFFile(pair[1]) as file:
-        assert facts(file)["head"] == {"embedding_length": N_EMBD, "blocks": [1, 2, 3]}
+        assert facts(file)["head"] == {"embedding_length": N_EMBD, "blocks": [1, 2, 2]}
 
 
 def test_the_model_s_own_head_reads_other_states(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ __all__ = ["give_hidden"]
 def give_hidden(step: Step, executor: Executor) -> None:
     """Give each answer's drafter the hidden states of its rows, while the results of the step are read.
 
+    They are those of rows with logits, or of all rows, such as those of a prompt.
+
     The step is sampled: rows of wrong guesses are no inputs of their sequence any more.
     """
     if executor.splits is None:
@@ -30,8 +32,9 @@ def give_hidden(step: Step, executor: Executor) -> None:
         if not isinstance(reader, HiddenReader) or not reader.reads:
             continue
         hidden = executor.hidden() if hidden is None else hidden
-        begin = int(step.batch.positions[at - n_drawn])
-        right = min(n_drawn, entry.sequence.submitted - begin)
+        n, end = (entry.n, at) if len(hidden) == len(step.batch) else (n_drawn, row)
+        begin = int(step.batch.positions[at - n])
+        right = min(n, entry.sequence.submitted - begin)
         with suppress(Exception):  # a gap, behind which the drafter begins anew; the step's tokens must not get lost
             slot = int(step.batch.sequences[at - 1])
-            reader.read_hidden(begin, hidden[row - n_drawn : row - n_drawn + right], slot)
+            reader.read_hidden(begin, hidden[end - n : end - n + right], slot)

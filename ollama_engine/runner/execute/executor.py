@@ -262,7 +262,10 @@ class Executor:
             self._read_graph = None
 
     def hidden(self) -> FloatArray:
-        """What the logits within a block of `results` are made of, float32 [len(batch.outputs), n_embd]; a copy."""
+        """What the logits within a block of `results` are made of, float32 [len(batch.outputs), n_embd]; a copy.
+
+        Of all rows of the batch where `splits` gives those.
+        """
         assert self._read_graph is not None, "within a block of results"
         assert self._read_graph.hidden is not None, "the executor keeps them, and the step has outputs"
         return self._read_graph.hidden.numpy().reshape(-1, self._read_graph.hidden.dim(0))

@@ -11,7 +11,7 @@ from ollama_engine.input import FloatArray, Int32Array
 from ollama_engine.kvcache import Cache
 from ollama_engine.runner.execute.executor import Executor
 from ollama_engine.runner.speculative.guessing import DraftPart, Guess
-from ollama_engine.runner.speculative.next_tokens import HeadDrafter, NextTokenSource
+from ollama_engine.runner.speculative.next_tokens import MOST_WAITING, HeadDrafter, NextTokenSource
 
 __all__ = ["Eagle3Drafter", "Eagle3Source"]
 
@@ -46,9 +46,10 @@ class Eagle3Drafter(HeadDrafter):
     source: Eagle3Source
 
     def read_hidden(self, begin: int, rows: FloatArray, slot: int) -> None:
-        """A step has computed auxiliary and hidden states, float32 [n, numbers], of positions from `begin` on."""
-        aux = rows[:, : self.source.n_aux]
-        super().read_hidden(begin, np.pad(aux, ((0, 0), (0, self.source.n_own))), slot)
+        """A step has computed auxiliary states, float32 [n, n_aux], of positions from `begin` on."""
+        last = rows[-MOST_WAITING // 2 :]
+        joined = np.pad(last, ((0, 0), (0, self.source.n_own)))
+        super().read_hidden(begin + len(rows) - len(last), joined, slot)
 
     def _computed(self, part: DraftPart, guess: Guess) -> bool:
         assert guess.hidden is not None

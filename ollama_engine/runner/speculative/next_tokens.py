@@ -19,7 +19,7 @@ from ollama_engine.runner.schedule.step_costs import StepCosts, StepPrices
 from ollama_engine.runner.speculative.guessing import DraftPart, Guess, GuessingDrafter, GuessSource
 from ollama_engine.runner.speculative.lookup import LookupDrafter
 
-__all__ = ["HeadDrafter", "NextTokenSource"]
+__all__ = ["MOST_WAITING", "HeadDrafter", "NextTokenSource"]
 
 MOST_WAITING = 64
 """Hidden states that wait for the head, while its guesses do not pay: from more, half are dropped."""
@@ -118,10 +118,9 @@ class HeadDrafter(GuessingDrafter):
         self._waiting.append(rows)
         self._n_waiting += len(rows)
         if self._n_waiting > MOST_WAITING:
-            self._begin, self._n = self._begin + self._n, 0
-            while self._n_waiting > MOST_WAITING // 2 and len(self._waiting) > 1:
-                dropped = len(self._waiting.pop(0))
-                self._begin, self._n_waiting = self._begin + dropped, self._n_waiting - dropped
+            kept = np.concatenate(self._waiting)[-MOST_WAITING // 2 :]
+            self._begin, self._n = self._end - len(kept), 0
+            self._waiting, self._n_waiting = [kept], len(kept)
 
     @property
     def _end(self) -> int:

@@ -8,16 +8,9 @@ from tests.models.families import LLAMA3, N_VOCAB
 _QWEN3 = {"model_type": "qwen3"}
 
 CASES = (
-    Case("eagle3-llama", "llama", outer={"norm_before_residual": True}),
+    Case("eagle3-llama", "llama", outer={"norm_before_residual": True}, blocks=(1, 2, 2)),
     Case("eagle3-authors", "llama-bf16", form="authors", dtype="BF16", blocks=(1, 1, 2)),
-    Case(
-        "eagle3-llama3",
-        "llama3-factors",
-        {"rope_parameters": LLAMA3},
-        own_embeddings=True,
-        n_draft=N_VOCAB,
-        blocks=(1, 2, 2),
-    ),
+    Case("eagle3-llama3", "llama3-factors", {"rope_parameters": LLAMA3}, own_embeddings=True, n_draft=N_VOCAB),
     Case("eagle3-qwen3", "qwen3", _QWEN3, {"norm_before_fc": True, "norm_before_residual": True}, own_embeddings=True),
     Case("eagle3-hybrid", "qwen35", blocks=(2, 3, 4)),
     Case("eagle3-gemma4", "gemma4-small"),
