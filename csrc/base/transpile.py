@@ -21,7 +21,9 @@ from pathlib import Path
 import Cython
 from Cython.Compiler.Main import CompilationOptions, compile_single
 
-DIRECTIVES = {"language_level": 3, "embedsignature": True}
+# Objects with state of their own lock it (`critical_section`, which is nothing where Python has its lock), or an owner does.
+FREE_THREADED = "freethreading_compatible"
+DIRECTIVES = {"language_level": 3, "embedsignature": True, FREE_THREADED: True}
 UNCHECKED = {"boundscheck": False, "wraparound": False, "initializedcheck": False, "cdivision": True}
 
 
@@ -35,10 +37,8 @@ def main() -> int:
     for_all = [Cython.__version__, Path(__file__).read_text(encoding="utf-8"), declarations]
 
     def shared_module(output: Path) -> None:
-        generate = f"--generate-shared={output}"
-        subprocess.run(
-            [sys.executable, "-m", "cython", "--cplus", "-3", generate, "--module-name", chosen.shared], check=True
-        )
+        options = ["--cplus", "-3", f"-X{FREE_THREADED}=True", f"--generate-shared={output}"]
+        subprocess.run([sys.executable, "-m", "cython", *options, "--module-name", chosen.shared], check=True)
 
     remade(chosen.folder / f"{chosen.shared}.cxx", for_all[:2], shared_module)
     for module in chosen.modules:

@@ -2,11 +2,15 @@
 
 import numpy as np
 
-from cython cimport final
+from cython cimport critical_section, final
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint16_t
 from libc.string cimport memcpy
 
 from ollama_engine.kvcache cimport libcells as lib
+from ollama_engine.kvcache._cell_arrays cimport (
+    bound_of, check_range, checked_begin, checked_discard, checked_ints, checked_mask, checked_positions, checked_rows,
+    described, limit_of, mask_start, room_of, rows_start, start_of,
+)
 
 from ollama_engine.errors import NoMemoryError, ShapeError
 from ollama_engine.kvcache.moves import Moves
@@ -28,7 +32,7 @@ cdef class Cells:
 
     Arrays of cells, positions and sequences are contiguous int32. Every method either succeeds or raises and changes
     nothing: ShapeError for a wrong array, ValueError for a number out of range, NoMemoryError where the table cannot
-    grow. Use it from one thread at a time.
+    grow. Threads take turns; while a call has released the GIL, others may ask for `usage` only.
 
     Raises ValueError for an n_cells or a limit out of range, and NoMemoryError.
     """
@@ -38,7 +42,7 @@ cdef class Cells:
     def __cinit__(self, n_cells, *, window=None, chunk=None, memory=0):
         if not 1 <= n_cells <= MAX_CELLS:
             raise ValueError(f"a cache has at least one cell and at most {MAX_CELLS}, got {n_cells}")
-        cdef lib.oe_reach reach = lib.oe_reach(_limit("window", window), _limit("chunk", chunk), 0)
+        cdef lib.oe_reach reach = lib.oe_reach(limit_of("window", window), limit_of("chunk", chunk), 0)
         if memory < 0:
             raise ValueError(f"memory is at least 0, got {memory}")
         reach.memory = min(memory, 1 << 32)
@@ -55,12 +59,14 @@ cdef class Cells:
         return self._cells.n
 
     @property
+    @critical_section
     def positions(self):
         """The position in each cell, int32 [n_cells], -1 for a free cell. A copy."""
         cdef int32_t[::1] out = np.empty(self._cells.n, dtype=np.int32)
         memcpy(&out[0], self._cells.position, self._cells.n * sizeof(int32_t))
         return out.base
 
+    @critical_section
     def of(self, sequence):
         """The cells of a sequence and their positions, in the order of positions: two int32 arrays of equal length."""
         cdef lib.oe_sequence *s = &self._cells.sequence[self._sequence(sequence)]
@@ -72,37 +78,44 @@ cdef class Cells:
         return cells.base, positions.base
 
     @property
+    @critical_section
     def n_free(self):
         """Cells that hold no token."""
         return self._cells.n - self._cells.n_used
 
+    @critical_section
     def room(self, without=_NOTHING):
         """Cells that can become free: free ones, cells that no later token sees, and cells of only these sequences."""
         cdef const int32_t[::1] given = self._sequences(without)
-        return lib.oe_cells_room(self._cells, _start(given), given.shape[0])
+        return lib.oe_cells_room(self._cells, start_of(given), given.shape[0])
 
+    @critical_section
     def room_for(self, positions, sequences):
         """Number of free cells after a `slide` with these arguments. Changes nothing."""
-        cdef const int32_t[::1] places = _positions(positions)
+        cdef const int32_t[::1] places = checked_positions(positions)
         cdef const int32_t[::1] given = self._sequences(sequences, places.shape[0])
-        return lib.oe_cells_room_for(self._cells, _start(places), _start(given), places.shape[0])
+        return lib.oe_cells_room_for(self._cells, start_of(places), start_of(given), places.shape[0])
 
+    @critical_section
     def usage(self):
         """(cells that some later token sees, how many of them two sequences or more share)."""
         cdef lib.oe_cells_held held = lib.oe_cells_usage(self._cells)
         return held.used, held.shared
 
+    @critical_section
     def span(self, sequences):
         """The range [begin, end) that holds every cell of these sequences; (0, 0) where they have none."""
         cdef const int32_t[::1] given = self._sequences(sequences)
         cdef int32_t begin = 0, end = 0
-        lib.oe_cells_span(self._cells, _start(given), given.shape[0], &begin, &end)
+        lib.oe_cells_span(self._cells, start_of(given), given.shape[0], &begin, &end)
         return begin, end
 
+    @critical_section
     def has_all(self, sequence, begin, end):
         """Whether the table holds every position of a sequence in [begin, end)."""
-        return lib.oe_cells_has_all(self._cells, self._sequence(sequence), _bound(begin), _bound(end))
+        return lib.oe_cells_has_all(self._cells, self._sequence(sequence), bound_of(begin), bound_of(end))
 
+    @critical_section
     def fill_mask(self, begin, sequences, first, last, mask):
         """Write an attention mask, float16 [rows, n]: 0 for a cell that the row sees, minus infinity for any other.
 
@@ -111,20 +124,23 @@ cdef class Cells:
         """
         cdef const int32_t[::1] given = self._sequences(sequences)
         cdef Py_ssize_t n = given.shape[0]
-        cdef const int32_t[::1] low = _ints(first, "first", n)
-        cdef const int32_t[::1] high = _ints(last, "last", n)
-        cdef uint16_t[:, ::1] rows = _mask(mask, n)
+        cdef const int32_t[::1] low = checked_ints(first, "first", n)
+        cdef const int32_t[::1] high = checked_ints(last, "last", n)
+        cdef uint16_t[:, ::1] rows = checked_mask(mask, n)
         if not 0 <= begin <= self._cells.n - rows.shape[1]:
             raise ValueError(f"a mask has {self._cells.n} cells at most, got {rows.shape[1]} from {begin} on")
         cdef int32_t start = begin, end = begin + rows.shape[1]
         with nogil:
-            lib.oe_mask_fill(self._cells, start, end, _start(given), _start(low), _start(high), n, _mask_start(rows))
+            lib.oe_mask_fill(self._cells, start, end, start_of(given), start_of(low), start_of(high), n,
+                             mask_start(rows))
 
+    @critical_section
     def n_indices(self, sequences):
         """Number of indices that `fill_indices` writes: the cells of these sequences, each sequence counted once."""
         cdef const int32_t[::1] given = self._sequences(sequences)
-        return lib.oe_kv_indices_length(self._cells, _start(given), given.shape[0])
+        return lib.oe_kv_indices_length(self._cells, start_of(given), given.shape[0])
 
+    @critical_section
     def fill_indices(self, sequences, first, last, ranges, indices):
         """Write KV indices: for each row the cells that it sees, in the order of positions. Returns their number.
 
@@ -134,20 +150,21 @@ cdef class Cells:
         """
         cdef const int32_t[::1] given = self._sequences(sequences)
         cdef Py_ssize_t n = given.shape[0]
-        cdef const int32_t[::1] low = _ints(first, "first", n)
-        cdef const int32_t[::1] high = _ints(last, "last", n)
-        cdef int32_t[:, ::1] rows = _writable(ranges, "ranges", 2)
-        cdef int32_t[:, ::1] listed = _writable(indices, "indices", 1)
-        cdef int64_t length = lib.oe_kv_indices_length(self._cells, _start(given), n)
+        cdef const int32_t[::1] low = checked_ints(first, "first", n)
+        cdef const int32_t[::1] high = checked_ints(last, "last", n)
+        cdef int32_t[:, ::1] rows = checked_rows(ranges, "ranges", 2)
+        cdef int32_t[:, ::1] listed = checked_rows(indices, "indices", 1)
+        cdef int64_t length = lib.oe_kv_indices_length(self._cells, start_of(given), n)
         if rows.shape[0] != n or rows.shape[1] != 2:
-            raise ShapeError(f"ranges are a contiguous, writable int32 [{n}, 2], got {_describe(ranges)}")
+            raise ShapeError(f"ranges are a contiguous, writable int32 [{n}, 2], got {described(ranges)}")
         if listed.shape[1] < length:
-            raise ShapeError(f"there are {length} indices, got room for them in {_describe(indices)}")
+            raise ShapeError(f"there are {length} indices, got room for them in {described(indices)}")
         with nogil:
-            length = lib.oe_kv_indices_fill(self._cells, _start(given), _start(low), _start(high), n,
-                                            _rows_start(rows), _rows_start(listed))
+            length = lib.oe_kv_indices_fill(self._cells, start_of(given), start_of(low), start_of(high), n,
+                                            rows_start(rows), rows_start(listed))
         return length
 
+    @critical_section
     def check(self):
         """Raise AssertionError unless the table is consistent; for tests and debugging."""
         cdef int32_t sequence = -1
@@ -158,26 +175,28 @@ cdef class Cells:
 
     # -- one step ------------------------------------------------------------------------------------------------------
 
+    @critical_section
     def slide(self, positions=_NOTHING, sequences=_NOTHING):
         """Free the cells that neither these new tokens, which have no cells yet, nor later tokens see."""
-        cdef const int32_t[::1] places = _positions(positions)
+        cdef const int32_t[::1] places = checked_positions(positions)
         cdef const int32_t[::1] given = self._sequences(sequences, places.shape[0])
-        lib.oe_cells_slide(self._cells, _start(places), _start(given), places.shape[0])
+        lib.oe_cells_slide(self._cells, start_of(places), start_of(given), places.shape[0])
 
+    @critical_section
     def find_places(self, positions, sequences):
         """A free cell for each token, or None when there are too few. Changes nothing.
 
         A token gets the lowest free cell behind the last cell of its sequence, or the lowest free cell if there is none
         behind. Attention adds up in the order of cells, so this keeps the order of positions where it can.
         """
-        cdef const int32_t[::1] places = _positions(positions)
+        cdef const int32_t[::1] places = checked_positions(positions)
         cdef const int32_t[::1] given = self._sequences(sequences, places.shape[0])
         cdef int32_t[::1] cells = np.empty(places.shape[0], dtype=np.int32)
         cdef object order = None
-        if not lib.oe_cells_in_order(self._cells, _start(places), _start(given), given.shape[0]):
+        if not lib.oe_cells_in_order(self._cells, start_of(places), start_of(given), given.shape[0]):
             order = np.lexsort((places, given))
             given = np.ascontiguousarray(np.asarray(given)[order])
-        if not lib.oe_cells_find(self._cells, _start(given), given.shape[0], _room(cells)):
+        if not lib.oe_cells_find(self._cells, start_of(given), given.shape[0], room_of(cells)):
             return None
         if order is None:
             return cells.base
@@ -185,16 +204,18 @@ cdef class Cells:
         out[order] = cells.base
         return out
 
+    @critical_section
     def place(self, cells, positions, sequences):
         """Put tokens into free cells: each cell gets a position and one sequence.
 
         Raises ValueError, and changes nothing, where a cell is not free or a sequence would have a position twice.
         """
-        cdef const int32_t[::1] where = _ints(cells, "cells")
-        cdef const int32_t[::1] places = _positions(positions, where.shape[0])
+        cdef const int32_t[::1] where = checked_ints(cells, "cells")
+        cdef const int32_t[::1] places = checked_positions(positions, where.shape[0])
         cdef const int32_t[::1] given = self._sequences(sequences, where.shape[0])
-        _check_range(where, self._cells.n, "cells")
-        cdef int done = lib.oe_cells_place(self._cells, _start(where), _start(places), _start(given), where.shape[0])
+        check_range(where, self._cells.n, "cells")
+        cdef int done = lib.oe_cells_place(self._cells, start_of(where), start_of(places), start_of(given),
+                                           where.shape[0])
         if done == lib.OE_NO_MEMORY:
             raise NoMemoryError(f"no memory to list {where.shape[0]} more cells")
         if not done:
@@ -203,27 +224,31 @@ cdef class Cells:
 
     # -- one sequence --------------------------------------------------------------------------------------------------
 
+    @critical_section
     def share(self, source, target, end):
         """Let `target`, which has no cells, share those of `source` with positions below `end`; returns how many."""
         cdef int32_t giver = self._sequence(source), taker = self._sequence(target)
-        cdef int32_t n = lib.oe_cells_share(self._cells, giver, taker, _bound(end))
+        cdef int32_t n = lib.oe_cells_share(self._cells, giver, taker, bound_of(end))
         if n == lib.OE_NO_MEMORY:
             raise NoMemoryError(f"no memory to list the cells that sequence {target} shares")
         if n < 0:
             raise ValueError(f"sequence {target} has tokens; remove them before it shares those of another")
         return n
 
+    @critical_section
     def remove(self, sequence, begin=0, end=None):
         """Take `sequence` out of its cells with begin <= position < end; cells without sequences become free."""
-        cdef int64_t stop = INT64_MAX if end is None else _bound(end)
-        return lib.oe_cells_remove(self._cells, self._sequence(sequence), _bound(begin), stop)
+        cdef int64_t stop = INT64_MAX if end is None else bound_of(end)
+        return lib.oe_cells_remove(self._cells, self._sequence(sequence), bound_of(begin), stop)
 
+    @critical_section
     def can_shift(self, sequence, begin, discard, without=_NOTHING):
         """Whether `shift_plan` would find enough free cells after removing the sequences of `without`."""
         cdef const int32_t[::1] given = self._sequences(without)
-        return lib.oe_cells_can_shift(self._cells, self._sequence(sequence), _begin(begin), _discard(discard),
-                                      _start(given), given.shape[0])
+        return lib.oe_cells_can_shift(self._cells, self._sequence(sequence), checked_begin(begin),
+                                      checked_discard(discard), start_of(given), given.shape[0])
 
+    @critical_section
     def shift_plan(self, sequence, begin, discard):
         """The moves of a shift that discards `discard` positions from `begin` on, in the order of positions.
 
@@ -234,32 +259,36 @@ cdef class Cells:
         cdef int32_t count = self._cells.sequence[s].end - self._cells.sequence[s].begin
         cdef int32_t[::1] sources = np.empty(count, dtype=np.int32)
         cdef int32_t[::1] targets = np.empty(count, dtype=np.int32)
-        cdef int32_t n = lib.oe_cells_shift_plan(self._cells, s, _begin(begin), _discard(discard), _room(sources),
-                                                 _room(targets))
+        cdef int32_t n = lib.oe_cells_shift_plan(self._cells, s, checked_begin(begin), checked_discard(discard),
+                                                 room_of(sources), room_of(targets))
         return None if n < 0 else Moves(sources.base[:n], targets.base[:n])
 
+    @critical_section
     def shift(self, sequence, begin, discard, moves):
         """Apply the moves that `shift_plan` returned for the table as it is now. Raises ValueError for any others."""
         cdef object plan = self.shift_plan(sequence, begin, discard)
         if plan is None or not all(np.array_equal(mine, given) for mine, given in zip(plan, moves, strict=True)):
             raise ValueError("these moves are not those that shift_plan gives")
         cdef const int32_t[::1] targets = plan.targets
-        lib.oe_cells_shift(self._cells, self._sequence(sequence), _begin(begin), _discard(discard), _start(targets))
+        lib.oe_cells_shift(self._cells, self._sequence(sequence), checked_begin(begin), checked_discard(discard),
+                           start_of(targets))
 
+    @critical_section
     def pack_plan(self, begin, end, most):
         """The first `most` moves that close the gaps among the cells [begin, end), which keep their order."""
         if not (0 <= begin <= end <= self._cells.n and 0 <= most):
             raise ValueError(f"a run of {self._cells.n} cells and a number of moves, got {begin}, {end} and {most}")
         cdef int32_t[::1] sources = np.empty(min(most, end - begin), dtype=np.int32)
         cdef int32_t[::1] targets = np.empty_like(sources.base)
-        cdef int32_t n = lib.oe_cells_pack_plan(self._cells, begin, end, len(sources), _room(sources), _room(targets))
+        cdef int32_t n = lib.oe_cells_pack_plan(self._cells, begin, end, len(sources), room_of(sources), room_of(targets))
         return Moves(sources.base[:n], targets.base[:n])
 
+    @critical_section
     def pack(self, begin, end, most):
         """Apply the moves that `pack_plan` returned for these arguments and the table as it is now."""
         cdef object moves = self.pack_plan(begin, end, most)
         cdef const int32_t[::1] sources = moves.sources, targets = moves.targets
-        lib.oe_cells_pack(self._cells, _start(sources), _start(targets), sources.shape[0])
+        lib.oe_cells_pack(self._cells, start_of(sources), start_of(targets), sources.shape[0])
 
     # -- internals -----------------------------------------------------------------------------------------------------
 
@@ -271,8 +300,8 @@ cdef class Cells:
         return sequence
 
     cdef const int32_t[::1] _sequences(self, object given, Py_ssize_t n=-1):
-        cdef const int32_t[::1] view = _ints(given, "sequences", n)
-        self._hold(_check_range(view, lib.OE_SEQUENCES_MAX, "sequences"))
+        cdef const int32_t[::1] view = checked_ints(given, "sequences", n)
+        self._hold(check_range(view, lib.OE_SEQUENCES_MAX, "sequences"))
         return view
 
     cdef int _hold(self, int32_t highest) except -1:
@@ -283,117 +312,13 @@ cdef class Cells:
 
 def fill_range_mask(ranges, mask):
     """Write masks of rows that see a range of columns each: `ranges` as of `fill_indices`, `mask` float16 [rows, n]."""
-    cdef int32_t[:, ::1] rows = _writable(ranges, "ranges", 2)
-    cdef uint16_t[:, ::1] out = _mask(mask, rows.shape[0])
+    cdef int32_t[:, ::1] rows = checked_rows(ranges, "ranges", 2)
+    cdef uint16_t[:, ::1] out = checked_mask(mask, rows.shape[0])
     cdef Py_ssize_t i
     if rows.shape[1] != 2:
-        raise ShapeError(f"ranges are a contiguous, writable int32 [rows, 2], got {_describe(ranges)}")
+        raise ShapeError(f"ranges are a contiguous, writable int32 [rows, 2], got {described(ranges)}")
     for i in range(rows.shape[0]):
         if not 0 <= rows[i, 0] <= rows[i, 1] <= out.shape[1]:
             raise ValueError(f"ranges lie within {out.shape[1]} columns, got {rows[i, 0]} to {rows[i, 1]}")
     with nogil:
-        lib.oe_mask_of_ranges(_rows_start(rows), rows.shape[0], out.shape[1], _mask_start(out))
-
-
-# -- arrays for C: where they start, or NULL, since an empty one has no element 0 --------------------------------------
-
-cdef inline const int32_t *_start(const int32_t[::1] array) noexcept nogil:
-    return &array[0] if array.shape[0] else NULL
-
-
-cdef inline int32_t *_room(int32_t[::1] array) noexcept nogil:
-    return &array[0] if array.shape[0] else NULL
-
-
-cdef inline int32_t *_rows_start(int32_t[:, ::1] array) noexcept nogil:
-    return &array[0, 0] if array.shape[0] and array.shape[1] else NULL
-
-
-cdef inline uint16_t *_mask_start(uint16_t[:, ::1] mask) noexcept nogil:
-    return &mask[0, 0] if mask.shape[0] and mask.shape[1] else NULL
-
-
-# -- checks ------------------------------------------------------------------------------------------------------------
-
-cdef int64_t _limit(str name, object limit) except -1:
-    """A window or chunk size for C, where 0 means unlimited."""
-    if limit is not None and limit < 1:
-        raise ValueError(f"{name} is at least 1, got {limit}")
-    return 0 if limit is None else min(limit, 1 << 32)
-
-
-cdef int64_t _bound(object position) except? -1:
-    """A bound to compare positions with, clamped: positions have 32 bits."""
-    return max(-1 << 32, min(position, 1 << 32))
-
-
-cdef int64_t _begin(object begin) except -1:
-    if begin < 0:
-        raise ValueError(f"a shift begins at 0 or later, got {begin}")
-    return _bound(begin)
-
-
-cdef int64_t _discard(object discard) except -1:
-    if discard < 1:
-        raise ValueError(f"a shift discards 1 position or more, got {discard}")
-    return _bound(discard)
-
-
-cdef const int32_t[::1] _ints(object given, str name, Py_ssize_t n=-1):
-    cdef const int32_t[::1] view = None
-    try:
-        view = given
-    except (TypeError, ValueError, BufferError):
-        view = None
-    if view is None or (n >= 0 and view.shape[0] != n):
-        raise ShapeError(f"{name} are a contiguous int32 [{'n' if n < 0 else n}], got {_describe(given)}")
-    return view
-
-
-cdef const int32_t[::1] _positions(object given, Py_ssize_t n=-1):
-    cdef const int32_t[::1] view = _ints(given, "positions", n)
-    _check_range(view, 1 << 31, "positions")
-    return view
-
-
-cdef int32_t _check_range(const int32_t[::1] view, int64_t end, str name) except? -1:
-    """Raise ValueError unless all values lie in [0, end). Returns the highest; -1 for an empty array."""
-    cdef int32_t highest = -1
-    cdef Py_ssize_t i
-    for i in range(view.shape[0]):
-        if view[i] < 0 or view[i] >= end:
-            raise ValueError(f"{name} are 0 to {end - 1}, got {view[i]}")
-        highest = max(highest, view[i])
-    return highest
-
-
-cdef uint16_t[:, ::1] _mask(object given, Py_ssize_t n):
-    cdef uint16_t[:, ::1] view = None
-    try:
-        if given.dtype == np.float16:
-            view = given.view(np.uint16)
-    except (AttributeError, TypeError, ValueError, BufferError):
-        view = None
-    if view is None or view.shape[0] != n:
-        raise ShapeError(f"a mask is a contiguous, writable float16 [{n}, cells], got {_describe(given)}")
-    return view
-
-
-cdef int32_t[:, ::1] _writable(object given, str name, int dims):
-    """A writable int32 view with two dimensions; a one-dimensional array becomes a single row."""
-    cdef int32_t[:, ::1] view = None
-    try:
-        if given.ndim == dims:
-            view = given if dims == 2 else given[None, :]
-    except (AttributeError, TypeError, ValueError, BufferError):
-        view = None
-    if view is None:
-        raise ShapeError(f"{name} are a contiguous, writable int32 of {dims} dimensions, got {_describe(given)}")
-    return view
-
-
-cdef str _describe(object given):
-    shape = getattr(given, "shape", None)
-    if shape is None:
-        return type(given).__name__
-    return f"{getattr(given, 'dtype', type(given).__name__)} {list(shape)}"
+        lib.oe_mask_of_ranges(rows_start(rows), rows.shape[0], out.shape[1], mask_start(out))

@@ -6,6 +6,7 @@ from array import array
 from cython cimport final
 from libc.stdint cimport int32_t, uint32_t
 from libc.stdlib cimport free, malloc
+from libcpp.atomic cimport atomic
 
 from ollama_engine.sample cimport libsample as lib
 from ollama_engine.sample._buffers cimport checked_mask, checked_row, checked_token, words_of
@@ -25,15 +26,11 @@ def sampler_instructions():
     return tuple(_kernels)
 
 
-cdef dict _find_kernels():
-    cdef dict kernels = {}
-    for number in range(lib.OE_LOGIT_KERNEL_SETS):
-        if lib.oe_logit_kernels_find(<lib.oe_logit_kernel_set><int>number) != NULL:
-            kernels[lib.oe_logit_kernels_name(<lib.oe_logit_kernel_set><int>number).decode()] = number
-    return kernels
-
-
-cdef dict _kernels = _find_kernels()
+cdef dict _kernels = {
+    lib.oe_logit_kernels_name(<lib.oe_logit_kernel_set><int>number).decode(): number
+    for number in range(lib.OE_LOGIT_KERNEL_SETS)
+    if lib.oe_logit_kernels_find(<lib.oe_logit_kernel_set><int>number) != NULL
+}
 
 
 cdef const lib.oe_logit_kernels *_kernels_of(object instructions) except NULL:
@@ -81,7 +78,7 @@ cdef class Sampler:
 
     cdef lib.oe_sampler *_sampler
     cdef lib.oe_dry_breakers _breakers
-    cdef bint _busy
+    cdef atomic[int] _busy
     cdef readonly object params
     cdef readonly int n_vocab
     # The seed in use: the one of params, or the fresh one that was drawn in its place.
@@ -143,9 +140,8 @@ cdef class Sampler:
 
     cdef int _claim(self) except -1:
         """Another thread may come here while the GIL is released; two of them in one sampler would corrupt memory."""
-        if self._busy:
+        if self._busy.exchange(1):
             raise SamplingError("this Sampler is in use by another thread; give each thread one of its own (fork)")
-        self._busy = True
         return 0
 
     def sample(self, logits, mask=None):
@@ -164,7 +160,7 @@ cdef class Sampler:
         job.mask = words_of(allowed)
         with nogil:
             lib.oe_sampler_run(&job, 1)
-        self._busy = False
+        self._busy.store(0)
         if job.status != lib.OE_SAMPLE_OK:
             raise _error_of(&job)
         return job.token
@@ -183,7 +179,7 @@ cdef class Sampler:
         job.mask = words_of(allowed)
         with nogil:
             n = lib.oe_sampler_candidates(&job, &ids[0], &p[0])
-        self._busy = False
+        self._busy.store(0)
         if job.status != lib.OE_SAMPLE_OK:
             raise _error_of(&job)
         return dict(sorted(((ids[i], p[i]) for i in range(n)), key=lambda pair: (-pair[1], pair[0])))
@@ -198,7 +194,7 @@ cdef class Sampler:
         try:
             self._accept_claimed(checked)
         finally:
-            self._busy = False
+            self._busy.store(0)
 
     cdef int _accept_claimed(self, int32_t token) except -1:
         if lib.oe_sampler_accept(self._sampler, &token, 1) != lib.OE_SAMPLE_OK:
@@ -213,7 +209,7 @@ cdef class Sampler:
             return
         self._claim()
         cdef lib.oe_sample_status status = lib.oe_sampler_accept(self._sampler, &tokens[0], n)
-        self._busy = False
+        self._busy.store(0)
         if status != lib.OE_SAMPLE_OK:
             raise NoMemoryError(f"no memory for a history of {n} more tokens")
 
@@ -237,7 +233,7 @@ cdef class Sampler:
         job.logits, job.n_known = &row[0], 0
         with nogil:
             lib.oe_sampler_logprobs(&job, &logprob, most, &top_id[0], &top_logprob[0], &n_top)
-        self._busy = False
+        self._busy.store(0)
         if job.status != lib.OE_SAMPLE_OK:
             raise _error_of(&job)
         return TokenLogprobs(job.token, logprob, [(top_id[i], top_logprob[i]) for i in range(n_top)])
@@ -247,7 +243,7 @@ cdef class Sampler:
         cdef Sampler twin = Sampler(self.params, self.n_vocab)
         self._claim()
         cdef lib.oe_sampler *copy = lib.oe_sampler_copy(self._sampler)
-        self._busy = False
+        self._busy.store(0)
         if copy is NULL:
             raise NoMemoryError(f"no memory for a copy of a sampler over {self.n_vocab} tokens")
         lib.oe_sampler_destroy(twin._sampler)
@@ -259,7 +255,7 @@ cdef class Sampler:
         """Back to the state after construction, with the same seed: no draw made, no token accepted."""
         self._claim()
         lib.oe_sampler_reset(self._sampler)
-        self._busy = False
+        self._busy.store(0)
 
 
 def sample_rows(samplers, logits, masks=None, known=None):
@@ -332,20 +328,22 @@ cdef int _claim_all(list owners) except -1:
     """All of the samplers or, on an error, none."""
     cdef Py_ssize_t i, first
     for i in range(len(owners)):
-        if (<Sampler> owners[i])._busy:
-            first = owners.index(owners[i])
+        try:
+            (<Sampler> owners[i])._claim()
+        except SamplingError:
             _release(owners, i)
+            first = owners.index(owners[i])
             if first < i:
-                raise ConfigError(f"the Sampler of row {first} comes again in row {i}; sample its "
-                                  "rows in calls of their own, each token accepted before the next, or fork it")
-        (<Sampler> owners[i])._claim()
+                raise ConfigError(f"the Sampler of row {first} comes again in row {i}; sample its rows in calls of "
+                                  "their own, each token accepted before the next, or fork it") from None
+            raise
     return 0
 
 
 cdef void _release(list owners, Py_ssize_t n) noexcept:
     cdef Py_ssize_t i
     for i in range(n):
-        (<Sampler> owners[i])._busy = False
+        (<Sampler> owners[i])._busy.store(0)
 
 
 # -- the border --------------------------------------------------------------------------------------------------------

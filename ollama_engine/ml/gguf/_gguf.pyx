@@ -167,6 +167,7 @@ cdef class Header:
             raise ClosedError("this GGUF file was closed")
         return self._ctx
 
+    @cython.critical_section
     def close(self):
         """Free ggml's copy of the header. Values already decoded stay valid."""
         lib.gguf_free(self._ctx)
@@ -178,13 +179,16 @@ cdef class Header:
         return self._ctx == NULL
 
     @property
+    @cython.critical_section
     def version(self):
         return lib.gguf_get_version(self._open_ctx())
 
     @property
+    @cython.critical_section
     def alignment(self):
         return lib.gguf_get_alignment(self._open_ctx())
 
+    @cython.critical_section
     def value(self, int64_t index):
         """The decoded value of key number `index`; arrays of numbers are read-only numpy copies."""
         cdef lib.gguf_context *ctx = self._open_ctx()
@@ -217,6 +221,7 @@ cdef class Header:
             strings.append(_text(text, strlen(text)))
         return strings
 
+    @cython.critical_section
     def tensors(self):
         """(name, type name, shape in ggml order, offset in the file, bytes) of every tensor, in file order."""
         cdef lib.gguf_context *ctx = self._open_ctx()

@@ -57,6 +57,8 @@ cdef class Backend:
     cdef int queued_status
     cdef object __weakref__
 
+    cdef int enrol(self, member) except -1
+    cdef list live_members(self)
     cdef int _connect(self, choose) except -1
     cdef int _start(self) except -1
     cdef lib.ggml_backend_sched_t _new_scheduler(self) except NULL

@@ -12,6 +12,7 @@ import logging
 import threading
 import weakref
 
+cimport cython
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t
 from libc.stdlib cimport free, malloc
@@ -65,7 +66,7 @@ cdef class Backend:
         self.params, self.kernels = params, kernels
         self.max_nodes, self.pid = nodes, getpid()
         self.lock = threading.RLock()
-        self.members = weakref.WeakSet()
+        self.members = weakref.WeakValueDictionary()  # by address: its list is taken at once, that of a WeakSet is not
         self.workers = ()
         self.threads = placement.choose_threads(params.threads)
         try:
@@ -120,6 +121,14 @@ cdef class Backend:
         with nogil:
             made = lib.ggml_backend_sched_new(self.handles, NULL, self.n_handles, size, False, True)
         return made
+
+    cdef int enrol(self, member) except -1:
+        """Have `close` close this, too."""
+        self.members[<size_t><void *>member] = member
+        return 0
+
+    cdef list live_members(self):
+        return [member for member in [ref() for ref in self.members.valuerefs()] if member is not None]
 
     cdef int check_open(self) except -1:
         if self.sched == NULL:
@@ -296,19 +305,21 @@ cdef class Backend:
     @property
     def threads_in_use(self):
         """How many threads compute now: `threads`, or fewer while the machine is busy with other work."""
-        return self.threads if self.pools is None or self.n_handles > 1 else self.pools.current.threads
+        return self.threads if self.pools is None or self.n_handles > 1 else self.pools.in_use
 
     def graph_bytes(self):
         """Bytes that intermediate results have on each device: {device name: bytes}. Waits for no computation."""
         self.check_open()
-        return dict(self.graph_sizes)
+        with cython.critical_section(self):
+            return dict(self.graph_sizes)
 
     cdef int note_graph_sizes(self) except -1:
         """With `lock` held: keep what `graph_bytes` says, after the scheduler's memory may have changed."""
         taken = [lib.ggml_backend_sched_get_buffer_size(self.sched, self.handles[i]) for i in range(self.n_handles)]
         sizes = {device.name: nbytes for device, nbytes in zip(self.devices, taken)}
         if sizes != self.graph_sizes:  # ggml replaces the memory of a device where a graph needs more
-            self.graph_sizes, self.memory_number = sizes, self.memory_number + 1
+            with cython.critical_section(self):
+                self.graph_sizes, self.memory_number = sizes, self.memory_number + 1
         return 0
 
     cdef size_t held_by_host(self) noexcept:
@@ -344,7 +355,7 @@ cdef class Backend:
             if self.running:
                 self.busy.abandon()
             self.check_idle()
-            for member in list(self.members):
+            for member in self.live_members():
                 member.close()
             self.allocated = None
             self._free()

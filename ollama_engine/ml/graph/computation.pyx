@@ -52,7 +52,7 @@ cdef class Computation(Graph):
         self.graph = lib.ggml_new_graph_custom(self.ctx, max_nodes, False)
         self.used_at_start = lib.ggml_used_mem(self.ctx)
         self.is_open = True
-        backend.members.add(self)
+        backend.enrol(self)
         return 0
 
     cdef int64_t count(self) noexcept:

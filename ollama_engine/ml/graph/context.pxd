@@ -6,11 +6,14 @@ from ollama_engine.ml.graph.tensor cimport Tensor
 
 
 cdef class Context(Computation):
+    # The thread that makes tensors here.
+    cdef unsigned long builder
     # -- memory of constants --
     cdef list chunks
     cdef size_t chunk_used
     cdef size_t chunk_size
 
+    cdef int check_builder(self) except -1
     cdef Tensor new(self, str dtype, object shape)
     cdef Tensor constant(self, object array, object shape, str dtype)
     cdef int place(self, Tensor t, bint zeroed) except -1

@@ -13,8 +13,11 @@ Write the inputs before every compute: the scheduler reuses their memory once th
 memory on a backend: allocating another context takes that memory away, and the outputs with it.
 """
 
+from contextlib import nullcontext
+
 import numpy as np
 
+from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t
 from libc.string cimport memset
@@ -27,9 +30,10 @@ from ollama_engine.ml.graph.backend cimport Backend
 from ollama_engine.ml.graph.computation cimport Computation
 from ollama_engine.ml.graph.graph_walk cimport expand_graph
 from ollama_engine.ml.graph.tensor cimport Tensor, root_of, wrap
-from ollama_engine.ml.graph.types cimport kind_of, shape_to_ne, type_of, whole
+from ollama_engine.ml.graph.types cimport FREE_THREADED, kind_of, shape_to_ne, type_of, whole
 from ollama_engine.ml.graph.window cimport Buffer, Window, new_buffer, window_over
 
+cdef object NOTHING = nullcontext()
 cdef size_t CHUNK = 64 * 1024
 # Asking the system for its available memory takes 100 us, so the answer is reused until a 64th of it is taken.
 cdef size_t SHARE = 64
@@ -44,10 +48,22 @@ cdef class Context(Computation):
             raise ShapeError("a Context is initialised once")
         if not 8 <= nodes <= backend.max_nodes:
             raise ShapeError(f"max_nodes is 8 to {backend.max_nodes} (the backend's bound), got {nodes}")
-        self.begin(backend, nodes)
+        self.builder = PyThread_get_thread_ident()
         self.chunks = []
+        self.begin(backend, nodes)
 
     # -- making tensors ------------------------------------------------------------------------------------------------
+
+    cdef int charge(self, int tensors) except -1:
+        if FREE_THREADED and tensors:
+            self.check_builder()
+        return Computation.charge(self, tensors)
+
+    cdef int check_builder(self) except -1:
+        """Without Python's lock, nothing else keeps two threads from changing ggml's lists at once."""
+        if FREE_THREADED and self.builder != PyThread_get_thread_ident():
+            raise ShapeError("a Context is built by the thread that made it, since this Python has no lock; make another")
+        return 0
 
     cdef Tensor new(self, str dtype, object shape):
         cdef int64_t ne[4]
@@ -187,21 +203,24 @@ cdef class Context(Computation):
     def forward(self, *outputs):
         """Add tensors and all they depend on to the graph, as outputs: their values survive the computation."""
         cdef lib.ggml_tensor *ptr
-        for t in outputs:
-            self.own(t)
-            ptr = (<Tensor>t).ptr
-            lib.ggml_set_output(ptr)
-            if self.owns(root_of(ptr)):
-                lib.ggml_set_output(root_of(ptr))  # a view's values are those of its source
-            self.grow(ptr)
+        with self.lock if FREE_THREADED else NOTHING:
+            for t in outputs:
+                self.own(t)
+                ptr = (<Tensor>t).ptr
+                lib.ggml_set_output(ptr)
+                if self.owns(root_of(ptr)):
+                    lib.ggml_set_output(root_of(ptr))  # a view's values are those of its source
+                self.grow(ptr)
 
     def expand(self, *tensors):
         """Add tensors to the graph for their effect (a cache write), in this order."""
-        for t in tensors:
-            self.own(t)
-            self.grow((<Tensor>t).ptr)
+        with self.lock if FREE_THREADED else NOTHING:
+            for t in tensors:
+                self.own(t)
+                self.grow((<Tensor>t).ptr)
 
     cdef int own(self, Tensor t) except -1:
+        self.check_builder()
         self.charge(0)
         if t is None or t.owner is not self:
             raise ShapeError("forward and expand take tensors of this context; got None, or a tensor of the weights, "
@@ -283,6 +302,8 @@ cdef class Context(Computation):
 
     cdef int drop(self) except -1:
         self.is_open = False
+        if FREE_THREADED and self.builder != PyThread_get_thread_ident():
+            return 0  # its thread may be making a tensor: what it holds goes with the last reference
         self.release()
         self.chunks = []
         self.inputs = []

@@ -1,5 +1,6 @@
 """Storage: tensors that outlive graphs, such as a cache's keys and values or a model's weights."""
 
+cimport cython
 from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBuffer_Release, PyObject_GetBuffer
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uintptr_t
@@ -47,7 +48,7 @@ cdef class Storage(Owner):
         self.views = []
         self.start(lib.ggml_tensor_overhead() * room + 1024)
         self.is_open = True
-        backend.members.add(self)
+        backend.enrol(self)
 
     cdef int busy(self) except -1:
         # Any graph may read these tensors.
@@ -117,10 +118,10 @@ cdef class Storage(Owner):
         cdef lib.ggml_backend_buffer_type_t kind
         self.charge(0)
         self.backend.check_open()
-        for name, t in self.tensors.items():
-            if not can_repack(self.backend, t.dtype, t.shape):
-                raise ShapeError(f"{name}: the CPU of this build has no repacked layout for {describe(t)}")
         with self.lock:
+            for name, t in self.tensors.items():
+                if not can_repack(self.backend, t.dtype, t.shape):
+                    raise ShapeError(f"{name}: the CPU of this build has no repacked layout for {describe(t)}")
             self.check_fresh("allocate")
             kind = _repack_type(self.backend)
             if kind == NULL:
@@ -247,6 +248,7 @@ cdef class Storage(Owner):
                 raise ShapeError(f"{name} cannot be mapped: {t.nbytes} bytes from byte {places[name]} of {length}, "
                                  f"offsets being multiples of {ALIGNMENT}")
 
+    @cython.critical_section
     def mark_weights(self):
         """Mark the tensors as weights: the scheduler then runs their products on the device that holds them."""
         self.charge(0)
@@ -262,12 +264,14 @@ cdef class Storage(Owner):
         return number
 
     @property
+    @cython.critical_section
     def nbytes(self):
         """Bytes allocated or mapped; 0 once closed."""
         if not self.is_open:
             return 0
         return sum(lib.ggml_backend_buffer_get_size((<Buffer>b).buffer) for b in self.buffers)
 
+    @cython.critical_section
     def __getitem__(self, str name not None):
         self.charge(0)
         return self.tensors[name]
@@ -291,12 +295,11 @@ cdef class Storage(Owner):
 
     cdef int forget(self) except -1:
         # The descriptions stay until nothing refers to them: views in graphs point at them.
-        self.is_open = False
-        self.tensors = {}
-        self.buffers = []
-        for view in self.views:
+        with cython.critical_section(self):
+            self.is_open = False
+            self.tensors, self.buffers, views, self.views = {}, [], self.views, []
+        for view in views:
             view.release()
-        self.views = []
         return 0
 
     def __enter__(self):

@@ -18,7 +18,7 @@ from libc.string cimport memcpy
 from ollama_engine.errors import ClosedError, NoMemoryError, ShapeError
 
 from ollama_engine.ml.ggml cimport libggml as lib
-from ollama_engine.ml.graph.types cimport axis_of, check_kind, dtype_name, kind_of, on_host
+from ollama_engine.ml.graph.types cimport FREE_THREADED, axis_of, check_kind, dtype_name, kind_of, on_host
 from ollama_engine.ml.graph.window cimport Window, mapping_of
 
 # Bytes from which a copy releases the GIL. Releasing it costs as much as copying a few kilobytes.
@@ -303,7 +303,7 @@ cdef class Tensor:
         cdef object lock = None
         alive(self)
         cdef bint slow = size >= LARGE or not on_host(self.ptr)
-        if self.owner.busy():
+        if self.owner.busy() or FREE_THREADED:
             lock = self.owner.lock
             lock.acquire()
         elif slow and self.owner.lock.acquire(blocking=False):  # not worth waiting for

@@ -2,6 +2,17 @@ from libc.stdint cimport int64_t
 
 from ollama_engine.ml.ggml cimport libggml as lib
 
+# Whether Python runs without its lock. What that lock protected is then held by the backend's, or by one thread.
+cdef extern from *:
+    """
+    #ifdef Py_GIL_DISABLED
+    #define OE_FREE_THREADED 1
+    #else
+    #define OE_FREE_THREADED 0
+    #endif
+    """
+    const bint FREE_THREADED "OE_FREE_THREADED"
+
 
 cdef lib.ggml_type type_of(str dtype) except? lib.GGML_TYPE_COUNT
 cdef str dtype_name(lib.ggml_type type)

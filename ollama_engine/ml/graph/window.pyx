@@ -57,12 +57,14 @@ cdef class Window:
     def __dealloc__(self):
         if self.memory is not None:
             self.end()
-            self.memory.windows -= 1
+            with cython.critical_section(self.memory):  # arrays are dropped by any thread
+                self.memory.windows -= 1
 
     cdef void end(self) noexcept:
         """Stop protecting the memory: it may change from now on."""
-        self.memory.open_windows -= self.is_open
-        self.is_open = False
+        with cython.critical_section(self.memory):
+            self.memory.open_windows -= self.is_open
+            self.is_open = False
 
 
 cdef Window window_over(Memory memory, const void *data, size_t size):
@@ -71,8 +73,9 @@ cdef Window window_over(Memory memory, const void *data, size_t size):
     window.data = data
     window.size = size
     window.is_open = True
-    memory.windows += 1
-    memory.open_windows += 1
+    with cython.critical_section(memory):
+        memory.windows += 1
+        memory.open_windows += 1
     return window
 
 

@@ -4,6 +4,7 @@ import mmap
 import os
 from contextlib import suppress
 
+cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t
@@ -39,8 +40,10 @@ cdef class ExpertCache:
         self._free()
 
     cdef int _free(self) except -1:
-        cdef lib.oe_expert_cache *ptr = self.ptr
-        self.ptr = NULL  # before others can ask it for its counts
+        cdef lib.oe_expert_cache *ptr
+        with cython.critical_section(self):
+            ptr = self.ptr
+            self.ptr = NULL  # before others can ask it for its counts
         if ptr != NULL and self.pid == getpid():  # a forked child has no such threads
             with nogil:
                 lib.oe_expert_cache_free(ptr)
@@ -84,16 +87,19 @@ cdef class ExpertCache:
         return added
 
     @property
+    @cython.critical_section
     def layer_bytes(self):
         """Bytes that all experts of the largest layer take: a prompt uses most of them at once."""
         self._check()
         return lib.oe_expert_cache_layer_bytes(self.ptr)
 
+    @cython.critical_section
     def limit(self, size_t nbytes):
         """Keep so many bytes of experts from now on."""
         self._check()
         lib.oe_expert_cache_limit(self.ptr, nbytes)
 
+    @cython.critical_section
     def counts(self):
         """Since the model was loaded: {"uses": times that a layer used an expert, "misses": .., "bytes_read": ..}, and
         others (oe_expert_counts); but "reading": parts that wait to be read or are being read now.

@@ -35,6 +35,7 @@ cdef class ThreadPools:
     cdef ThreadPool all
     cdef ThreadPool fewer
     cdef ThreadPool current
+    cdef int in_use  # its threads
     cdef object governor
     cdef bint whole_machine
     cdef bint look_due  # there was a pause, and the machine was not looked at since

@@ -180,7 +180,7 @@ cdef class ThreadPools:
         self.set_n_threads(self.cpu, pool.threads)
         self.gate.threads = pool.threads if gated else 0
         self.gate.pool = pool.ptr
-        self.current = pool
+        self.current, self.in_use = pool, pool.threads
         return 0
 
     cdef int adjust(self, int64_t work) except -1:

@@ -43,7 +43,7 @@ class KeptPages:
             others = ", ".join(device.name for device in backend.devices[:-1])
             raise DeviceError(f"only the memory of the CPU can be given back and taken again, not that of {others}")
         self._backend, self._file = backend, file
-        self._storages = [member for member in list(backend.members) if isinstance(member, Storage)]
+        self._storages = [member for member in backend.live_members() if isinstance(member, Storage)]
         self._offsets = {}
         disk = os.fstatvfs(file)
         room = int(disk.f_bavail * disk.f_frsize * SHARE)

@@ -8,6 +8,7 @@ takes a call that a signal has interrupted for the end of a connection.
 import os
 from dataclasses import replace
 
+cimport cython
 from libc.stdint cimport uint8_t, uint64_t, uintptr_t
 from posix.signal cimport sigfillset, sigset_t
 from posix.unistd cimport getpid
@@ -146,9 +147,10 @@ cdef class Worker:
     cdef int check(self) except -1:
         """Raise DeviceLostError where what ggml was given since does not come from the worker."""
         cdef int fault
-        if self.relay == NULL or self.pid != getpid():
-            return 0
-        fault = oe_relay_fault(self.relay)
+        with cython.critical_section(self):
+            if self.relay == NULL or self.pid != getpid():
+                return 0
+            fault = oe_relay_fault(self.relay)
         if fault != OE_RELAY_WORKS:
             raise DeviceLostError(
                 f"the worker at {self.address} {_FAULTS.get(fault, 'was given up')}",
@@ -157,6 +159,7 @@ cdef class Worker:
         return 0
 
     @property
+    @cython.critical_section
     def lost(self):
         """Whether what is computed there cannot be used any more."""
         return self.relay == NULL or oe_relay_fault(self.relay) != OE_RELAY_WORKS
@@ -178,6 +181,7 @@ cdef class Worker:
             sizes.append((props.memory_free, props.memory_total))
         return sizes
 
+    @cython.critical_section
     def counts(self):
         """Counts of the connection since it was made: {"messages", "round_trips", "bytes_sent", ...}."""
         cdef oe_relay_counts counts
@@ -187,6 +191,7 @@ cdef class Worker:
         return {"messages": counts.messages, "round_trips": counts.round_trips, "graphs": counts.graphs,
                 "bytes_sent": counts.bytes_sent, "bytes_received": counts.bytes_received}
 
+    @cython.critical_section
     def give_up(self):
         """Have calls that wait for the worker return; what they give cannot be used."""
         if self.relay != NULL and self.pid == getpid():
@@ -194,8 +199,10 @@ cdef class Worker:
 
     def close(self):
         """End the connection; the worker frees what it held. Safe to call twice."""
-        cdef oe_relay *relay = self.relay
-        self.relay = NULL
+        cdef oe_relay *relay
+        with cython.critical_section(self):
+            relay = self.relay
+            self.relay = NULL
         if relay != NULL and self.pid == getpid():
             if self.known_as is not None and not oe_relay_misled(relay):
                 self.ports.give_back(self.port, self.known_as)

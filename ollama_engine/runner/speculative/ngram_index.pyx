@@ -6,6 +6,7 @@
     table        (7, 3) -> 4, (3, 9) -> 2 ...   where each pair ended last
 """
 
+cimport cython
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from libc.stdint cimport int32_t, uint32_t, uint64_t
 
@@ -40,7 +41,7 @@ def agreements(tuple indexes not None, list tokens not None):
 
 
 cdef class NgramIndex:
-    """Tokens, and where each pair of neighbours came last: 16 to 32 bytes a token. Not thread-safe."""
+    """Tokens, and where each pair of neighbours came last: 16 to 32 bytes a token."""
 
     cdef int32_t *tokens
     cdef int32_t *before
@@ -59,10 +60,12 @@ cdef class NgramIndex:
     def __len__(self):
         return self.size
 
+    @cython.critical_section
     def part(self, Py_ssize_t begin, Py_ssize_t end):
         """The tokens of [begin, end), as a list; those outside of the text are left out."""
         return [self.tokens[i] for i in range(max(0, begin), min(self.size, end))]
 
+    @cython.critical_section
     def extend(self, object tokens not None):
         """Append tokens, each an int of 32 bits. Raises OverflowError for others, with those before it appended."""
         cdef int32_t token
@@ -75,6 +78,7 @@ cdef class NgramIndex:
             if self.size > 1:
                 self.enter(self.size - 1)
 
+    @cython.critical_section
     def find(self, list end not None, *, bint within):
         """(place behind the match, its length) of the longest match of the last tokens of a text; of equal ones the
         latest. None where fewer than SHORTEST are the same. At most LONGEST tokens are compared.

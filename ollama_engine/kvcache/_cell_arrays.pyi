@@ -1,0 +1,1 @@
+# Nothing for Python: the functions of this module give memory views and pointers.
