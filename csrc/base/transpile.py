@@ -21,7 +21,8 @@ from pathlib import Path
 import Cython
 from Cython.Compiler.Main import CompilationOptions, compile_single
 
-# Objects with state of their own lock it (`critical_section`, which is nothing where Python has its lock), or an owner does.
+# What Python's lock would protect has locks of its own: `critical_section` of an object, which is nothing where Python
+# has its lock, that of a backend, or one thread.
 FREE_THREADED = "freethreading_compatible"
 DIRECTIVES = {"language_level": 3, "embedsignature": True, FREE_THREADED: True}
 UNCHECKED = {"boundscheck": False, "wraparound": False, "initializedcheck": False, "cdivision": True}

@@ -280,7 +280,8 @@ cdef class Cells:
             raise ValueError(f"a run of {self._cells.n} cells and a number of moves, got {begin}, {end} and {most}")
         cdef int32_t[::1] sources = np.empty(min(most, end - begin), dtype=np.int32)
         cdef int32_t[::1] targets = np.empty_like(sources.base)
-        cdef int32_t n = lib.oe_cells_pack_plan(self._cells, begin, end, len(sources), room_of(sources), room_of(targets))
+        cdef int32_t n = lib.oe_cells_pack_plan(self._cells, begin, end, len(sources), room_of(sources),
+                                                room_of(targets))
         return Moves(sources.base[:n], targets.base[:n])
 
     @critical_section

@@ -29,6 +29,7 @@ Threads
     Any object may be used from any thread. Computing, allocating and loading release the GIL and take turns on their
     backend; building another graph goes on meanwhile. Two backends share nothing. Values of a graph that is being
     computed, and of storages, are exchanged before or after it.
+    Where Python has no lock, a context is built by the thread that made it.
 
 Errors
     A wrong argument raises TypeError or ShapeError, missing memory NoMemoryError, a closed object ClosedError. No call

@@ -18,6 +18,9 @@ cdef class Backend:
     # -- handles, freed by close() --
     cdef lib.ggml_backend_t handles[DEVICE_SLOTS]
     cdef int n_handles
+    # The CPU and its memory, which are ggml's own and stay: a Context asks for constants without `lock`.
+    cdef lib.ggml_backend_dev_t cpu_device
+    cdef lib.ggml_backend_buffer_type_t cpu_memory
     cdef lib.ggml_backend_sched_t sched
     cdef Scheduler scheduler
     cdef lib.ggml_backend_sched_t measurer
@@ -82,6 +85,4 @@ cdef class Backend:
     cdef lib.ggml_backend_sched_t measuring_scheduler(self) except NULL
     cdef size_t more_work(self, lib.ggml_cgraph *graph) noexcept
     cdef int give_up(self) except -1
-    cdef lib.ggml_backend_dev_t cpu_device(self) noexcept
     cdef lib.ggml_backend_buffer_type_t buffer_type(self, int device) noexcept
-    cdef lib.ggml_backend_buffer_type_t cpu_buffer_type(self) noexcept

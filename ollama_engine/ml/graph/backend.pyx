@@ -100,6 +100,8 @@ cdef class Backend:
                 raise DeviceError(f"device {device.name} ({device.description}) cannot be started")
             self.handles[self.n_handles] = handle
             self.n_handles += 1
+        self.cpu_device = lib.ggml_backend_get_device(self.handles[self.n_handles - 1])
+        self.cpu_memory = lib.ggml_backend_get_default_buffer_type(self.handles[self.n_handles - 1])
         self.plan_graph = <lib.graph_plan_t>cpu_library_function("ggml_graph_plan")
         self.uploads = Uploads()
         self.pools = ThreadPools.__new__(ThreadPools)
@@ -293,14 +295,8 @@ cdef class Backend:
         self.allocated = None
         return 0
 
-    cdef lib.ggml_backend_dev_t cpu_device(self) noexcept:
-        return lib.ggml_backend_get_device(self.handles[self.n_handles - 1])
-
     cdef lib.ggml_backend_buffer_type_t buffer_type(self, int device) noexcept:
         return lib.ggml_backend_get_default_buffer_type(self.handles[device])
-
-    cdef lib.ggml_backend_buffer_type_t cpu_buffer_type(self) noexcept:
-        return lib.ggml_backend_get_default_buffer_type(self.handles[self.n_handles - 1])
 
     @property
     def threads_in_use(self):

@@ -62,7 +62,7 @@ cdef class Context(Computation):
     cdef int check_builder(self) except -1:
         """Without Python's lock, nothing else keeps two threads from changing ggml's lists at once."""
         if FREE_THREADED and self.builder != PyThread_get_thread_ident():
-            raise ShapeError("a Context is built by the thread that made it, since this Python has no lock; make another")
+            raise ShapeError("this Python has no lock, so a Context is built by the thread that made it; make another")
         return 0
 
     cdef Tensor new(self, str dtype, object shape):
@@ -166,7 +166,7 @@ cdef class Context(Computation):
 
     cdef int place(self, Tensor t, bint zeroed) except -1:
         """Give a constant memory: from the current chunk, or from a new one."""
-        cdef lib.ggml_backend_buffer_type_t kind = self.backend.cpu_buffer_type()
+        cdef lib.ggml_backend_buffer_type_t kind = self.backend.cpu_memory
         cdef size_t align = lib.ggml_backend_buft_get_alignment(kind)
         cdef size_t size = (lib.ggml_nbytes(t.ptr) + align - 1) // align * align
         cdef Buffer chunk

@@ -174,7 +174,7 @@ cdef class Storage(Owner):
         with self.lock:
             self.check_fresh("map")
             self._check_places(<uintptr_t>base, length, places)
-            cpu = self.backend.cpu_device()
+            cpu = self.backend.cpu_device
             buffer = new_buffer(lib.ggml_backend_dev_buffer_from_host_ptr(cpu, base, length, length))
             if buffer is None:
                 raise NoMemoryError("the mapped file cannot be used as a buffer")
@@ -343,7 +343,7 @@ cdef int _fill(void *context, size_t i) noexcept nogil:
 cdef lib.ggml_backend_buffer_type_t _repack_type(Backend backend):
     """The CPU's buffer type that interleaves rows for few-row products (ggml's "repack"), or NULL."""
     get = <lib.ggml_backend_dev_get_extra_bufts_t>cpu_function("ggml_backend_dev_get_extra_bufts")
-    cdef lib.ggml_backend_buffer_type_t *kinds = get(backend.cpu_device())
+    cdef lib.ggml_backend_buffer_type_t *kinds = get(backend.cpu_device)
     while kinds != NULL and kinds[0] != NULL:
         if (<bytes>lib.ggml_backend_buft_name(kinds[0])) == b"CPU_REPACK":
             return kinds[0]
@@ -373,7 +373,7 @@ def can_repack(Backend backend not None, str dtype not None, shape):
     cdef lib.ggml_context *ctx = lib.ggml_init(params)
     weight = lib.ggml_new_tensor(ctx, weight_type, 4, ne)
     weight.buffer = empty.buffer
-    supported = lib.ggml_backend_dev_supports_op(backend.cpu_device(), _trial_product(ctx, weight))
+    supported = lib.ggml_backend_dev_supports_op(backend.cpu_device, _trial_product(ctx, weight))
     lib.ggml_free(ctx)
     return bool(supported)
 

@@ -211,6 +211,11 @@ static int compare(const weights_type *t, int64_t m, int64_t blocks, int64_t apa
 }
 
 int main(int n, char **arguments) {
+    if (n > 1 && strcmp(arguments[1], "sets") == 0) { /* which instruction sets this CPU has kernels for */
+        printf("%s%s", oe_sb_kernel_find(OE_SB_Q4_0, OE_SB_NEON, 64) ? "neon " : "",
+               oe_sb_kernel_find(OE_SB_Q4_0, OE_SB_I8MM, 64) ? "i8mm" : "");
+        return 0;
+    }
     const bool quick = n > 1 && strcmp(arguments[1], "quick") == 0;
     static const int64_t m[] = {16, 17, 85}, blocks[] = {1, 6, 37};
     static const int64_t rows[SIZES] = {1, 5, 13, 33, 2, 3, 4, 6, 7, 8, 9, 15, 16, 17, 20, 70};

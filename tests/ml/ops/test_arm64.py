@@ -59,8 +59,8 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def run(program: Path, cpu: str) -> tuple[int, str]:
-    command = [EMULATOR, "-cpu", cpu, str(program), "quick"]
+def run(program: Path, cpu: str, what: str = "quick") -> tuple[int, str]:
+    command = [EMULATOR, "-cpu", cpu, str(program), what]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     return done.returncode, done.stdout
 
@@ -68,6 +68,11 @@ def run(program: Path, cpu: str) -> tuple[int, str]:
 @pytest.mark.parametrize("cpu", ["neoverse-n1", "max"])  # without SMMLA, and with it
 def test_products_with_neon_have_the_bits_of_plain_c(program: Path, cpu: str) -> None:
     assert run(program, cpu) == (0, "")
+
+
+@pytest.mark.parametrize(("cpu", "sets"), [("cortex-a72", ""), ("neoverse-n1", "neon "), ("max", "neon i8mm")])
+def test_a_cpu_takes_what_its_hwcap_says(program: Path, cpu: str, sets: str) -> None:
+    assert run(program, cpu, "sets") == (0, sets)
 
 
 def test_a_cpu_without_sdot_takes_none_of_them(program: Path) -> None:
