@@ -32,7 +32,8 @@ def agreements(tuple indexes not None, list tokens not None):
     for i in range(2, len(tokens)):
         alike = asked = 0
         for index in indexes:
-            index.ask(tokens[i - 2], tokens[i - 1], tokens[i], &alike, &asked)
+            with cython.critical_section(index):
+                index.ask(tokens[i - 2], tokens[i - 1], tokens[i], &alike, &asked)
         if alike == asked:
             levels.append(3 if asked > 1 else 2)
         else:
