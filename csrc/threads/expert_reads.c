@@ -26,7 +26,7 @@ static int read_range(int file, char *to, int64_t offset, size_t size, size_t le
 }
 
 // Whole pages, as direct reading wants them. At their ends they may hold bytes of neighbours, which are read again as
-// they are; the file may end within the last one.
+// they are, also while a product uses them: the same bytes. The file may end within the last page.
 static int read_part(const oe_expert_cache *cache, oe_expert_part p) {
     const oe_expert_matrix *m = p.matrix;
     const int64_t offset = m->offset + (int64_t)p.expert * (int64_t)m->nbytes, page = (int64_t)cache->page;
