@@ -104,6 +104,7 @@ def test_states_that_wait_too_long_are_dropped() -> None:
     with patch.object(next_tokens, "MOST_WAITING", 8):
         for at in range(50, 99):
             drafter.read_hidden(at, states(at, at + 1), 0)
+            assert min(at - 49, 4) <= drafter._n_waiting <= 8
     drafter.propose(tokens, 20)
     assert drafter.wants(PRICES, 0.5, 99.0)
     head.guess(drafter, 1)
