@@ -62,14 +62,48 @@ INLINE ints act_word(const bool fours, const void *place, const void *act) {
     return ints_set(same);
 }
 
+/* sum + 4 products of unsigned bytes, or 2 of shorts, with the activations at `place`. AVX-512 repeats a word while it
+ * multiplies, which GCC does not know: with an instruction more for each product, loads were what tiles waited for. */
+#if defined(__AVX512VNNI__)
+#define ADD_PRODUCTS(name, instruction, otherwise)                                                                     \
+    INLINE ints name(const bool fours, ints sum, ints x, const void *place, const void *act) {                         \
+        if (fours) {                                                                                                   \
+            return otherwise(sum, x, act_word(true, place, act));                                                      \
+        }                                                                                                              \
+        __asm__(instruction " %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(x), "m"(*(const char(*)[4])place));               \
+        return sum;                                                                                                    \
+    }
+ADD_PRODUCTS(add_act_bytes, "vpdpbusd", ints_add_products_of_bytes)
+ADD_PRODUCTS(add_act_pairs, "vpdpwssd", ints_add_pair_products)
+#else
+#if defined(__AVXVNNI__)
+INLINE ints add_act_bytes(const bool fours, ints sum, ints x, const void *place, const void *act) {
+    return ints_add_products_of_bytes(sum, x, act_word(fours, place, act));
+}
+#endif
+INLINE ints add_act_pairs(const bool fours, ints sum, ints x, const void *place, const void *act) {
+    return ints_add_pair_products(sum, x, act_word(fours, place, act));
+}
+#endif
+
 INLINE floats act_float(const bool fours, const void *place, const void *act) {
     return floats_from_bits(act_word(fours, place, act));
 }
 
 /* -- what blocks hold ---------------------------------------------------------------------------------------------- */
 
-/* 16 bytes at `offset` of each block, turned: each lane of word[j] holds bytes 4j .. 4j + 3 of its block. The
- * compiler drops unused words, so they cost nothing. */
+/* 16 bytes of each block, turned: each lane of word[j] holds bytes 4j .. 4j + 3 of its block. Column j has those of the
+ * lanes j, 4 + j and so on. The compiler drops unused words, so they cost nothing. */
+INLINE void turn_columns(const ints column[4], ints word[4]) {
+    const ints a = unpack_low_32(column[0], column[1]), b = unpack_high_32(column[0], column[1]);
+    const ints c = unpack_low_32(column[2], column[3]), d = unpack_high_32(column[2], column[3]);
+    word[0] = unpack_low_64(a, c);
+    word[1] = unpack_high_64(a, c);
+    word[2] = unpack_low_64(b, d);
+    word[3] = unpack_high_64(b, d);
+}
+
+/* The 16 bytes at `offset`. */
 INLINE void load_words(window w, size_t offset, ints word[4]) {
 #ifdef FOURS_IN_TWO
     if (w.in_fours) {
@@ -77,14 +111,9 @@ INLINE void load_words(window w, size_t offset, ints word[4]) {
         return;
     }
 #endif
-    const ints r0 = load_column(w, offset, 0), r1 = load_column(w, offset, 1);
-    const ints r2 = load_column(w, offset, 2), r3 = load_column(w, offset, 3);
-    const ints a = unpack_low_32(r0, r1), b = unpack_high_32(r0, r1);
-    const ints c = unpack_low_32(r2, r3), d = unpack_high_32(r2, r3);
-    word[0] = unpack_low_64(a, c);
-    word[1] = unpack_high_64(a, c);
-    word[2] = unpack_low_64(b, d);
-    word[3] = unpack_high_64(b, d);
+    const ints column[4] = {load_column(w, offset, 0), load_column(w, offset, 1), load_column(w, offset, 2),
+                            load_column(w, offset, 3)};
+    turn_columns(column, word);
 }
 
 /* The bits of `mask` in each byte, after a shift of the whole lane to the right. */
@@ -181,7 +210,11 @@ INLINE void fetch_part(window w, const size_t bytes, const int part, const int p
 /* For blocks in parts of 4 * `words` codes with a whole factor for each part: part_factor and signed_part_factor make
  * the factor from byte j of each lane; add_part adds factor * (codes times the n-th row's activations from number
  * `from` on) to sum[n]. Codes are unsigned and at most `most`. add_signed_part takes codes from -127 to 127 that
- * ready_signed made ready; without_excess ends its sum. */
+ * ready_signed made ready; without_excess ends its sum.
+ *
+ * With VNNI, add_part takes the low halves of the codes' sum and of the factor where the sum fits in 16 bits; the high
+ * half of the factor is 0 then. signed_part_factor_256 makes a factor 256 times as large of 16 bits, which is a byte
+ * that is moved and not shifted. */
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
 
 #define HAS_VNNI 1
@@ -192,19 +225,24 @@ INLINE ints signed_part_factor(ints words, int j) {
     return ints_shift_right_signed(ints_shift_left(words, 24 - 8 * j), 24);
 }
 
+INLINE ints signed_part_factor_256(ints words, int j) {
+    const int first = (int)0x80800080u + 256 * j;
+    return bytes_pick(words, bytes_of_16(first, first + 0x0400, first + 0x0800, first + 0x0c00));
+}
+
 INLINE void add_part(const bool fours, const int n_tile, const int words, const int most, const ints *codes,
                      ints factor, const oe_act256 *act, int from, ints *sum) {
     const bool in_16_bits = 4 * words * 127 * most < 1 << 15; /* the sum fits, and a product of 16 bits is cheaper */
-    const ints low = ints_and(factor, ints_set(0xffff));
 #pragma GCC unroll 8
     for (int n = 0; n < n_tile; n++) {
         const oe_act256 *a = act + OE_QUAD * n;
         ints dot = ints_set(0);
 #pragma GCC unroll 8
         for (int i = 0; i < words; i++) {
-            dot = ints_add_products_of_bytes(dot, codes[i], act_word(fours, a->q + from + 4 * i, a));
+            dot = add_act_bytes(fours, dot, codes[i], a->q + from + 4 * i, a);
         }
-        sum[n] = in_16_bits ? ints_add_pair_products(sum[n], dot, low) : ints_add(sum[n], ints_multiply(dot, factor));
+        sum[n] = in_16_bits ? ints_add_pair_products(sum[n], dot, factor)
+                            : ints_add(sum[n], ints_multiply(dot, factor));
     }
 }
 
@@ -214,8 +252,8 @@ INLINE ints dot_32(const bool fours, const int most, const ints *codes, ints dot
     (void)most;
 #pragma GCC unroll 4
     for (int i = 0; i < 8; i += 2) {
-        dot = ints_add_products_of_bytes(dot, codes[i], act_word(fours, act->q + 4 * i, act));
-        odd = ints_add_products_of_bytes(odd, codes[i + 1], act_word(fours, act->q + 4 * i + 4, act));
+        dot = add_act_bytes(fours, dot, codes[i], act->q + 4 * i, act);
+        odd = add_act_bytes(fours, odd, codes[i + 1], act->q + 4 * i + 4, act);
     }
     return ints_add(dot, odd);
 }
@@ -250,6 +288,8 @@ INLINE ints byte_twice(ints words, int j) {
 INLINE ints part_factor(ints words, int j) { return shorts_shift_right(byte_twice(words, j), 8); }
 
 INLINE ints signed_part_factor(ints words, int j) { return shorts_shift_right_signed(byte_twice(words, j), 8); }
+
+INLINE ints signed_part_factor_256(ints words, int j) { return byte_twice(words, j); }
 
 /* How many words of products of codes up to `most` add up in 16 bits, two neighbours each: a power of 2, 8 at most. */
 INLINE int words_that_fit(const int most) {
@@ -326,7 +366,7 @@ INLINE ints times_sums(const bool fours, const int pairs, const ints *factor, co
     ints total = ints_set(0);
 #pragma GCC unroll 8
     for (int j = 0; j < pairs; j++) {
-        total = ints_add_pair_products(total, factor[j], act_word(fours, sums + 2 * j, act));
+        total = add_act_pairs(fours, total, factor[j], sums + 2 * j, act);
     }
     return total;
 }

@@ -15,6 +15,9 @@ INLINE ints ints_repeat(const void *bytes_16) {
 INLINE ints ints_and(ints a, ints b) { return _mm256_and_si256(a, b); }
 INLINE ints ints_or(ints a, ints b) { return _mm256_or_si256(a, b); }
 INLINE ints ints_xor(ints a, ints b) { return _mm256_xor_si256(a, b); }
+INLINE ints ints_select(ints mask, ints a, ints b) { /* bits of a where the mask has them, else of b */
+    return _mm256_or_si256(_mm256_and_si256(mask, a), _mm256_andnot_si256(mask, b));
+}
 INLINE ints ints_add(ints a, ints b) { return _mm256_add_epi32(a, b); }
 INLINE ints ints_subtract(ints a, ints b) { return _mm256_sub_epi32(a, b); }
 INLINE ints ints_multiply(ints a, ints b) { return _mm256_mullo_epi32(a, b); }
@@ -35,6 +38,8 @@ INLINE ints bytes_add_where(ints x, ints bits, ints mask, ints more) { /* where 
 INLINE ints bytes_pick(ints from, ints index) { return _mm256_shuffle_epi8(from, index); }
 INLINE ints bytes_size(ints x) { return _mm256_abs_epi8(x); }
 INLINE ints bytes_with_sign(ints x, ints sign) { return _mm256_sign_epi8(x, sign); }
+
+INLINE ints two_bytes_on(ints x) { return _mm256_bsrli_epi128(x, 2); } /* each 16 */
 
 INLINE ints unpack_low_32(ints a, ints b) { return _mm256_unpacklo_epi32(a, b); }
 INLINE ints unpack_high_32(ints a, ints b) { return _mm256_unpackhi_epi32(a, b); }

@@ -24,6 +24,9 @@ INLINE ints ints_repeat(const void *bytes_16) {
 INLINE ints ints_and(ints a, ints b) { return (ints){a.low & b.low, a.high & b.high}; }
 INLINE ints ints_or(ints a, ints b) { return (ints){a.low | b.low, a.high | b.high}; }
 INLINE ints ints_xor(ints a, ints b) { return (ints){a.low ^ b.low, a.high ^ b.high}; }
+#define SELECTED(part) vbslq_s32((uint32x4_t)mask.part, a.part, b.part)
+INLINE ints ints_select(ints mask, ints a, ints b) { return OF_BOTH(ints, SELECTED); } /* a where the mask has bits */
+#undef SELECTED
 INLINE ints ints_add(ints a, ints b) { return (ints){vaddq_s32(a.low, b.low), vaddq_s32(a.high, b.high)}; }
 INLINE ints ints_subtract(ints a, ints b) { return (ints){vsubq_s32(a.low, b.low), vsubq_s32(a.high, b.high)}; }
 INLINE ints ints_multiply(ints a, ints b) { return (ints){vmulq_s32(a.low, b.low), vmulq_s32(a.high, b.high)}; }
@@ -61,6 +64,10 @@ INLINE ints bytes_add_where(ints x, ints bits, ints mask, ints more) { /* where 
 #define PICKED(part) vreinterpretq_s32_u8(vqtbl1q_u8((uint8x16_t)from.part, (uint8x16_t)index.part))
 INLINE ints bytes_pick(ints from, ints index) { return OF_BOTH(ints, PICKED); } /* 0 for an index above 15 */
 #undef PICKED
+
+#define TWO_ON(part) vreinterpretq_s32_u8(vextq_u8((uint8x16_t)x.part, (uint8x16_t)x.part, 2))
+INLINE ints two_bytes_on(ints x) { return OF_BOTH(ints, TWO_ON); }
+#undef TWO_ON
 
 INLINE ints unpack_low_32(ints a, ints b) { return (ints){vzip1q_s32(a.low, b.low), vzip1q_s32(a.high, b.high)}; }
 INLINE ints unpack_high_32(ints a, ints b) { return (ints){vzip2q_s32(a.low, b.low), vzip2q_s32(a.high, b.high)}; }

@@ -9,6 +9,8 @@ INLINE ints signed_part_factor(ints words, int j) {
     return ints_shift_right_signed(ints_shift_left(words, 24 - 8 * j), 24);
 }
 
+INLINE ints signed_part_factor_256(ints words, int j) { return ints_shift_left(signed_part_factor(words, j), 8); }
+
 INLINE ints ready_signed(ints codes) { return codes; }
 
 /* `dot` and the products of `words` words of codes with the activations from `q` on, in the block `act`. */

@@ -29,52 +29,50 @@ static void unpack(const uint8_t *p, weight_block *x) {
 #else
 #include "kernels/small_batch/tile_sums.h"
 
-typedef struct block_scales {
-    floats d;
-    ints scale[4]; /* byte j of [i]: of part 4i + j, from -32 to 31 */
-    ints pair[8];  /* 16 bits each: 4 times those of the parts 2i and 2i + 1 */
-} block_scales;
-
-INLINE void read_scales(window w, block_scales *s) {
-    ints last[4], x[3];
-    load_words(w, 94, last); /* ends with the block */
-    s->d = half_high(last[3]);
-#pragma GCC unroll 3
-    for (int i = 0; i < 3; i++) {
-        x[i] = ints_or(ints_shift_right(last[i], 16), ints_shift_left(last[i + 1], 16));
+/* Words of a block: scales and d. */
+INLINE void read_last(window w, ints last[4]) {
+    ints column[4];
+#pragma GCC unroll 4
+    for (size_t j = 0; j < 4; j++) {
+        column[j] = two_bytes_on(load_column(w, BLOCK_BYTES - 16, j));
     }
+    turn_columns(column, last);
+}
+
+/* Byte j of [i]: the scale of part 4i + j, from -32 to 31. */
+INLINE void read_scales(const ints last[4], ints scale[4]) {
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
-        const ints high = ints_shift_left(low_bits(x[2], 2 * i, 0x03), 4);
-        s->scale[i] = bytes_minus_32(ints_or(low_bits(x[i % 2], 4 * (i / 2), 0x0f), high));
-    }
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) {
-        s->pair[i] = shorts_shift_right_signed(byte_pair(s->scale[i / 2], i % 2), 6);
+        const ints high = i == 3 ? ints_shift_right(last[2], 2) : ints_shift_left(last[2], 4 - 2 * i);
+        const ints low = low_bits(last[i % 2], 4 * (i / 2), 0x0f);
+        scale[i] = bytes_minus_32(ints_or(low, ints_and(high, bytes_set(0x30))));
     }
 }
 
-/* 16 codes of the run-th of the eight parts that share the words of high bits; four share those of low bits. */
-INLINE void read_codes(const int run, const ints *low, const ints *high, ints *codes) {
+/* The q-th of four times 64 codes, two in each byte: those of the first and third of four runs, and of the others. Its
+ * parts are part_of(q, 0) and following. */
+INLINE void read_pairs(const int q, window w, ints even[4], ints odd[4]) {
+    /* bits 0 and 2 of a number from 0 to 15 become bits 2 and 6, bits 1 and 3 half as much */
+    const ints spread = bytes_of_16(0x06020400, 0x46424440, 0x26222420, 0x66626460);
+    ints high[4], low[4];
+    load_words(w, 16 * (size_t)(q % 2), high);
+    load_words(w, 32 + 16 * (size_t)q, low);
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
-        const ints bit = run < 2 ? ints_shift_left(high[i], 2 - run) : ints_shift_right(high[i], run - 2);
-        codes[i] = ints_or(low_bits(low[i], 2 * (run % 4), 0x03), ints_and(bit, bytes_set(0x04)));
+        const ints bits = bytes_pick(spread, low_bits(high[i], 4 * (q / 2), 0x0f));
+        even[i] = ints_select(bytes_set(0x44), bits, low[i]);
+        odd[i] = ints_select(bytes_set(0x44), ints_add(bits, bits), ints_shift_right(low[i], 2));
     }
 }
 
-/* The i-th part as they lie: all with an even number first, then the others. Returns its number; `low` and `high` keep
- * words for the parts that come next. */
-INLINE int read_part(const int i, window w, ints *low, ints *high, ints *codes) {
-    const int run = i % 8;
-    if (run == 0) {
-        load_words(w, 2 * (size_t)i, high);
+/* The number of the part that is the run-th of these. */
+INLINE int part_of(const int q, const int run) { return 8 * (q / 2) + q % 2 + 2 * run; }
+
+INLINE void codes_of(const int run, const ints even[4], const ints odd[4], ints codes[4]) {
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        codes[i] = low_bits(run % 2 ? odd[i] : even[i], 4 * (run / 2), 0x07);
     }
-    if (run % 4 == 0) {
-        load_words(w, 32 + 8 * (size_t)run + 2 * (size_t)(i - run), low);
-    }
-    read_codes(run, low, high, codes);
-    return 2 * run + i / 8;
 }
 
 #define PART_WORDS 4
@@ -84,15 +82,20 @@ INLINE int read_part(const int i, window w, ints *low, ints *high, ints *codes) 
 
 #ifdef PANELS
 INLINE void unpack_block(window w, panel_block *x) {
-    block_scales s;
-    ints low[4], high[4], codes[4];
-    read_scales(w, &s);
-    put_factor(x, s.d);
-#pragma GCC unroll 16
-    for (int i = 0; i < 16; i++) {
-        const int part = read_part(i, w, low, high, codes);
-        signed_codes(4, codes, 4);
-        put_part(x, part, codes, signed_panel_factor(s.scale[part / 4], part % 4));
+    ints last[4], scale[4], even[4], odd[4], codes[4];
+    read_last(w, last);
+    read_scales(last, scale);
+    put_factor(x, half_low(last[3]));
+#pragma GCC unroll 4
+    for (int q = 0; q < 4; q++) {
+        read_pairs(q, w, even, odd);
+#pragma GCC unroll 4
+        for (int run = 0; run < 4; run++) {
+            const int part = part_of(q, run);
+            codes_of(run, even, odd, codes);
+            signed_codes(4, codes, 4);
+            put_part(x, part, codes, signed_panel_factor(scale[part / 4], part % 4));
+        }
     }
 }
 #endif
@@ -101,21 +104,38 @@ INLINE void unpack_block(window w, panel_block *x) {
 #include "kernels/small_batch/amx_product.h"
 #else
 
+/* Scales are multiplied by 256, which saves shifts: the largest sum is 256 * 32 * 256 * 7 * 127, below 2^31. */
 INLINE void add_block(const bool fours, const int n_tile, window w, const act_block *act, floats *out) {
-    block_scales s;
-    ints sum[WIDE_TILE], low[4], high[4], codes[4];
-    read_scales(w, &s);
+    ints sum[WIDE_TILE], last[4], scale[4], even[4], odd[4], codes[4], pair[8];
+    read_last(w, last);
+    read_scales(last, scale);
     clear_sums(n_tile, sum);
-#pragma GCC unroll 16
-    for (int i = 0; i < 16; i++) {
-        fetch_part(w, BLOCK_BYTES, i, 16);
-        const int part = read_part(i, w, low, high, codes);
-        add_part(fours, n_tile, 4, 7, codes, signed_part_factor(s.scale[part / 4], part % 4), act, 16 * part, sum);
-        if (i % 2) {
-            end_basic_block();
+#pragma GCC unroll 4
+    for (int q = 0; q < 4; q++) {
+        read_pairs(q, w, even, odd);
+#pragma GCC unroll 4
+        for (int run = 0; run < 4; run++) {
+            const int part = part_of(q, run);
+            fetch_part(w, BLOCK_BYTES, 4 * q + run, 16);
+            codes_of(run, even, odd, codes);
+            add_part(fours, n_tile, 4, MOST, codes, signed_part_factor_256(scale[part / 4], part % 4), act,
+                     16 * part, sum);
+            if (run % 2) {
+                end_basic_block();
+            }
         }
     }
-    add_sums_above(fours, n_tile, s.d, sum, s.pair, act, out);
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) {
+        pair[i] = byte_pair(scale[i / 2], i % 2);
+    }
+    const floats d = floats_multiply(half_low(last[3]), floats_set(1.0f / 256));
+#pragma GCC unroll 8
+    for (int n = 0; n < n_tile; n++) {
+        const act_block *a = act + OE_QUAD * n;
+        const ints above = ints_shift_left(times_sums(fours, 8, pair, a->sum16, a), 2);
+        add_scaled(fours, floats_multiply(d, floats_from_ints(ints_subtract(sum[n], above))), &a->d, a, out + n);
+    }
 }
 
 #include "kernels/small_batch/vector_product.h"
