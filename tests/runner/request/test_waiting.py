@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import math
 import signal
 import sys
@@ -63,11 +64,16 @@ def test_an_interrupt_that_comes_as_the_wait_begins_is_noticed(wait: Callable[[A
         freed.set()
         queue.put(None)
 
-    timer = threading.Timer(WAIT_SECONDS, free)
+    timer = threading.Timer(1.5 * WAIT_SECONDS, free)
     timer.start()
-    with interruptible(), pytest.raises(KeyboardInterrupt):
-        wait(interrupted_queue(queue))
-    timer.cancel()
+    gc.collect()
+    gc.disable()  # an interrupt in a finaliser of it is lost
+    try:
+        with interruptible(), pytest.raises(KeyboardInterrupt):
+            wait(interrupted_queue(queue))
+    finally:
+        gc.enable()
+        timer.cancel()
     assert not freed.is_set(), "it was noticed behind the wait only"
 
 
