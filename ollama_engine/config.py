@@ -30,7 +30,7 @@ __all__ = [
 
 FlashAttention = Literal["auto", "on", "off"]
 Drafting = Literal["auto", "lookup", "model", "mtp", "off"]
-CacheType = Literal["f32", "f16", "bf16", "q8_0", "q4_0"]
+CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "iq4_nl", "q4_0"]
 
 Pooling = Literal["none", "mean", "cls", "last", "rank"]
 """How a text's hidden states become an embedding, in the order of GGUF's `pooling_type`: every token's own vector, the
@@ -126,7 +126,7 @@ class EngineConfig:
         default="auto", metadata={"help": "one-pass attention: auto, on or off; auto asks the devices"}
     )
     kv_cache_type: CacheType = field(
-        default="f16", metadata={"help": "element type of keys and values: f32, f16, bf16, q8_0 or q4_0"}
+        default="f16", metadata={"help": f"element type of keys and values: {', '.join(get_args(CacheType))}"}
     )
     draft: Drafting = field(
         default="auto",

@@ -94,7 +94,8 @@ class Engine(
         cpu_experts: layers, from the first, whose experts stay on the CPU (mixtures of experts); None keeps as few
             there as possible, and moves experts there before it moves whole layers.
         flash_attention: "auto", "on" or "off"; True and False are on and off.
-        kv_cache_type: element type of keys and values: "f32", "f16", "bf16", "q8_0" or "q4_0".
+        kv_cache_type: element type of keys and values, smaller ones for longer contexts: "f32", "f16", "bf16", "q8_0",
+            "q5_1", "q5_0", "q4_1", "iq4_nl" or "q4_0".
         draft: how tokens are guessed that one step verifies beside the next one, where that pays (speculative
             decoding). "lookup" guesses what followed the same tokens earlier in the context, or in recent answers with
             the same `cache_salt`; "model" has `draft_model` guess where that is surer, "mtp" the model's own head

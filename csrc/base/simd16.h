@@ -71,17 +71,6 @@ INLINE lanes lanes_from_bf16(const void *p) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
 }
 
-INLINE lanes lanes_from_i8(const void *p) {
-    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
-}
-
-/* The 16 halves of bytes that begin at bit `shift` (0 or 4), less 8. */
-INLINE lanes lanes_from_i4(const void *p, int shift) {
-    const __m128i halves = _mm_srl_epi16(_mm_loadu_si128((const __m128i *)p), _mm_cvtsi32_si128(shift));
-    const __m128i x = _mm_sub_epi8(_mm_and_si128(halves, _mm_set1_epi8(15)), _mm_set1_epi8(8));
-    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(x));
-}
-
 /* The sum of all: lanes 8 apart are joined first, then those 4, 2 and 1 apart. */
 INLINE float lanes_sum(lanes x) {
     const __m256d high = _mm512_extractf64x4_pd(_mm512_castps_pd(x), 1);
@@ -188,19 +177,6 @@ INLINE lanes lanes_from_bf16(const void *p) {
     return lanes_of(half_from_bf16(_mm_loadu_si128(at)), half_from_bf16(_mm_loadu_si128(at + 1)));
 }
 
-INLINE lanes lanes_from_i8(const void *p) {
-    const __m128i x = _mm_loadu_si128((const __m128i *)p);
-    return lanes_of(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x)),
-                    _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(x, 8))));
-}
-
-INLINE lanes lanes_from_i4(const void *p, int shift) {
-    const __m128i halves = _mm_srl_epi16(_mm_loadu_si128((const __m128i *)p), _mm_cvtsi32_si128(shift));
-    const __m128i x = _mm_sub_epi8(_mm_and_si128(halves, _mm_set1_epi8(15)), _mm_set1_epi8(8));
-    return lanes_of(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x)),
-                    _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(x, 8))));
-}
-
 INLINE float lanes_sum(lanes x) { return half_sum(_mm256_add_ps(x.low, x.high)); }
 
 #elif defined(OE_NEON)
@@ -247,16 +223,6 @@ INLINE lanes lanes_from_bf16(const void *p) {
     uint16_t x[OE_LANES];
     memcpy(x, p, sizeof x);
     EACH_LANE(oe_float_of_bits((uint32_t)x[i] << 16));
-}
-
-INLINE lanes lanes_from_i8(const void *p) {
-    const int8_t *x = p;
-    EACH_LANE((float)x[i]);
-}
-
-INLINE lanes lanes_from_i4(const void *p, int shift) {
-    const uint8_t *x = p;
-    EACH_LANE((float)((x[i] >> shift & 15) - 8));
 }
 
 INLINE float lanes_sum(lanes x) {

@@ -55,19 +55,6 @@ INLINE lanes lanes_from_bf16(const void *p) {
     EACH_QUARTER(vreinterpretq_f32_u32(vshll_n_u16(vreinterpret_u16_u8(vld1_u8((const uint8_t *)p + 8 * i)), 16)));
 }
 
-INLINE lanes lanes_from_bytes(int8x16_t x) {
-    const int16x8_t low = vmovl_s8(vget_low_s8(x)), high = vmovl_high_s8(x);
-    return (lanes){{vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))), vcvtq_f32_s32(vmovl_high_s16(low)),
-                    vcvtq_f32_s32(vmovl_s16(vget_low_s16(high))), vcvtq_f32_s32(vmovl_high_s16(high))}};
-}
-
-INLINE lanes lanes_from_i8(const void *p) { return lanes_from_bytes(vld1q_s8(p)); }
-
-INLINE lanes lanes_from_i4(const void *p, int shift) {
-    const uint8x16_t halves = vandq_u8(vshlq_u8(vld1q_u8(p), vdupq_n_s8((int8_t)-shift)), vdupq_n_u8(15));
-    return lanes_from_bytes(vsubq_s8(vreinterpretq_s8_u8(halves), vdupq_n_s8(8)));
-}
-
 INLINE float lanes_sum(lanes x) {
     const float32x4_t four = vaddq_f32(vaddq_f32(x.at[0], x.at[2]), vaddq_f32(x.at[1], x.at[3]));
     const float32x2_t two = vadd_f32(vget_low_f32(four), vget_high_f32(four));

@@ -37,19 +37,20 @@ int64_t oe_attention_most_pieces(int64_t n) {
     return n < 1 ? 1 : least < OE_PIECES ? least : OE_PIECES;
 }
 
-#define OE_ATTENTION_KERNELS(set)                                                                                      \
-    {                                                                                                                  \
-        [OE_ATTENTION_F32] = &oe_attention_f32_##set, [OE_ATTENTION_F16] = &oe_attention_f16_##set,                    \
-        [OE_ATTENTION_BF16] = &oe_attention_bf16_##set, [OE_ATTENTION_Q8_0] = &oe_attention_q8_0_##set,                \
-        [OE_ATTENTION_Q4_0] = &oe_attention_q4_0_##set,                                                                \
-    }
-#define OE_ATTENTION_DECLARE(set)                                                                                      \
-    extern const oe_attention_kernel oe_attention_f32_##set, oe_attention_f16_##set, oe_attention_bf16_##set,          \
-        oe_attention_q8_0_##set, oe_attention_q4_0_##set
-OE_ATTENTION_DECLARE(scalar);
-OE_ATTENTION_DECLARE(avx2); /* this one and those below: where the build has them (base/instruction_sets.cmake) */
-OE_ATTENTION_DECLARE(avx512);
-OE_ATTENTION_DECLARE(neon);
+#define OE_ATTENTION_NAME(upper, lower, ...) #lower,
+#define OE_ATTENTION_ENTRY(upper, lower, set) &oe_attention_##lower##_##set,
+#define OE_ATTENTION_EXTERN(upper, lower, set) extern const oe_attention_kernel oe_attention_##lower##_##set;
+#define OE_ATTENTION_KERNELS(set) {OE_ATTENTION_EACH_TYPE(OE_ATTENTION_ENTRY, set)}
+#define OE_ATTENTION_DECLARE(set) OE_ATTENTION_EACH_TYPE(OE_ATTENTION_EXTERN, set)
+OE_ATTENTION_DECLARE(scalar)
+OE_ATTENTION_DECLARE(avx2) /* this one and those below: where the build has them (base/instruction_sets.cmake) */
+OE_ATTENTION_DECLARE(avx512)
+OE_ATTENTION_DECLARE(neon)
+
+const char *oe_attention_type_name(oe_attention_type type) {
+    static const char *const names[] = {OE_ATTENTION_EACH_TYPE(OE_ATTENTION_NAME, )};
+    return names[type];
+}
 
 static bool cpu_has(oe_attention_isa isa) {
     switch (isa) {

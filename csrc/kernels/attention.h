@@ -21,14 +21,15 @@
 extern "C" {
 #endif
 
-typedef enum oe_attention_type {
-    OE_ATTENTION_F32,
-    OE_ATTENTION_F16,
-    OE_ATTENTION_BF16,
-    OE_ATTENTION_Q8_0,
-    OE_ATTENTION_Q4_0,
-    OE_ATTENTION_TYPES
-} oe_attention_type;
+/* Types of keys and values, by ggml's names. attention_cells.h loads them, CMakeLists.txt compiles the kernels of each,
+ * and CacheType in config.py offers them. */
+#define OE_ATTENTION_EACH_TYPE(X, ...)                                                                                 \
+    X(F32, f32, __VA_ARGS__) X(F16, f16, __VA_ARGS__) X(BF16, bf16, __VA_ARGS__) X(Q8_0, q8_0, __VA_ARGS__)            \
+    X(Q5_1, q5_1, __VA_ARGS__) X(Q5_0, q5_0, __VA_ARGS__) X(Q4_1, q4_1, __VA_ARGS__)                                   \
+    X(IQ4_NL, iq4_nl, __VA_ARGS__) X(Q4_0, q4_0, __VA_ARGS__)
+#define OE_ATTENTION_NUMBER(upper, lower, ...) OE_ATTENTION_##upper,
+
+typedef enum oe_attention_type { OE_ATTENTION_EACH_TYPE(OE_ATTENTION_NUMBER, ) OE_ATTENTION_TYPES } oe_attention_type;
 
 typedef enum oe_attention_isa {
     OE_ATTENTION_SCALAR,
@@ -48,7 +49,7 @@ typedef enum oe_attention_isa {
 typedef struct oe_attention_side {
     const char *data;
     size_t cell, head; /* bytes from one to the next */
-    int64_t dim;       /* for Q8_0 and Q4_0 a multiple of 32 */
+    int64_t dim;       /* in blocks, a multiple of 32 */
 } oe_attention_side;
 
 typedef struct oe_attention_query {
@@ -92,6 +93,9 @@ int64_t oe_attention_pieces(int64_t n);
 
 /* The most pieces that a list of up to n cells has. A longer list may have fewer, for they are twice the size. */
 int64_t oe_attention_most_pieces(int64_t n);
+
+/* ggml's name. */
+const char *oe_attention_type_name(oe_attention_type type);
 
 /* NULL where this build or this CPU lacks the instructions. */
 const oe_attention_kernel *oe_attention_kernel_find(oe_attention_type type, oe_attention_isa isa);

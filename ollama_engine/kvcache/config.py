@@ -8,6 +8,7 @@ from typing import get_args
 
 from ollama_engine.config import CacheType
 from ollama_engine.errors import ConfigError, Option
+from ollama_engine.ml.graph.types import block_of
 
 HISTORY_PADDING = 256
 """Attention reads cells in multiples of this, so that a graph can be reused for about as many tokens."""
@@ -82,7 +83,7 @@ class CacheConfig:
             raise ConfigError(
                 Option("kv_cache_type"), f" is one of {', '.join(get_args(CacheType))}, got {self.dtype!r}"
             )
-        if not self.flash_attention and self.dtype in ("q8_0", "q4_0"):
+        if not self.flash_attention and block_of(self.dtype)[0] > 1:
             raise ConfigError(
                 Option("kv_cache_type"),
                 f" {self.dtype} needs flash attention, which is off",
@@ -91,9 +92,10 @@ class CacheConfig:
 
     def check(self, layer: LayerShape) -> None:
         """Raise ConfigError where a layer's heads cannot be stored in this type."""
-        if self.dtype in ("q8_0", "q4_0") and (layer.key_dim % 32 or layer.value_dim % 32):
+        numbers, _ = block_of(self.dtype)
+        if layer.key_dim % numbers or layer.value_dim % numbers:
             raise ConfigError(
                 Option("kv_cache_type"),
-                f" {self.dtype} stores blocks of 32 values, but this model's heads have {layer.key_dim} and "
+                f" {self.dtype} stores blocks of {numbers} values, but this model's heads have {layer.key_dim} and "
                 f"{layer.value_dim}; choose f16 or bf16",
             )

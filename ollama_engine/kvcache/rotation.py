@@ -19,7 +19,7 @@ from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.ml.ops.operands import on_cpu_alone
 
-ROTATED = ("q4_0",)
+ROTATED = ("q5_1", "q5_0", "q4_1", "iq4_nl", "q4_0")
 """Types of keys and values that are stored rotated. With q8_0 a model predicts as well as with f32 without that."""
 SMALLEST, LARGEST = 32, 256
 """Numbers of a run. Below a block of the type little is gained."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ollama_engine.config import CacheType
 from ollama_engine.ml import ops
 from ollama_engine.ml.device.placement import BackendParams
 from ollama_engine.ml.graph.backend import Backend
@@ -28,7 +30,6 @@ WIDTH, LENGTH, ROWS = 53, 512, 33
 ROUNDED = 0.05
 """Tolerance where activations are rounded to 8 bits."""
 EXACT = 1e-4
-CACHES = ("f32", "f16", "bf16", "q8_0", "q4_0")
 KEY_HEADS, GROUP, DIM, CELLS = 2, 3, 64, 70
 CHANNELS, SLOTS = 48, 3
 
@@ -42,7 +43,7 @@ def kernel_checks() -> Iterator[Check]:
     yield Check("products f16, whole numbers", partial(_products, "f16", whole=True))  # of image towers
     for dtype in (*SMALL_BATCH_QUANTIZED, "f16", "bf16", "f32"):
         yield Check(f"ggml {dtype}", partial(_ggml, dtype))
-    for dtype in CACHES:
+    for dtype in get_args(CacheType):
         yield Check(f"attention {dtype}", partial(_attention, dtype))
     for name, build, size in (
         ("convolution", _convolution, CHANNELS * 3),

@@ -56,10 +56,11 @@ LAYOUTS: Mapping[str, Mapping[str, Any]] = {
     "q8_0": {"dtype": "q8_0", "flash_attention": True},
     "q8_0-gathered": {"dtype": "q8_0", "flash_attention": True, "paged": False, "gathered_rows": 1},
     "q8_0-masks": {"dtype": "q8_0", "flash_attention": True, "paged": False, "gathered_rows": None},
+    "q5_1": {"dtype": "q5_1", "flash_attention": True},  # rotated
 }
 """How keys and values are stored, and which way attention to them goes."""
 
-TOLERANCE = {"f32": 1e-5, "f16": 1e-2, "q8_0": 5e-2}
+TOLERANCE = {"f32": 1e-5, "f16": 1e-2, "q8_0": 5e-2, "q5_1": 0.2}
 """The error of an average of normal numbers whose keys and values are rounded to the type."""
 
 

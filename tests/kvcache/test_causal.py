@@ -18,7 +18,8 @@ from tests.kvcache.attending import Attending, attending
 from tests.kvcache.drawing import draw, last_position, table
 from tests.support.suite import slow_except
 
-TOLERANCE = {"f32": 1e-5, "f16": 1e-2, "bf16": 2e-2, "q8_0": 5e-2, "q4_0": 0.5}
+TOLERANCE = {"f32": 1e-5, "f16": 1e-2, "bf16": 2e-2, "q8_0": 5e-2, "q5_1": 0.2, "q5_0": 0.25, "q4_1": 0.5, "iq4_nl": 0.5,
+             "q4_0": 0.5}  # fmt: skip
 """The error of an average of normal numbers whose keys and values are rounded to the type."""
 
 LAYOUTS = [(dtype, True) for dtype in TOLERANCE] + [(dtype, False) for dtype in ("f32", "f16", "bf16")]
@@ -260,7 +261,7 @@ def test_the_cells_of_others_are_not_read(way: str) -> None:
     [
         ({"dtype": "q8_0", "flash_attention": False}, "needs flash attention"),
         ({"dtype": "q4_0", "flash_attention": False}, "needs flash attention"),
-        ({"dtype": "q5_0", "flash_attention": True}, "f32, f16, bf16, q8_0, q4_0"),
+        ({"dtype": "q6_K", "flash_attention": True}, "f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, iq4_nl, q4_0"),
     ],
 )
 def test_types_that_cannot_be_stored(config: dict[str, Any], message: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import get_args
 from unittest.mock import patch
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given as given_any
 from hypothesis import strategies as st
 
+from ollama_engine.config import CacheType
 from ollama_engine.errors import ContextOverflowError
 from ollama_engine.kvcache import Cache, CacheConfig, CausalCache, LayerShape, Saveable, SavedRows, rows
 from ollama_engine.kvcache.rows import NEAR, PIECE, RUNS, pieces
@@ -189,8 +191,7 @@ def test_an_image_that_does_not_fit_at_all_changes_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "flash"),
-    [(dtype, flash) for dtype in ("f32", "f16", "bf16", "q8_0", "q4_0") for flash in (True, False)
-     if flash or not dtype.startswith("q")],
+    [(dtype, flash) for dtype in get_args(CacheType) for flash in (True, False) if flash or block_of(dtype)[0] == 1],
 )  # fmt: skip
 def test_bytes_are_those_of_the_cells_and_of_no_others(dtype: str, flash: bool) -> None:
     layers = [

@@ -62,6 +62,7 @@ def saved(engine: Engine, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("options", [
     {}, {"flash_attention": "off"}, {"kv_cache_type": "f32"}, {"kv_cache_type": "q8_0"}, {"kv_cache_type": "bf16"},
+    {"kv_cache_type": "q5_1"},
 ], ids=str)  # fmt: skip
 def test_a_loaded_session_goes_on_as_the_saved_one(path: str, tmp_path: Path, options: dict[str, Any]) -> None:
     with open_engine(path, **options) as engine, answered(engine) as session:

@@ -7,11 +7,7 @@ from ollama_engine.ml.ggml.libggml cimport ggml_tensor
 
 cdef extern from "kernels/attention.h" nogil:
     enum oe_attention_type:
-        OE_ATTENTION_F32
-        OE_ATTENTION_F16
-        OE_ATTENTION_BF16
-        OE_ATTENTION_Q8_0
-        OE_ATTENTION_Q4_0
+        OE_ATTENTION_TYPES
 
     enum oe_attention_isa:
         OE_ATTENTION_SCALAR
@@ -22,6 +18,7 @@ cdef extern from "kernels/attention.h" nogil:
     struct oe_attention_kernel:
         pass
 
+    const char *oe_attention_type_name(oe_attention_type type)
     const oe_attention_kernel *oe_attention_kernel_find(oe_attention_type type, oe_attention_isa isa)
 
 

@@ -1,11 +1,7 @@
-from typing import Final
-
 from typing_extensions import SupportsFloat, SupportsIndex
 
 from ollama_engine.ml.device.device_info import Device
 from ollama_engine.ml.graph.tensor import Tensor
-
-KEY_TYPES: Final[tuple[str, ...]]
 
 def mul_mat(a: Tensor, b: Tensor, precise: bool = False) -> Tensor: ...
 def mul_mat_id(experts: Tensor, b: Tensor, ids: Tensor) -> Tensor: ...

@@ -6,13 +6,12 @@ from ollama_engine.errors import ShapeError
 
 from ollama_engine.ml.ggml cimport libggml as lib
 from ollama_engine.ml.device.device cimport device_handle
-from ollama_engine.ml.ops.operands cimport check_routed, dense, finite, read_softcap
+from ollama_engine.ml.ops.operands import CACHE_TYPES
+from ollama_engine.ml.ops.operands cimport check_routed, dense, finite, is_cache_type, read_softcap
 from ollama_engine.ml.graph.row_check cimport limit_index
 from ollama_engine.ml.graph.tensor cimport Graph, Tensor, describe, graph_of, root_of, wrap
 from ollama_engine.ml.graph.types cimport check_size, shape_to_ne, type_of, whole
 
-# What flash_attention takes as keys and values.
-KEY_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")
 # ggml reserves 8 bytes for each pair of a row and an expert, whether the row goes there or not.
 cdef int64_t MAX_ROUTES = 1LL << 27
 
@@ -157,15 +156,11 @@ def softmax(Tensor a not None, Tensor mask=None, scale=1.0, Tensor sinks=None):
     return wrap(graph, result)
 
 
-cdef bint _is_key_type(lib.ggml_type kind) noexcept:
-    return kind in (lib.GGML_TYPE_F32, lib.GGML_TYPE_F16, lib.GGML_TYPE_BF16, lib.GGML_TYPE_Q8_0, lib.GGML_TYPE_Q4_0)
-
-
 def flash_attention(Tensor q not None, Tensor k not None, Tensor v not None, Tensor mask=None, scale=1.0, *,
                     softcap=0.0, Tensor sinks=None):
     """softmax(softcap(q k * scale) + mask) v in one pass (Dao et al. 2022).
 
-    q f32 [d, queries, heads], k [d, keys, kv_heads], v [dv, keys, kv_heads] (f32, f16, bf16, q8_0, q4_0),
+    q f32 [d, queries, heads], k [d, keys, kv_heads], v [dv, keys, kv_heads] (`config.CacheType`),
     mask f16 [keys, queries or more] -> f32 [dv, heads, queries]. kv_heads divides heads. softcap is 0 for none, or
     0.001 to 1e6. Raises ShapeError.
     """
@@ -183,8 +178,8 @@ def flash_attention(Tensor q not None, Tensor k not None, Tensor v not None, Ten
     _check_attention_operand(q)
     _check_attention_operand(k)
     _check_attention_operand(v)
-    if a.type != lib.GGML_TYPE_F32 or not _is_key_type(b.type) or not _is_key_type(c.type):
-        raise ShapeError("flash_attention: q is f32, k and v are f32, f16, bf16, q8_0 or q4_0; "
+    if a.type != lib.GGML_TYPE_F32 or not is_cache_type(b.type) or not is_cache_type(c.type):
+        raise ShapeError(f"flash_attention: q is f32, k and v are {CACHE_TYPES}; "
                          f"got {describe(q)}, {describe(k)}, {describe(v)}")
     if a.ne[0] != b.ne[0] or b.ne[1] != c.ne[1] or a.ne[2] % b.ne[2] or a.ne[2] % c.ne[2] or b.ne[2] != c.ne[2]:
         raise ShapeError(f"flash_attention: {describe(q)}, {describe(k)} and {describe(v)} do not fit")
@@ -219,7 +214,7 @@ def supports_flash_attention(device, key_dim, value_dim, str dtype not None):
     cdef int64_t k[4]
     cdef int64_t v[4]
     cdef int64_t m[4]
-    if dtype not in KEY_TYPES:
+    if not is_cache_type(kind):
         return False
     if any([whole(dim) % lib.ggml_blck_size(kind) for dim in (key_dim, value_dim)]):
         return False

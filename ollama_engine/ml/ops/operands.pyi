@@ -4,6 +4,7 @@ from typing import SupportsFloat
 from ollama_engine.ml.graph.tensor import Tensor
 
 SOFTCAPS: tuple[float, float]
+CACHE_TYPES: str
 
 def read_softcap(value: SupportsFloat, op: str) -> float: ...
 def lies_on_cpu(weight: Tensor) -> bool: ...

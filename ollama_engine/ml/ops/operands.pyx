@@ -1,10 +1,14 @@
 """What several operations ask about their operands: checks, and where they lie."""
 
+from typing import get_args
+
+from ollama_engine.config import CacheType
 from ollama_engine.errors import ShapeError
 
 from ollama_engine.ml.ggml cimport libggml as lib
 from ollama_engine.ml.graph.computation cimport Computation
 from ollama_engine.ml.graph.tensor cimport Graph, Tensor, alive, describe
+from ollama_engine.ml.graph.types cimport type_of
 
 cdef double LARGEST_FLOAT = 3.4028234663852886e38
 
@@ -31,6 +35,15 @@ cpdef double read_softcap(object value, str op) except? -1.0:
     if cap != 0 and not _LEAST_CAP <= cap <= _MOST_CAP:
         raise ShapeError(f"{op}: softcap is 0 for none, or {_LEAST_CAP:g} to {_MOST_CAP:g}, got {value}")
     return cap
+
+
+CACHE_TYPES = " or ".join((", ".join(get_args(CacheType)[:-1]), get_args(CacheType)[-1]))
+cdef frozenset _CACHE_KINDS = frozenset([<int>type_of(dtype) for dtype in get_args(CacheType)])
+
+
+cdef bint is_cache_type(lib.ggml_type kind) noexcept:
+    """Whether caches store keys and values of this type: ggml and paged_attention read it, and set_rows writes it."""
+    return <int>kind in _CACHE_KINDS
 
 
 cdef int need_f32(Tensor a, str op) except -1:

@@ -12,22 +12,22 @@ from ollama_engine.errors import ShapeError
 
 from ollama_engine.ml.ggml cimport libggml as lib
 from ollama_engine.ml.ggml.libattention cimport (
-    OE_ATTENTION_AVX2, OE_ATTENTION_AVX512, OE_ATTENTION_BF16, OE_ATTENTION_F16, OE_ATTENTION_F32, OE_ATTENTION_NEON,
-    OE_ATTENTION_Q4_0, OE_ATTENTION_Q8_0, OE_ATTENTION_SCALAR, oe_attention_isa, oe_attention_kernel,
-    oe_attention_kernel_find, oe_attention_op, oe_attention_params, oe_attention_plan_op, oe_attention_plan_size,
-    oe_attention_shape, oe_attention_size, oe_attention_type,
+    OE_ATTENTION_AVX2, OE_ATTENTION_AVX512, OE_ATTENTION_NEON, OE_ATTENTION_SCALAR, OE_ATTENTION_TYPES,
+    oe_attention_isa, oe_attention_kernel, oe_attention_kernel_find, oe_attention_op, oe_attention_params,
+    oe_attention_plan_op, oe_attention_plan_size, oe_attention_shape, oe_attention_size, oe_attention_type,
+    oe_attention_type_name,
 )
 from ollama_engine.ml.graph.computation cimport Computation
+from ollama_engine.ml.ops.operands import CACHE_TYPES
 from ollama_engine.ml.ops.operands cimport finite, read_softcap
 from ollama_engine.ml.graph.row_check cimport limit_index
 from ollama_engine.ml.graph.tensor cimport Graph, Tensor, describe, graph_of, wrap
-from ollama_engine.ml.graph.types cimport check_size, type_of
+from ollama_engine.ml.graph.types cimport check_size, dtype_name, type_of
 
 cdef dict _KINDS = {
-    <int>lib.GGML_TYPE_F32: OE_ATTENTION_F32, <int>lib.GGML_TYPE_F16: OE_ATTENTION_F16,
-    <int>lib.GGML_TYPE_BF16: OE_ATTENTION_BF16, <int>lib.GGML_TYPE_Q8_0: OE_ATTENTION_Q8_0,
-    <int>lib.GGML_TYPE_Q4_0: OE_ATTENTION_Q4_0,
-}  # fmt: skip
+    <int>type_of((<bytes>oe_attention_type_name(<oe_attention_type>number)).decode()): number
+    for number in range(OE_ATTENTION_TYPES)
+}
 # From the slowest to the fastest.
 cdef dict _INSTRUCTIONS = {
     "scalar": OE_ATTENTION_SCALAR, "avx2": OE_ATTENTION_AVX2, "avx512": OE_ATTENTION_AVX512, "neon": OE_ATTENTION_NEON,
@@ -55,7 +55,7 @@ def paged_attention_instructions(str dtype not None):
 
 
 cdef dict _FASTEST = {
-    <int>type_of(dtype): paged_attention_instructions(dtype)[-1] for dtype in ("f32", "f16", "bf16", "q8_0", "q4_0")
+    kind: paged_attention_instructions(dtype_name(<lib.ggml_type><int>kind))[-1] for kind in _KINDS
 }
 
 
@@ -72,7 +72,7 @@ cdef int _check_operands(Tensor q, Tensor k, Tensor v) except -1:
     cdef lib.ggml_tensor *b = k.ptr
     cdef lib.ggml_tensor *c = v.ptr
     if a.type != lib.GGML_TYPE_F32 or <int>b.type not in _KINDS or b.type != c.type:
-        raise ShapeError("paged_attention: q is f32, k and v are both f32, f16, bf16, q8_0 or q4_0; "
+        raise ShapeError(f"paged_attention: q is f32, k and v are both {CACHE_TYPES}; "
                          f"got {describe(q)}, {describe(k)}, {describe(v)}")
     for t in (q, k, v):
         _check_rows(t)
@@ -146,7 +146,7 @@ def paged_attention(Tensor q not None, Tensor k not None, Tensor v not None, Ten
                     str instructions=None):
     """softmax(softcap(q k * scale)) v over the cells listed for each row.
 
-    q f32 [d, rows, heads], k [d, n, kv_heads], v [dv, n, kv_heads] (both f32, f16, bf16, q8_0 or q4_0), cells i32 [m]
+    q f32 [d, rows, heads], k [d, n, kv_heads], v [dv, n, kv_heads] (both of one `config.CacheType`), cells i32 [m]
     below n, parts i32 [2, rows]: row i sees cells[parts[i][0]:parts[i][1]], in that order, and gives 0 where that is
     empty. softcap and sinks f32 [heads] as for flash_attention. -> f32 [dv, heads, rows]. kv_heads divides heads. A
     row of the result has the same bits on every CPU, wherever its cells lie and whatever the other rows are.

@@ -7,7 +7,8 @@ from ollama_engine.errors import ShapeError
 
 from ollama_engine.ml.ggml cimport libggml as lib
 from ollama_engine.ml.graph.context cimport Context
-from ollama_engine.ml.ops.operands cimport dense, dense_f32
+from ollama_engine.ml.ops.operands import CACHE_TYPES
+from ollama_engine.ml.ops.operands cimport dense, dense_f32, is_cache_type
 from ollama_engine.ml.graph.row_check cimport limit_index
 from ollama_engine.ml.graph.tensor cimport Graph, Tensor, alive, describe, graph_of, root_of, wrap
 from ollama_engine.ml.graph.types cimport check_size, first_of, shape_to_ne, type_of, whole
@@ -137,7 +138,7 @@ def cont(Tensor t not None):
 
 
 def cast(Tensor t not None, str dtype not None):
-    """A copy with another element type: between f32, f16 and bf16, from f32 to q8_0 and q4_0, and from i32 to f32."""
+    """A copy with another element type: between f32, f16 and bf16, from f32 to the types of caches, and from i32 to f32."""
     kind = type_of(dtype)
     cdef Graph graph = graph_of(t)
     if t.ptr.type != lib.GGML_TYPE_I32 or kind != lib.GGML_TYPE_F32:
@@ -150,8 +151,8 @@ cdef int _check_copy(str op, Tensor source, lib.ggml_type kind) except -1:
         raise ShapeError(f"{op}: expected f32, f16 or bf16, got {describe(source)}")
     if _is_float(kind):
         return 0
-    if kind != lib.GGML_TYPE_Q8_0 and kind != lib.GGML_TYPE_Q4_0:
-        raise ShapeError(f"{op}: the result is f32, f16, bf16, q8_0 or q4_0")
+    if not is_cache_type(kind):
+        raise ShapeError(f"{op}: the result is one of {CACHE_TYPES}")
     if source.ptr.type != lib.GGML_TYPE_F32 or not lib.ggml_is_contiguous(source.ptr):
         raise ShapeError(f"{op}: only contiguous f32 can be quantized, got {describe(source)}")
     if source.ptr.ne[0] % lib.ggml_blck_size(kind):
@@ -255,7 +256,7 @@ cdef int _check_row_type(str op, Tensor table) except -1:
 def set_rows(Tensor table not None, Tensor rows not None, Tensor index not None):
     """Write `rows` f32 [n, k] into the rows of `table` [n, rows] that `index` (i32 or i64 [k]) names.
 
-    `table` may be f32, f16, bf16, q8_0 or q4_0 and is changed in place: a cache. The result (a view of `table`) must
+    `table` may be of any type of caches (`config.CacheType`) and is changed in place: a cache. The result (a view of `table`) must
     be given to `ctx.expand(...)` to take effect. The values of `index` are checked before each compute.
     """
     cdef Graph graph = graph_of(rows, index, table)
@@ -266,8 +267,8 @@ def set_rows(Tensor table not None, Tensor rows not None, Tensor index not None)
         raise ShapeError(f"set_rows: the values must be f32 with contiguous rows, got {describe(rows)}")
     if c.type not in (lib.GGML_TYPE_I32, lib.GGML_TYPE_I64) or not lib.ggml_is_contiguous(c):
         raise ShapeError(f"set_rows: the index must be contiguous i32 or i64, got {describe(index)}")
-    if not _is_float(a.type) and a.type != lib.GGML_TYPE_Q8_0 and a.type != lib.GGML_TYPE_Q4_0:
-        raise ShapeError(f"set_rows: the table is f32, f16, bf16, q8_0 or q4_0, got {describe(table)}")
+    if not is_cache_type(a.type):
+        raise ShapeError(f"set_rows: the table is one of {CACHE_TYPES}, got {describe(table)}")
     if not lib.ggml_is_contiguous(a) or a.nb[0] != lib.ggml_type_size(a.type):
         raise ShapeError(f"set_rows: the table {describe(table)} must be contiguous")
     if a.ne[0] != b.ne[0] or a.ne[2] != b.ne[2] or a.ne[3] != b.ne[3]:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
+from ollama_engine.config import CacheType
 from ollama_engine.ml.ops.small_batch import SMALL_BATCH_QUANTIZED
 from tests.ml.ops.fuzz_values import INTERNAL, UNIT, Call, Env, Value, unit_of
 
-QUANTIZABLE = ("f32", "f16", "bf16", "q8_0", "q4_0")
+QUANTIZABLE = get_args(CacheType)
 
 
 # -- sound calls -------------------------------------------------------------------------------------------------------
@@ -139,7 +140,7 @@ def cont(env: Env) -> Call:
 
 def cast(env: Env) -> Call:
     target = env.rng.choice(QUANTIZABLE)
-    if target in ("q8_0", "q4_0"):
+    if unit_of(target)[1] > 1:
         return Call("cast", [env.operand("f32", (32 * env.rng.randint(1, 3), *env.dims(2)), graph=True, odd=0), target])
     source = "i32" if target == "f32" and env.rng.random() < 0.3 else env.rng.choice(("f32", "f16"))
     return Call("cast", [env.operand(source, env.dims(), graph=True, odd=0.4), target])
@@ -147,7 +148,7 @@ def cast(env: Env) -> Call:
 
 def copy(env: Env) -> Call:
     dtype = env.rng.choice(QUANTIZABLE)
-    if dtype in ("q8_0", "q4_0"):
+    if unit_of(dtype)[1] > 1:
         shape: tuple[int, ...] = (32 * env.rng.randint(1, 3), *env.dims(2))
         return Call("copy", [env.operand("f32", shape, graph=True, odd=0), env.make(dtype, shape)])
     shape = env.dims(3)
@@ -313,7 +314,7 @@ def flash_attention(env: Env) -> Call:
 
 
 def paged_attention(env: Env) -> Call:
-    kind = env.rng.choice(("f32", "f16", "bf16", "q8_0"))
+    kind = env.rng.choice(QUANTIZABLE)
     d, dv = (32 * env.rng.randint(1, 2) if unit_of(kind)[1] > 1 else env.rng.randint(1, 40) for _ in range(2))
     kv_heads, rows, keys = env.rng.randint(1, 3), env.rng.randint(1, 5), env.rng.choice((1, 9, 70, 600))
     heads, room = kv_heads * env.rng.randint(1, 9), env.rng.randint(1, 700)

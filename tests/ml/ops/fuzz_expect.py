@@ -218,7 +218,7 @@ def _converted(array: NDArray, dtype: str, tol: float) -> Expected:
             return Expected(array.astype(np.float32).astype(np.float16).astype(np.float64), dtype, tol + 1e-6)
     if dtype == "bf16":
         return Expected(ref.to_bf16(array).astype(np.float64), dtype, tol + 1e-2 * np.abs(array))
-    steps = {"q8_0": 127, "q4_0": 7}[dtype]
+    steps = {"q8_0": 127, "q5_1": 15, "q5_0": 15}.get(dtype, 7)
     blocks = np.abs(array).reshape(-1, 32).max(axis=1, keepdims=True)
     return Expected(
         array.astype(np.float64), dtype, tol + 1e-6 + (np.tile(blocks, 32) / steps * 1.02).reshape(array.shape)

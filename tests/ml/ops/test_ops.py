@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import gguf
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from ollama_engine.config import CacheType
 from ollama_engine.ml import ops
 from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.context import Context
@@ -154,8 +155,8 @@ def test_shapes(ctx: Context, compute: Compute, op: Any, expected: Any) -> None:
     np.testing.assert_array_equal(out, np.asarray(expected(A)).reshape(out.shape))
 
 
-CASTS = ["f32", "f16", "bf16", "q8_0", "q4_0"]
-STEP = {"f32": 0, "f16": 1e-3, "bf16": 1e-2, "q8_0": 0.02, "q4_0": 0.4}
+CASTS = get_args(CacheType)
+STEP = {"f32": 0, "f16": 1e-3, "bf16": 1e-2, "q8_0": 0.02, "q5_1": 0.2, "q5_0": 0.2, "q4_1": 0.4, "iq4_nl": 0.4, "q4_0": 0.4}
 
 
 def values_of(t: Tensor) -> NDArray:
@@ -303,7 +304,7 @@ def test_rope(
     close(compute(y), expected, 5e-3)
 
 
-@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "q8_0", "q4_0"])
+@pytest.mark.parametrize("dtype", CASTS)
 @pytest.mark.parametrize("queries", slow_except([1, 7, 70], 7))
 @pytest.mark.parametrize("options", [{}, {"softcap": 20.0}, {"sinks": True}], ids=str)
 def test_flash_attention_is_softmax_in_one_pass(
@@ -329,4 +330,4 @@ def test_flash_attention_is_softmax_in_one_pass(
     turned = ops.cont(ops.transpose(ctx.from_floats(v)))
     slow = ops.cont(ops.permute(ops.mul_mat(turned, weights), 0, 2, 1, 3))
     expected = compute(slow)
-    close(fast.numpy(), expected, {"f32": 1e-4, "f16": 5e-3, "bf16": 3e-2, "q8_0": 3e-2, "q4_0": 0.25}[dtype])
+    close(fast.numpy(), expected, {"f32": 1e-4, "f16": 5e-3, "bf16": 3e-2, "q8_0": 3e-2}.get(dtype, 0.25))

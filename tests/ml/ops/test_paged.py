@@ -6,13 +6,14 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 import gguf
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from ollama_engine.config import CacheType
 from ollama_engine.errors import ShapeError
 from ollama_engine.ml import ops
 from ollama_engine.ml.device.placement import BackendParams
@@ -20,13 +21,14 @@ from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.storage import Storage
 from ollama_engine.ml.graph.tensor import Tensor
+from ollama_engine.ml.graph.types import block_of
 from ollama_engine.ml.ops.paged import paged_attention_chosen, paged_attention_instructions
 from ollama_engine.ml.weights.quantize import quantize_rows
 from tests.support.instruction_sets import ATTENTION, Case, RecordProperty, every, runnable
 from tests.support.suite import slow_except
 
-TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")
-BLOCKS = ("q8_0", "q4_0")
+TYPES = get_args(CacheType)
+BLOCKS = tuple(dtype for dtype in TYPES if block_of(dtype)[0] > 1)
 """Types whose numbers share a scale in blocks of 32."""
 KERNELS = [(dtype, name) for dtype in TYPES for name in ATTENTION]
 Floats = NDArray[np.float32]
@@ -230,8 +232,8 @@ def some_lists(n_cells: int, rows: int = 4) -> Lists:
 def test_what_there_is() -> None:
     assert all(paged_attention_instructions(dtype)[0] == "scalar" for dtype in TYPES)
     assert all(set(paged_attention_instructions(dtype)) <= set(ATTENTION) for dtype in TYPES)
-    assert paged_attention_instructions("q5_0") == ()
-    assert not paged_attention_chosen("q5_0")
+    assert paged_attention_instructions("q6_K") == ()
+    assert not paged_attention_chosen("q6_K")
     assert all(paged_attention_chosen(t) == (len(paged_attention_instructions(t)) > 1) for t in TYPES)
 
 
@@ -438,12 +440,12 @@ def test_against_ggml(backend: Backend, dtype: str, shape: Shape) -> None:
     given = numbers(shape, len(lists))
     ours = attend(backend, shape, dtype, given, lists)
     theirs = attend(backend, shape, dtype, given, lists, masked=True)
-    allowed = {"f32": 2e-5, "f16": 2e-2, "bf16": 8e-2, "q8_0": 8e-2, "q4_0": 1.0}[dtype]
+    allowed = {"f32": 2e-5, "f16": 2e-2, "bf16": 8e-2, "q8_0": 8e-2}.get(dtype, 1.0)
     assert np.abs(ours - theirs).max() < allowed
 
 
 @pytest.mark.parametrize("dim", [64, 128])
-@pytest.mark.parametrize("dtype", ["f16", "bf16", "q8_0", "q4_0"])
+@pytest.mark.parametrize("dtype", TYPES[1:])
 def test_as_near_to_exact_numbers_as_ggml(backend: Backend, dtype: str, dim: int) -> None:
     """Rounding keys and queries costs less than ggml's, for rows that decode."""
     shape = Shape(2, 4, dim, dim, n_cells=1000)
