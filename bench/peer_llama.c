@@ -3,7 +3,9 @@
 
 #include "llama.h"
 
+#include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 static void quiet(enum ggml_log_level level, const char * text, void * data) {
     (void) level; (void) text; (void) data;
@@ -115,6 +117,23 @@ struct llama_context * peer_exact_context(struct llama_model * model, int n_ctx,
     return llama_init_from_model(model, params);
 }
 
+// A context whose keys and values have a type, by ggml's name; NULL for a name that ggml lacks.
+struct llama_context * peer_typed_context(struct llama_model * model, int n_ctx, int threads, const char * type) {
+    struct llama_context_params params = llama_context_default_params();
+    int kind = 0;
+    while (kind < GGML_TYPE_COUNT && strcmp(ggml_type_name((enum ggml_type) kind), type) != 0) {
+        ++kind;
+    }
+    params.n_ctx = n_ctx;
+    params.n_batch = n_ctx;
+    params.n_threads = threads;
+    params.n_threads_batch = threads;
+    params.type_k = (enum ggml_type) kind;
+    params.type_v = (enum ggml_type) kind;
+    params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
+    return kind < GGML_TYPE_COUNT ? llama_init_from_model(model, params) : NULL;
+}
+
 void peer_context_free(struct llama_context * context) {
     llama_free(context);
 }
@@ -172,6 +191,38 @@ int peer_greedy(struct llama_context * context, const struct llama_model * model
         n_context++;
     }
     return most;
+}
+
+// The log-probability of each of the tokens [first, n) after those before it, of which the first `kept` are in the
+// context; `greedy`: whether each was the most probable. Returns 0, or what went wrong.
+int peer_score(struct llama_context * context, const struct llama_model * model, const int32_t * tokens, int n, int kept,
+               int first, float * logprobs, bool * greedy) {
+    const int n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(model));
+    struct llama_batch batch = llama_batch_init(n, 0, 1);
+    llama_memory_seq_rm(llama_get_memory(context), 0, kept, -1);
+    for (int i = kept; i + 1 < n; ++i, ++batch.n_tokens) {
+        batch.token[batch.n_tokens] = tokens[i];
+        batch.pos[batch.n_tokens] = i;
+        batch.n_seq_id[batch.n_tokens] = 1;
+        batch.seq_id[batch.n_tokens][0] = 0;
+        batch.logits[batch.n_tokens] = i + 1 >= first;
+    }
+    const int status = llama_decode(context, batch);
+    for (int i = first; i < n && !status; ++i) {
+        const float * logits = llama_get_logits_ith(context, i - 1 - kept);
+        double sum = 0;
+        int best = 0;
+        for (int k = 1; k < n_vocab; ++k) {
+            best = logits[k] > logits[best] ? k : best;
+        }
+        for (int k = 0; k < n_vocab; ++k) {
+            sum += exp(logits[k] - logits[best]);
+        }
+        logprobs[i - first] = (float) (logits[tokens[i]] - logits[best] - log(sum));
+        greedy[i - first] = best == tokens[i];
+    }
+    llama_batch_free(batch);
+    return status;
 }
 
 // Forgets the first position and moves the others down by one; keys turn when the next token is decoded.

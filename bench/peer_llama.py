@@ -35,6 +35,8 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "peer_tokenize": (c_int, [c_void_p, c_char_p, c_int, POINTER(c_int32), c_int, c_bool]),
     "peer_context": (c_void_p, [c_void_p, c_int, c_int, c_int]),
     "peer_exact_context": (c_void_p, [c_void_p, c_int, c_int]),
+    "peer_typed_context": (c_void_p, [c_void_p, c_int, c_int, c_char_p]),
+    "peer_score": (c_int, [c_void_p, c_void_p, c_void_p, c_int, c_int, c_int, c_void_p, c_void_p]),
     "peer_context_free": (None, [c_void_p]),
     "peer_greedy": (c_int, [c_void_p, c_void_p, c_void_p, c_int, c_void_p, c_void_p, c_int, c_int]),
     "peer_decode": (c_int, [c_void_p, c_int32]),
@@ -55,7 +57,7 @@ def find(folder: Path) -> Llama | None:
     out = folder / "peer_llama.so"
     command = [compiler, "-O2", "-shared", "-fPIC", str(ROOT / "bench/peer_llama.c"), "-o", str(out)]
     command += [f"-I{header.parent}", f"-I{header.parent.parent / 'ggml/include'}"]
-    command += [str(library), f"-Wl,-rpath,{library.parent}"]
+    command += [str(library), f"-Wl,-rpath,{library.parent}", f"-L{library.parent}", "-lggml-base", "-lm"]
     subprocess.run(command, check=True)
     return Llama(out)
 
@@ -134,6 +136,11 @@ class Llama:
         """f32 keys and values, no flash attention."""
         yield from self._context(self._lib.peer_exact_context(model, n_ctx, threads), n_ctx)
 
+    @contextmanager
+    def typed_context(self, model: int, n_ctx: int, threads: int, dtype: str) -> Iterator[int]:
+        """Keys and values of a type by its name in ggml, with flash attention."""
+        yield from self._context(self._lib.peer_typed_context(model, n_ctx, threads, dtype.encode()), n_ctx)
+
     def _context(self, pointer: int | None, n_ctx: int) -> Iterator[int]:
         if not pointer:
             raise MemoryError(f"llama.cpp makes no context of {n_ctx} tokens")
@@ -179,6 +186,20 @@ class Llama:
         if n < 0:
             raise RuntimeError("llama.cpp did not decode a prompt")
         return tokens[:n].tolist(), gaps[:n].tolist()
+
+    def score(
+        self, context: int, model: int, ids: NDArray[np.int32], kept: int, first: int
+    ) -> tuple[list[float], bool]:
+        """Log-probabilities of ids[first:], each after those before it; whether all are the most probable ones.
+
+        The context holds ids[:kept] from the call before; what it holds behind them is forgotten.
+        """
+        logprobs, greedy = np.zeros(len(ids) - first, np.float32), np.zeros(len(ids) - first, np.bool_)
+        if self._lib.peer_score(
+            context, model, ids.ctypes.data, len(ids), kept, first, logprobs.ctypes.data, greedy.ctypes.data
+        ):
+            raise RuntimeError("llama.cpp did not decode a text")
+        return logprobs.tolist(), bool(greedy.all())
 
     def shift(self, context: int) -> None:
         """Forget the first position."""

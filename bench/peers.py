@@ -22,14 +22,13 @@ import math
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for when this file is run as a program
 
 from bench import peer_engines, peer_packages, peer_single, peer_streams
 from bench.peer_tools import BACKENDS, build_tools
-
-CACHES = ("f32", "f16", "bf16", "q8_0", "q4_0")
+from ollama_engine.config import CacheType
 
 
 def widths(text: str) -> tuple[int, ...]:
@@ -57,7 +56,7 @@ def parser() -> argparse.ArgumentParser:
     against = commands.add_parser("compare", help="measure MODEL with both engines in turn")
     against.add_argument("model", metavar="MODEL")
     against.add_argument("--parallel", type=widths, metavar="N,N", help="numbers of streams served at once")
-    against.add_argument("--cache", choices=CACHES, default="f16", help="type of keys and values, on both sides")
+    against.add_argument("--cache", choices=get_args(CacheType), default="f16", help="type of keys and values, on both sides")
     for one in (everyone, against):
         one.add_argument(
             "-d", type=int, default=0, metavar="TOKENS", help="of context that is there before (one stream)"

@@ -66,6 +66,8 @@ INLINE lanes lanes_from_f16(const void *p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
 }
 
+INLINE lanes lanes_set_f16(uint16_t x) { return _mm512_cvtph_ps(_mm256_set1_epi16((int16_t)x)); }
+
 INLINE lanes lanes_from_bf16(const void *p) {
     const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
@@ -168,6 +170,11 @@ INLINE lanes lanes_from_f16(const void *p) {
     return lanes_of(_mm256_cvtph_ps(_mm_loadu_si128(at)), _mm256_cvtph_ps(_mm_loadu_si128(at + 1)));
 }
 
+INLINE lanes lanes_set_f16(uint16_t x) {
+    const __m256 half = _mm256_cvtph_ps(_mm_set1_epi16((int16_t)x));
+    return lanes_of(half, half);
+}
+
 INLINE __m256 half_from_bf16(__m128i x) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16));
 }
@@ -218,6 +225,8 @@ INLINE lanes lanes_from_f16(const void *p) {
     memcpy(x, p, sizeof x);
     EACH_LANE(oe_f16_to_f32(x[i]));
 }
+
+INLINE lanes lanes_set_f16(uint16_t x) { return lanes_set(oe_f16_to_f32(x)); }
 
 INLINE lanes lanes_from_bf16(const void *p) {
     uint16_t x[OE_LANES];

@@ -51,6 +51,8 @@ INLINE lanes lanes_from_f16(const void *p) {
     EACH_QUARTER(vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8((const uint8_t *)p + 8 * i))));
 }
 
+INLINE lanes lanes_set_f16(uint16_t x) { EACH_QUARTER(vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(x)))); }
+
 INLINE lanes lanes_from_bf16(const void *p) {
     EACH_QUARTER(vreinterpretq_f32_u32(vshll_n_u16(vreinterpret_u16_u8(vld1_u8((const uint8_t *)p + 8 * i)), 16)));
 }

@@ -55,7 +55,7 @@ INLINE uint16_t read_u16(const char *p) {
 /* Half 0 or 1 of a block. The codes of the first lie in the lower halves of their 16 bytes. */
 INLINE lanes load_half(const int type, const char *block, int half) {
     const block_layout at = LAYOUT[type];
-    const lanes scale = lanes_set(oe_f16_to_f32(read_u16(block)));
+    const lanes scale = lanes_set_f16(read_u16(block));
     codes x = type == OE_ATTENTION_Q8_0 ? codes_load(block + at.codes + OE_LANES * half)
                                         : codes_halves(block + at.codes, 4 * half);
     if (at.fifth) {
@@ -67,7 +67,7 @@ INLINE lanes load_half(const int type, const char *block, int half) {
     if (type == OE_ATTENTION_IQ4_NL) {
         x = codes_picked(LEVELS, x);
     }
-    return at.minimum ? lanes_fma(scale, lanes_from_codes(x), lanes_set(oe_f16_to_f32(read_u16(block + at.minimum))))
+    return at.minimum ? lanes_fma(scale, lanes_from_codes(x), lanes_set_f16(read_u16(block + at.minimum)))
                       : lanes_mul(scale, lanes_from_codes(x));
 }
 

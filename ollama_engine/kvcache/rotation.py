@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import cast
+from typing import cast, get_args
 
 import numpy as np
 
+from ollama_engine.config import CacheType
 from ollama_engine.input import FloatArray
 from ollama_engine.kvcache.config import LayerShape
 from ollama_engine.ml import ops
 from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.tensor import Tensor
+from ollama_engine.ml.graph.types import block_of
 from ollama_engine.ml.ops.operands import on_cpu_alone
 
-ROTATED = ("q5_1", "q5_0", "q4_1", "iq4_nl", "q4_0")
-"""Types of keys and values that are stored rotated. With q8_0 a model predicts as well as with f32 without that."""
+ROTATED = tuple(dtype for dtype in get_args(CacheType) if block_of(dtype)[0] > block_of(dtype)[1])
+"""Types that are stored rotated: those that take less than a byte for a number. With q8_0 a model predicts as well as
+with f32 without that."""
 SMALLEST, LARGEST = 32, 256
 """Numbers of a run. Below a block of the type little is gained."""
 

@@ -18,7 +18,7 @@ from tests.kvcache.attending import Attending, attending
 from tests.kvcache.drawing import draw, last_position, table
 from tests.support.suite import slow_except
 
-TOLERANCE = {"f32": 1e-5, "f16": 1e-2, "bf16": 2e-2, "q8_0": 5e-2, "q5_1": 0.2, "q5_0": 0.25, "q4_1": 0.5, "iq4_nl": 0.5,
+TOLERANCE = {"f32": 1e-5, "f16": 1e-2, "bf16": 2e-2, "q8_0": 5e-2, "q5_1": 0.3, "q5_0": 0.3, "q4_1": 0.5, "iq4_nl": 0.5,
              "q4_0": 0.5}  # fmt: skip
 """The error of an average of normal numbers whose keys and values are rounded to the type."""
 

@@ -152,7 +152,7 @@ cdef int _check_copy(str op, Tensor source, lib.ggml_type kind) except -1:
     if _is_float(kind):
         return 0
     if not is_cache_type(kind):
-        raise ShapeError(f"{op}: the result is one of {CACHE_TYPES}")
+        raise ShapeError(f"{op}: the result is {CACHE_TYPES}")
     if source.ptr.type != lib.GGML_TYPE_F32 or not lib.ggml_is_contiguous(source.ptr):
         raise ShapeError(f"{op}: only contiguous f32 can be quantized, got {describe(source)}")
     if source.ptr.ne[0] % lib.ggml_blck_size(kind):
@@ -268,7 +268,7 @@ def set_rows(Tensor table not None, Tensor rows not None, Tensor index not None)
     if c.type not in (lib.GGML_TYPE_I32, lib.GGML_TYPE_I64) or not lib.ggml_is_contiguous(c):
         raise ShapeError(f"set_rows: the index must be contiguous i32 or i64, got {describe(index)}")
     if not is_cache_type(a.type):
-        raise ShapeError(f"set_rows: the table is one of {CACHE_TYPES}, got {describe(table)}")
+        raise ShapeError(f"set_rows: the table is {CACHE_TYPES}, got {describe(table)}")
     if not lib.ggml_is_contiguous(a) or a.nb[0] != lib.ggml_type_size(a.type):
         raise ShapeError(f"set_rows: the table {describe(table)} must be contiguous")
     if a.ne[0] != b.ne[0] or a.ne[2] != b.ne[2] or a.ne[3] != b.ne[3]:
