@@ -37,9 +37,10 @@ from ollama_engine.kvcache import rotation
 
 CHUNK = 512
 NAMES = (
-    "apple amber anchor arrow badger bamboo basket beacon berry bottle branch bridge bronze bucket butter button cabin "
-    "cactus camel candle canyon carpet castle cedar cherry circle clover cobalt coffee comet copper coral".split()
-)
+    "apple", "amber", "anchor", "arrow", "badger", "bamboo", "basket", "beacon", "berry", "bottle", "branch",
+    "bridge", "bronze", "bucket", "butter", "button", "cabin", "cactus", "camel", "candle", "canyon", "carpet",
+    "castle", "cedar", "cherry", "circle", "clover", "cobalt", "coffee", "comet", "copper", "coral",
+)  # fmt: skip
 TYPES = ("f16", "q8_0", "q5_1", "q5_0", "iq4_nl", "q4_1", "q4_0")
 Score = Callable[[Sequence[int], Sequence[int]], tuple[list[float], bool]]
 """(prompt, continuation) -> the log-probability of each of its tokens, and whether all are the most probable ones."""
@@ -176,7 +177,7 @@ def main() -> None:
     parser.add_argument("--chunks", type=int, default=12)
     parser.add_argument("--contexts", type=int, nargs="*", default=[1024, 4096])
     parser.add_argument("--codes", type=int, default=24, choices=range(1, len(NAMES) + 1), metavar="N")
-    parser.add_argument("--types", nargs="+", default=TYPES)
+    parser.add_argument("--types", nargs="+", default=TYPES, help="f16 is the first")
     parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=ENGINES)
     parser.add_argument("--json", type=Path, help="keeps what was measured; what is there already is not done again")
     parser.add_argument("--read", type=Path, help="prints the table of such a file")
@@ -186,9 +187,10 @@ def main() -> None:
     if args.model and not args.read:
         task = task_of(args.model, args.chunks, args.contexts, args.codes)
         for name in args.engines:
-            for dtype, plain in [(dtype, plain) for dtype in args.types for plain in (False, True)]:
-                if (plain and dtype == "f16") or (plain and name == "ours" and dtype not in rotation.ROTATED) or any((r.engine, r.dtype, r.plain) == (name, dtype, plain) for r in runs):
-                    continue
+            done = {(run.dtype, run.plain) for run in runs if run.engine == name}
+            rotated = rotation.ROTATED if name == "ours" else args.types[1:]
+            each = [(dtype, plain) for dtype in args.types for plain in (False, True) if dtype in rotated or not plain]
+            for dtype, plain in [one for one in each if one not in done]:
                 runs.append(measure(name, args, task, dtype, plain))
                 if args.json:
                     args.json.write_text(json.dumps([asdict(run) for run in runs]))

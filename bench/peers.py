@@ -56,7 +56,9 @@ def parser() -> argparse.ArgumentParser:
     against = commands.add_parser("compare", help="measure MODEL with both engines in turn")
     against.add_argument("model", metavar="MODEL")
     against.add_argument("--parallel", type=widths, metavar="N,N", help="numbers of streams served at once")
-    against.add_argument("--cache", choices=get_args(CacheType), default="f16", help="type of keys and values, on both sides")
+    against.add_argument(
+        "--cache", choices=get_args(CacheType), default="f16", help="type of keys and values, on both sides"
+    )
     for one in (everyone, against):
         one.add_argument(
             "-d", type=int, default=0, metavar="TOKENS", help="of context that is there before (one stream)"
