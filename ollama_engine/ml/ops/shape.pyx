@@ -138,7 +138,7 @@ def cont(Tensor t not None):
 
 
 def cast(Tensor t not None, str dtype not None):
-    """A copy with another element type: between f32, f16 and bf16, from f32 to the types of caches, and from i32 to f32."""
+    """A copy with another element type: between f32, f16 and bf16, from f32 to those of caches, and from i32 to f32."""
     kind = type_of(dtype)
     cdef Graph graph = graph_of(t)
     if t.ptr.type != lib.GGML_TYPE_I32 or kind != lib.GGML_TYPE_F32:
@@ -256,8 +256,8 @@ cdef int _check_row_type(str op, Tensor table) except -1:
 def set_rows(Tensor table not None, Tensor rows not None, Tensor index not None):
     """Write `rows` f32 [n, k] into the rows of `table` [n, rows] that `index` (i32 or i64 [k]) names.
 
-    `table` may be of any type of caches (`config.CacheType`) and is changed in place: a cache. The result (a view of `table`) must
-    be given to `ctx.expand(...)` to take effect. The values of `index` are checked before each compute.
+    `table` may be of any `config.CacheType` and is changed in place: a cache. The result (a view of `table`) must be
+    given to `ctx.expand(...)` to take effect. The values of `index` are checked before each compute.
     """
     cdef Graph graph = graph_of(rows, index, table)
     cdef lib.ggml_tensor *a = table.ptr
