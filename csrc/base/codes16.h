@@ -52,7 +52,8 @@ INLINE codes codes_halves(const void *p, int shift) {
 
 INLINE codes codes_raised(codes x, uint16_t bits) {
     const uint8x8_t each = vcreate_u8(0x8040201008040201); /* a bit for each byte of a half */
-    const uint8x8_t low = vtst_u8(vdup_n_u8((uint8_t)bits), each), high = vtst_u8(vdup_n_u8((uint8_t)(bits >> 8)), each);
+    const uint8x8_t low = vtst_u8(vdup_n_u8((uint8_t)bits), each);
+    const uint8x8_t high = vtst_u8(vdup_n_u8((uint8_t)(bits >> 8)), each);
     const uint8x16_t raise = vandq_u8(vcombine_u8(low, high), vdupq_n_u8(16));
     return vaddq_s8(x, vreinterpretq_s8_u8(raise));
 }
