@@ -20,6 +20,7 @@ static void unpack(const uint8_t *p, weight_block *x) {
 #include "kernels/small_batch/scalar_product.h"
 #else
 #define PART_WORDS 8
+#define PANELS_FROM 17 /* 17 to 23 rows would take a tile of 8 to 12 twice (measured) */
 #define MOST 15
 #define WITH_MINIMA 1
 #include "kernels/small_batch/panel256.h"

@@ -63,6 +63,7 @@ INLINE void read_words(const int j, window w, ints *low, ints *high) {
 INLINE int part_of(const int j, const int q) { return 8 * (j / 2) + j % 2 + 2 * q; }
 
 #define PART_WORDS 4
+#define PANELS_FROM 17 /* 17 to 23 rows would take a tile of 8 to 12 twice (measured) */
 #define MOST 63
 #define WITH_MINIMA 0
 #include "kernels/small_batch/panel256.h"
