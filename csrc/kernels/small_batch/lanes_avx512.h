@@ -62,14 +62,20 @@ INLINE floats floats_add(floats a, floats b) { return _mm512_add_ps(a, b); }
 INLINE floats floats_subtract(floats a, floats b) { return _mm512_sub_ps(a, b); }
 INLINE floats floats_multiply(floats a, floats b) { return _mm512_mul_ps(a, b); }
 
-/* 16 bytes each of the lanes j, 4 + j, 8 + j, 12 + j. (On Zen 5, inserts leave more of the ports that products need
- * than masked loads.) */
+/* 16 bytes each of the lanes j, 4 + j, 8 + j, 12 + j. Inserts leave more of the ports that products need; of small
+ * blocks, which wait for memory, loads that merge are up to a fifth faster (measured on Zen 5). */
 INLINE ints load_column(window w, size_t offset, size_t j) {
     const uint8_t *p = w.at + offset + j * w.near;
     ints x = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)p));
+#if defined(BLOCK_BYTES) && BLOCK_BYTES <= 34
+    x = _mm512_mask_broadcast_i32x4(x, 0x00f0, _mm_loadu_si128((const __m128i *)(p + w.far)));
+    x = _mm512_mask_broadcast_i32x4(x, 0x0f00, _mm_loadu_si128((const __m128i *)(p + 2 * w.far)));
+    return _mm512_mask_broadcast_i32x4(x, 0xf000, _mm_loadu_si128((const __m128i *)(p + 3 * w.far)));
+#else
     x = _mm512_inserti32x4(x, _mm_loadu_si128((const __m128i *)(p + w.far)), 1);
     x = _mm512_inserti32x4(x, _mm_loadu_si128((const __m128i *)(p + 2 * w.far)), 2);
     return _mm512_inserti32x4(x, _mm_loadu_si128((const __m128i *)(p + 3 * w.far)), 3);
+#endif
 }
 
 /* -- four small blocks side by side -------------------------------------------------------------------------------- */
