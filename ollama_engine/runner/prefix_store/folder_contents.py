@@ -134,14 +134,15 @@ def stored_models(folder: Path) -> list[PrefixesOfModel]:
     models = []
     for path in _folders(folder, MODEL_NAME):
         files = [file for file in _model_files(path) if not file.path.name.startswith(".")]
-        try:
+        about, hits = "?", 0
+        with suppress(OSError, ValueError, KeyError, TypeError):
             about = json.loads((path / ABOUT).read_bytes())["model"]
-        except (OSError, ValueError, KeyError, TypeError):
-            about = "?"
-        used_at = max((file.used_at for file in files), default=path.stat().st_mtime)
-        hits = (path / HITS).stat().st_size if (path / HITS).is_file() else 0
+        with suppress(OSError):
+            hits = (path / HITS).stat().st_size
         nbytes = sum(file.nbytes for file in files)
-        models.append(PrefixesOfModel(path.name, str(about), len(files), nbytes, used_at, hits))
+        with suppress(FileNotFoundError):  # it is gone: another process removes it
+            used_at = max((file.used_at for file in files), default=path.stat().st_mtime)
+            models.append(PrefixesOfModel(path.name, str(about), len(files), nbytes, used_at, hits))
     return sorted(models, key=lambda model: -model.used_at)
 
 

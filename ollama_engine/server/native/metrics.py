@@ -31,7 +31,7 @@ COUNTERS = {
     "prefix_store_read_tokens": "Prompt tokens whose keys and values were read from the prefix store",
     "prefix_store_written_tokens": "Tokens whose keys and values were written to the prefix store",
     "expert_uses": "Times that a layer used an expert, of models with an expert cache",
-    "expert_misses": "Those for which the expert was not in memory",
+    "expert_misses": "Those for which the expert was neither in memory nor being read",
     "experts_read_ahead": "Experts that were read before they were chosen",
     "experts_used_ahead": "Those of them that were chosen",
     "expert_bytes_read": "Bytes of experts that were read",

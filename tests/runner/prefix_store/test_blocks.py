@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import PIL
 import pytest
 
 from ollama_engine.kvcache import SavedRows
-from ollama_engine.runner.prefix_store import block_file
+from ollama_engine.runner.prefix_store import block_file, folder_contents
 from ollama_engine.runner.prefix_store.block_file import block_bytes, read_block, write_block
 from ollama_engine.runner.prefix_store.block_folder import BlockFolder
 from ollama_engine.runner.prefix_store.block_format import BlockFormatError, check_block
@@ -167,6 +168,13 @@ def test_files_of_others_are_neither_counted_nor_removed(tmp_path: Path) -> None
     assert not mine.exists()
     assert all(path.read_text() == "theirs" for path in others)
     assert stored_models(outside) == stored_models(tmp_path / "gone") == stored_models(others[0]) == []
+
+
+def test_a_model_that_another_process_removes_meanwhile_is_not_listed(tmp_path: Path) -> None:
+    folder = BlockFolder(tmp_path, ROOT, 1 << 20, "x.gguf")
+    folder.write(KEY, 0, [rows(4)])
+    with patch.object(folder_contents, "_model_files", lambda path: iter(shutil.rmtree(path) or ())):
+        assert stored_models(tmp_path) == []
 
 
 def test_a_disk_that_becomes_full_loses_the_block_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
