@@ -21,7 +21,8 @@ INLINE codes codes_raised(codes x, uint16_t bits) {
     return _mm_mask_add_epi8(x, bits, x, _mm_set1_epi8(16));
 #else
     const __m128i each = _mm_set1_epi64x((int64_t)0x8040201008040201); /* a bit for each byte of a half */
-    const __m128i spread = _mm_set_epi64x(0x0101010101010101 * (bits >> 8), 0x0101010101010101 * (bits & 255));
+    const uint64_t low = 0x0101010101010101u * (bits & 255), high = 0x0101010101010101u * (bits >> 8);
+    const __m128i spread = _mm_set_epi64x((int64_t)high, (int64_t)low);
     const __m128i set = _mm_cmpeq_epi8(_mm_and_si128(spread, each), each);
     return _mm_or_si128(x, _mm_and_si128(set, _mm_set1_epi8(16)));
 #endif
