@@ -51,6 +51,8 @@ class ToolCall:
                 f"arguments of {self.name}: expected an object, got {type(self.arguments).__name__}; "
                 "give JSON text in a message that is a dict"
             )
+        if not isinstance(self.arguments, dict):  # json and templates write no other
+            object.__setattr__(self, "arguments", dict(self.arguments))
         if not self.arguments_text:
             object.__setattr__(self, "arguments_text", as_json(self.arguments, f"arguments of {self.name}"))
 

@@ -6,6 +6,7 @@ import base64
 import io
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -207,6 +208,11 @@ def test_arguments_that_are_text() -> None:
     arguments: Any = '{"a": 1}'
     with pytest.raises(ChatError, match="arguments of f: expected an object, got str; give JSON text in a message"):
         ToolCall("f", arguments)
+
+
+def test_arguments_in_another_mapping() -> None:
+    call = ToolCall("f", MappingProxyType({"a": 1}))
+    assert (call, call.written, call.arguments_text) == (ToolCall("f", {"a": 1}), {"a": 1}, '{"a": 1}')
 
 
 def test_data_that_is_nested_too_deeply() -> None:
