@@ -145,6 +145,7 @@ class Batch:
         axes: positions for rotation, int32 [axes, n], for models with several axes. None: `positions`.
         checkpoints: rows behind which a recurrent cache keeps the state of their sequence for later. None: no such row.
         returns: rows behind which it keeps that state until the sequence goes on: what follows may be taken back.
+        in_place: whether the state of its only sequence may be changed in place: once launched, it is not taken back.
     """
 
     tokens: Int32Array
@@ -158,6 +159,7 @@ class Batch:
     axes: Int32Array | None = None
     checkpoints: Int32Array | None = None
     returns: Int32Array | None = None
+    in_place: bool = False
 
     @classmethod
     def of(

@@ -1,7 +1,8 @@
 """Recurrent cache: states of layers whose memory has a fixed size (convolutions, state-space models, delta nets).
 
 A step goes on from one state of each sequence, and writes the next ones into other slots; `StateSlots` says which. So
-what is rolled back or shared is still there, and nothing is copied. A sequence can be resumed where a state is.
+what is rolled back or shared is still there, and nothing is copied. A sequence can be resumed where a state is. A
+single token of a sequence that never goes back behind it changes a state in place, which then stays in the caches.
 """
 
 from __future__ import annotations
@@ -156,12 +157,18 @@ class RecurrentCache(RecurrentStepCache):
         self.require_room(batch)
         runs = runs_of(batch)
         reads = {sequence: self.slots.read(sequence, run.first) for sequence, run in runs.items()}
-        self._use(plan_segments(batch, runs, reads, self.slots.place(runs), self._none), len(batch))
+        states = self.slots.place(runs, in_place=batch.in_place)
+        self._use(plan_segments(batch, runs, reads, states, self._none), len(batch))
+
+    def _write(self, segments: Segments) -> None:
+        super()._write(segments)
+        self.slots.launched()
 
     def roll_back(self, batch: Batch) -> None:
         """Forget the states that the batch left.
 
-        A sequence goes on from the one before them, unless a step behind this one has begun: that gave it up.
+        A sequence goes on from the one before them, unless a step behind this one has begun, which gave it up, or this
+        one was launched and changed it in place.
         """
         for sequence, first in batch.first_positions().items():
             self.slots.remove(sequence, first)

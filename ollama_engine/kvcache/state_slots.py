@@ -1,11 +1,14 @@
 """Slots of recurrent states: which state of which sequence lies where, and which is given up next. No tensors.
 
-A state is what a sequence's tokens below a position have left behind. A step reads one state and writes others; it
-never changes one. So a state can be shared by sequences without a copy, kept as a checkpoint by not giving up its slot,
-and found again where a step was not computed.
+A state is what a sequence's tokens below a position have left behind. A step reads one state and writes others. So a
+state can be shared by sequences without a copy, kept as a checkpoint by not giving up its slot, and found again where a
+step was not computed.
 
     sequence 3   position   0     64         96    97
                  state      none  slot 5     -     slot 2     64 is a checkpoint; decoding goes on from 97
+
+A step that is not taken back once it is launched may change a state in place, if nothing else wants it: it is not
+shared, and no checkpoint. Until the launch the slot only has another name, and gets its old one where there is none.
 """
 
 from __future__ import annotations
@@ -34,11 +37,21 @@ class _Slot:
     used_at: int = 0
 
 
+class _Renamed(NamedTuple):
+    """A state that the step to be launched changes in place, and what it becomes."""
+
+    sequence: int
+    slot: int
+    before: _Slot
+    end: int
+
+
 class StateSlots:
     """`n_slots` slots, each with one state of one or more sequences.
 
     Of a sequence that is held, the latest state stays, and one before it: the first that its step may go back to, or
-    what the step went on from. Any other is given up, least recently used first, where a step finds no free slot.
+    what the step went on from, unless it was changed in place. Any other is given up, least recently used first, where
+    a step finds no free slot.
     """
 
     def __init__(self, n_slots: int) -> None:
@@ -52,6 +65,7 @@ class StateSlots:
         self._held: set[int] = set()
         self._back: dict[int, int] = {}
         """{sequence: position}: where a sequence goes on if its latest step is taken back."""
+        self._renamed: _Renamed | None = None
         self._clock = 0
 
     # -- queries -------------------------------------------------------------------------------------------------------
@@ -99,16 +113,19 @@ class StateSlots:
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
-    def place(self, runs: Mapping[int, Run]) -> dict[int, dict[int, int]]:
+    def place(self, runs: Mapping[int, Run], *, in_place: bool = False) -> dict[int, dict[int, int]]:
         """Find slots for a step, {sequence: {position: slot}} of the states to write, ascending.
 
         The state at each `end` always gets a slot, the others as far as there are any. All returns of a sequence but
         the first take free slots only: no checkpoint makes way for them. The caller has asked `available` for as many
-        as sequences.
+        as sequences. `in_place`: the step is not taken back once it is launched.
         """
+        self._renamed = None
         firsts = {sequence: run.first for sequence, run in runs.items()}
         for sequence, first in firsts.items():
             self._pass_on(sequence, first)
+        if in_place and (changed := self._change(runs)) is not None:
+            return changed
         inner = {sequence: run for sequence, run in runs.items() if run.checkpoints or run.returns}
         first_returns = (run._replace(returns=sorted(run.returns)[:1]) for run in inner.values())
         n_wanted = len(runs) + sum(len(_inner(run)) for run in first_returns)
@@ -126,6 +143,38 @@ class StateSlots:
                 for position in (*kept, run.end)
             }
         return made
+
+    def _change(self, runs: Mapping[int, Run]) -> dict[int, dict[int, int]] | None:
+        """What `place` returns where the step's only state can be changed in place, else None."""
+        ((sequence, run), *others) = runs.items()
+        slot = self._states.get(sequence, {}).get(run.first)
+        if others or slot is None or _inner(run):
+            return None
+        before = self._slots[slot]
+        if before.kept or before.owners != {sequence}:
+            return None
+        self._clock += 1
+        self._slots[slot] = _Slot(run.end, {sequence}, run.end in run.checkpoints, self._clock)
+        del self._states[sequence][run.first]
+        self._states[sequence][run.end] = slot
+        self._back.pop(sequence, None)
+        self._renamed = _Renamed(sequence, slot, before, run.end)
+        return {sequence: {run.end: slot}}
+
+    def launched(self) -> None:
+        """The step that was placed last is computed from now on: what it changes in place cannot be found again."""
+        self._renamed = None
+
+    def _name_back(self, sequence: int, most: int) -> None:
+        """The sequence's inputs end at `most`: a state that was to be changed in place for a later one stays."""
+        renamed = self._renamed
+        if renamed is None or renamed.sequence != sequence or most >= renamed.end:
+            return
+        self._renamed = None
+        if self._states.get(sequence, {}).get(renamed.end) == renamed.slot:
+            self._slots[renamed.slot] = renamed.before
+            del self._states[sequence][renamed.end]
+            self._states[sequence][renamed.before.position] = renamed.slot
 
     def _pass_on(self, sequence: int, first: int) -> None:
         """Give up the states before and behind `first` that are no checkpoints."""
@@ -180,6 +229,7 @@ class StateSlots:
 
     def remove(self, sequence: int, begin: int = 0) -> None:
         """Forget the states that depend on the token at `begin` or a later one."""
+        self._name_back(sequence, begin)
         for position in [p for p in self._states.get(sequence, {}) if p > begin]:
             self._drop(sequence, position)
 
@@ -196,6 +246,7 @@ class StateSlots:
 
         What was computed behind that is not wanted.
         """
+        self._name_back(sequence, length)
         self._held.discard(sequence)
         self._back.pop(sequence, None)
         states, last = self._states.get(sequence, {}), self.latest(sequence, length)

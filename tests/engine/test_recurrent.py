@@ -9,6 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from ollama_engine import Completion, Engine, SamplingParams
+from ollama_engine.kvcache.state_slots import StateSlots
 from ollama_engine.runner.core import submission
 from ollama_engine.runner.core.new_requests import new_generation
 from ollama_engine.runner.prefix.state_keeper import StateKeeper
@@ -164,6 +165,48 @@ def test_behind_a_stop_text_the_next_turn_goes_on_from_the_answers_end(path: str
             turn = engine.generate([*history, *prompt(10, seed=at)], greedy())
             assert cached(turn) >= len(history) - 1
             assert turn.tokens == other.generate([*history, *prompt(10, seed=at)], greedy(), cache=False).tokens
+
+
+@pytest.mark.parametrize("company", [False, True])
+def test_behind_an_end_token_the_next_turn_goes_on_from_the_answers_end(path: str, company: bool) -> None:
+    """The step behind it is prepared by then, and launched where another sequence has a row in it."""
+
+    def ending(*args: Any, **keywords: Any) -> Any:
+        generation = new_generation(*args, **keywords)
+        generation.eog_ids = frozenset({whole[at]})
+        return generation
+
+    ids = prompt(40)
+    with opened(path, parallel=2) as engine, opened(path, parallel=1) as other:
+        whole = other.generate(ids, greedy(30)).tokens
+        at = next(i for i in range(5, 30) if whole[i] not in whole[:i])
+        beside = engine.submit(prompt(20, seed=1), greedy(100)) if company else None
+        with patch.object(submission, "new_generation", ending):
+            answer = engine.generate(ids, greedy(30), draft="off")
+        assert (answer.finish_reason, answer.tokens) == ("stop", whole[:at])
+        history = [*ids, *answer.tokens]
+        turn = engine.generate([*history, *prompt(10, seed=2)], greedy())
+        assert cached(turn) == len(history)
+        assert turn.tokens == other.generate([*history, *prompt(10, seed=2)], greedy(), cache=False).tokens
+        assert beside is None or beside.result().tokens == alone(path, prompt(20, seed=1), 100)
+
+
+def test_an_answer_alone_changes_its_state_in_place(engine: Engine, path: str) -> None:
+    """But for the one before the prompt's last token, which is kept."""
+    changed: list[bool] = []
+
+    def noting(slots: StateSlots, runs: Any, *, in_place: bool = False) -> Any:
+        before = {sequence: slots.of(sequence).get(run.first) for sequence, run in runs.items()}
+        made = place(slots, runs, in_place=in_place)
+        changed.append(any(slot == before[sequence] for sequence in made for slot in made[sequence].values()))
+        return made
+
+    place = StateSlots.place
+    with patch.object(StateSlots, "place", noting):
+        assert engine.generate(prompt(40), greedy(20), draft="off").tokens == alone(path, prompt(40), 20)
+        assert changed.count(True) >= 17
+        again = [engine.generate(prompt(40), greedy(5), draft="off") for _ in range(3)]
+        assert [cached(answer) for answer in again] == [39] * 3, "a checkpoint is not changed"
 
 
 def drafting(*drafters: Guesses | None) -> Any:

@@ -296,6 +296,36 @@ def test_what_was_rolled_back_is_gone(kind: Kind) -> None:
 
 
 @each_kind
+@pytest.mark.parametrize("launched", [False, True])
+def test_a_token_that_failed_is_gone(kind: Kind, launched: bool) -> None:
+    """What a token changes in place is lost once it is launched: its sequence goes on from a checkpoint."""
+    with fed(kind) as f:
+        f.feed(run(0, 0, 14))
+        failed = f.batch([(0, 14)])
+        f.cache.begin(failed)
+        if launched:
+            f.compute(failed)
+        f.cache.roll_back(failed)
+        f.cache.check()
+        lost = launched and f.cache.recurrent is not None
+        assert f.cache.can_resume(0, 14) != lost
+        if lost:
+            f.remove(0, 12)
+        f.feed(run(0, 12 if lost else 14, 16))
+
+
+@each_kind
+def test_a_token_leaves_what_other_sequences_share(kind: Kind) -> None:
+    with fed(kind) as f:
+        f.feed(run(0, 0, 14))
+        f.share(0, 1, 14)
+        f.feed([(0, 14)])
+        f.feed([(1, 14)])
+        f.feed([(1, 15)])
+        f.feed([(0, 15)])
+
+
+@each_kind
 def test_overflow_changes_nothing(kind: Kind) -> None:
     with fed(kind) as f:
         f.feed(run(0, 0, 20))

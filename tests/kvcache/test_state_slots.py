@@ -172,6 +172,90 @@ def test_a_sequence_that_is_taken_up_again_keeps_its_end() -> None:
     assert positions(slots, 0) == [[5, 8, 9]]
 
 
+def change(slots: StateSlots, sequence: int, first: int, *kept: int, returns: tuple[int, ...] = ()) -> bool:
+    """Place a step of one token that may change its state in place; whether it does."""
+    before, state = slots.of(sequence).get(first), slots.state(sequence, first)
+    made = slots.place({sequence: Run(first, first + 1, kept, returns)}, in_place=True)
+    slots.check()
+    assert slots.state(sequence, first + 1) is not state, "whoever reads the old state sees that it is given up"
+    return made[sequence][first + 1] == before
+
+
+def in_slots(*runs: tuple[int, int, tuple[int, ...]]) -> StateSlots:
+    """Sequences that are held, each after a step (sequence, end, checkpoints)."""
+    slots = StateSlots(6)
+    for sequence, end, kept in runs:
+        slots.hold(sequence)
+        step(slots, sequence, 0, end, *kept)
+    return slots
+
+
+def test_a_state_that_nothing_else_wants_is_changed_in_place() -> None:
+    slots = in_slots((0, 8, (4,)), (1, 5, ()))
+    assert change(slots, 0, 8)
+    assert positions(slots, 0, 1) == [[4, 9], [5]]
+    slots.launched()
+    assert change(slots, 0, 9, 10)
+    slots.launched()
+    assert not change(slots, 0, 10), "it is a checkpoint now"
+    assert positions(slots, 0) == [[4, 10, 11]]
+
+
+def test_what_something_else_wants_is_not_changed_in_place() -> None:
+    slots = in_slots((0, 8, (8,)))
+    assert not change(slots, 0, 8), "a checkpoint"
+    slots = in_slots((0, 8, ()))
+    slots.share(0, 1, 8)
+    assert not change(slots, 0, 8), "another sequence's state, too"
+    assert positions(slots, 0, 1) == [[8, 9], [8]]
+    slots = in_slots((0, 8, ()))
+    slots.hold(0)
+    assert not change(slots, 0, 8), "a request begins with it, and later ones may"
+    slots = in_slots((0, 8, ()))
+    made = slots.place({0: Run(8, 12, (), (9,))}, in_place=True)
+    assert len({*made[0].values(), slots.of(0)[8]}) == 3, "a draft goes back"
+    assert not change(in_slots(), 0, 0), "a sequence begins without a state"
+
+
+@pytest.mark.parametrize("ways", [("remove",), ("release",), ("release", "remove")], ids=" ".join)
+def test_a_state_has_its_name_again_where_a_step_was_not_launched(ways: tuple[str, ...]) -> None:
+    slots = in_slots((0, 8, (4,)))
+    state, slot = slots.state(0, 8), slots.of(0)[8]
+    assert change(slots, 0, 8)
+    for way in ways:
+        getattr(slots, way)(0, 8)
+        slots.check()
+        assert (slots.of(0)[8], slots.state(0, 8) is state) == (slot, True), "the same state to whoever reads it"
+        assert positions(slots, 0) == [[4, 8]]
+    change(slots, 0, 8)
+    slots.remove(0, 6)
+    assert positions(slots, 0) == [[4]]
+
+
+def test_a_state_that_was_changed_is_not_found_again() -> None:
+    slots = in_slots((0, 8, (4,)))
+    change(slots, 0, 8)
+    slots.launched()
+    slots.remove(0, 8)
+    slots.check()
+    assert positions(slots, 0) == [[4]]
+    step(slots, 0, 4, 9)
+    change(slots, 0, 9)
+    slots.launched()
+    slots.release(0, 10)
+    assert positions(slots, 0) == [[4, 10]]
+
+
+def test_a_slot_that_went_to_another_sequence_gets_no_old_name() -> None:
+    slots = StateSlots(2)
+    step(slots, 0, 0, 8)
+    change(slots, 0, 8)
+    step(slots, 1, 0, 3, 2)
+    slots.remove(0, 8)
+    slots.check()
+    assert positions(slots, 0, 1) == [[], [2, 3]]
+
+
 def test_what_is_not_there_cannot_be_read() -> None:
     slots = StateSlots(4)
     step(slots, 0, 0, 4)

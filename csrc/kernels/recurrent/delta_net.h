@@ -114,7 +114,7 @@ INLINE void delta_net_columns(const int n, const bool by_row, const oe_delta_net
         store_columns(c->to + row * c->to_row, c->count, n, v);
     }
     if (c->write != NULL) {
-        if (t.last != kept && is_line(t.last)) {
+        if (is_streamed(&t)) {
             pass(n, by_row, c->rows, from, t.last, true, &last, NULL, NULL, NULL, NULL);
             end_stream();
         } else {

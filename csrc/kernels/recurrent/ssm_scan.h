@@ -56,7 +56,7 @@ INLINE void ssm_scan_columns(const int n, const oe_ssm_scan *p, const oe_segment
         for (int w = 0; w < n; w++) {
             by.moved[w] = lanes_mul(lanes_set(dt), x[w]);
         }
-        if (i + 1 == s->n && t.last != kept && is_line(t.last)) {
+        if (i + 1 == s->n && is_streamed(&t)) {
             advance(n, c->rows, from, t.last, true, &by, out);
             end_stream();
         } else {

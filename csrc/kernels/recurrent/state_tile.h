@@ -19,8 +19,6 @@ INLINE void stream(float *p, lanes x) {
 #endif
 }
 
-INLINE bool is_line(const float *p) { return ((uintptr_t)p & 63) == 0; }
-
 /* Other threads see what was streamed before what this one writes next. */
 INLINE void end_stream(void) {
 #if defined(__AVX2__)
@@ -34,6 +32,12 @@ typedef struct {
     const float *first;
     float *kept, *last;
 } tile;
+
+/* Whether columns are streamed to where they are written: not where they were read, which is in the caches, nor to some
+ * place within a line. */
+INLINE bool is_streamed(const tile *t) {
+    return t->last != t->kept && t->last != t->first && ((uintptr_t)t->last & 63) == 0;
+}
 
 INLINE tile begin_tile(const oe_columns *c, float *kept, int width) {
     if (c->count == width && c->read != NULL) {

@@ -146,6 +146,7 @@ def assemble(
         axes=_axes(entries, begins, traits.position_axes) if traits.position_axes > 1 else None,
         checkpoints=_checkpoints(entries, begins) if recurrent else None,
         returns=_returns(entries, begins) if recurrent else None,
+        in_place=len(positions) == 1,
     )
     decoding = all(entry.decoding and entry.n == entry.outputs == 1 for entry in entries)
     constrained = any(isinstance(sequence, Generation) and sequence.constraint is not None for sequence in chosen)
@@ -259,7 +260,10 @@ def follow(number: int, step: Step) -> Step | None:
     axes = None if before.axes is None else before.axes + np.int32(1)
     positions = before.positions + np.int32(1)
     kept = rows_at_multiples(positions) if step.recurrent else None
-    batch = Batch(before.tokens, positions, before.sequences, before.outputs, axes=axes, checkpoints=kept)
+    batch = Batch(
+        before.tokens, positions, before.sequences, before.outputs, axes=axes, checkpoints=kept,
+        in_place=before.in_place,
+    )  # fmt: skip
     return Step(number, batch, step.entries, True, False, left - 1, step.needed, step.constrained, step.recurrent)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -218,6 +219,24 @@ def test_any_cut_gives_the_same_bits(name: str, threads: int) -> None:
             found = operation.run([np.concatenate(pair) for pair in zip(x, other, strict=True)], segments)
             assert found[:9].tobytes() == whole.tobytes(), cut
             assert operation.states.numpy()[2].tobytes() == left.tobytes(), cut
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@each_operation
+def test_a_state_that_is_changed_in_place_has_the_same_bits(
+    name: str, threads: int, record_property: RecordProperty
+) -> None:
+    with Backend(BackendParams(threads=threads, gpu_layers=0)) as backend:
+        operation = OPERATIONS[name](backend)
+        x = operation.inputs(9)
+        for operation.instructions in every(RECURRENT, recurrent_instructions(), record_property):
+            whole = operation.run(x, [(list(range(9)), NONE, 0)])
+            for begin, end in pairwise((0, 4, 5, 6, 9)):
+                piece = [part[begin:end] for part in x]
+                found = operation.run(piece, [(list(range(end - begin)), 1 if begin else NONE, 1)])
+                assert found.tobytes() == whole[begin:end].tobytes(), begin
+            assert operation.states.numpy()[1].tobytes() == operation.states.numpy()[0].tobytes()
+            assert (operation.states.numpy()[2:] == operation.noise[2:]).all()
 
 
 @each_operation
