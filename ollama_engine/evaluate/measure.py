@@ -94,4 +94,5 @@ def _answer_batches(tokens: Int32Array) -> Iterator[Batch]:
     streams, n_tokens = tokens.shape
     rows = np.arange(streams, dtype=np.int32)
     for position in range(n_tokens):
-        yield Batch(np.ascontiguousarray(tokens[:, position]), np.full(streams, position, np.int32), rows, rows)
+        positions = np.full(streams, position, np.int32)
+        yield Batch(np.ascontiguousarray(tokens[:, position]), positions, rows, rows, in_place=streams == 1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from ollama_engine.cli.measure.bench.plan import BenchPlan
@@ -125,4 +126,5 @@ class _Context:
     def _compute(self, begin: int, end: int, batch_size: int) -> None:
         firsts, tokens = range(begin, end, batch_size), self._tokens
         batches = (Batch.of(tokens[first : min(first + batch_size, end)], first, SEQUENCE) for first in firsts)
-        compute_in_turn(self._executor, batches)
+        # As an answer alone is computed.
+        compute_in_turn(self._executor, (replace(batch, in_place=batch_size == 1) for batch in batches))
