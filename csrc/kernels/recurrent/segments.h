@@ -5,8 +5,8 @@
  *   slots   [2, m]   the slot of the state that it goes on from, and of the one that it leaves
  *
  * The segments of a sequence follow each other, and each reads what the one before it left. A segment may write the
- * slot that it reads, if no other reads it. The number of slots stands for none: zeros to read, nothing to write. Segments that fill up the
- * operands are empty. */
+ * slot that it reads, if no other reads it. The number of slots stands for none: zeros to read, nothing to write.
+ * Segments that fill up the operands are empty. */
 #ifndef OE_SEGMENTS_H
 #define OE_SEGMENTS_H
 
