@@ -145,7 +145,8 @@ class Batch:
         axes: positions for rotation, int32 [axes, n], for models with several axes. None: `positions`.
         checkpoints: rows behind which a recurrent cache keeps the state of their sequence for later. None: no such row.
         returns: rows behind which it keeps that state until the sequence goes on: what follows may be taken back.
-        in_place: whether the state of its only sequence may be changed in place: once launched, it is not taken back.
+        in_place: whether states may be changed in place: once launched, no row is taken back, and each is of another
+            sequence.
     """
 
     tokens: Int32Array

@@ -95,4 +95,4 @@ def _answer_batches(tokens: Int32Array) -> Iterator[Batch]:
     rows = np.arange(streams, dtype=np.int32)
     for position in range(n_tokens):
         positions = np.full(streams, position, np.int32)
-        yield Batch(np.ascontiguousarray(tokens[:, position]), positions, rows, rows, in_place=streams == 1)
+        yield Batch(np.ascontiguousarray(tokens[:, position]), positions, rows, rows, in_place=True)

@@ -1,8 +1,9 @@
 """Recurrent cache: states of layers whose memory has a fixed size (convolutions, state-space models, delta nets).
 
 A step goes on from one state of each sequence, and writes the next ones into other slots; `StateSlots` says which. So
-what is rolled back or shared is still there, and nothing is copied. A sequence can be resumed where a state is. A
-single token of a sequence that never goes back behind it changes a state in place, which then stays in the caches.
+what is rolled back or shared is still there, and nothing is copied. A sequence can be resumed where a state is.
+
+Where each sequence has one token, and none goes back before it, states are changed in place.
 """
 
 from __future__ import annotations
@@ -161,8 +162,12 @@ class RecurrentCache(RecurrentStepCache):
         self._use(plan_segments(batch, runs, reads, states, self._none), len(batch))
 
     def _write(self, segments: Segments) -> None:
+        assert self._plan is not None
+        changed, slots = self.slots.launched(), self._plan.slots
+        for segment, (read, write) in enumerate(slots.tolist()):
+            if read == write < self._none and write not in changed:
+                slots[segment, 1] = self._none  # the state has its old name again: its sequence has left the step
         super()._write(segments)
-        self.slots.launched()
 
     def roll_back(self, batch: Batch) -> None:
         """Forget the states that the batch left.

@@ -7,8 +7,8 @@ step was not computed.
     sequence 3   position   0     64         96    97
                  state      none  slot 5     -     slot 2     64 is a checkpoint; decoding goes on from 97
 
-A step that is not taken back once it is launched may change a state in place, if nothing else wants it: it is not
-shared, and no checkpoint. Until the launch the slot only has another name, and gets its old one where there is none.
+A step that is not taken back once it is launched may change states in place, if nothing else wants them: none is
+shared or a checkpoint. Until the launch a slot only has another name, and gets its old one where there is none.
 """
 
 from __future__ import annotations
@@ -38,9 +38,8 @@ class _Slot:
 
 
 class _Renamed(NamedTuple):
-    """A state that the step to be launched changes in place, and what it becomes."""
+    """A state that the step to be launched changes in place, and the end of what it becomes."""
 
-    sequence: int
     slot: int
     before: _Slot
     end: int
@@ -65,7 +64,8 @@ class StateSlots:
         self._held: set[int] = set()
         self._back: dict[int, int] = {}
         """{sequence: position}: where a sequence goes on if its latest step is taken back."""
-        self._renamed: _Renamed | None = None
+        self._renamed: dict[int, _Renamed] = {}
+        """{sequence: state} of the step to be launched."""
         self._clock = 0
 
     # -- queries -------------------------------------------------------------------------------------------------------
@@ -118,9 +118,9 @@ class StateSlots:
 
         The state at each `end` always gets a slot, the others as far as there are any. All returns of a sequence but
         the first take free slots only: no checkpoint makes way for them. The caller has asked `available` for as many
-        as sequences. `in_place`: the step is not taken back once it is launched.
+        as sequences. `in_place`: no sequence takes the step back once it is launched.
         """
-        self._renamed = None
+        self._renamed.clear()
         firsts = {sequence: run.first for sequence, run in runs.items()}
         for sequence, first in firsts.items():
             self._pass_on(sequence, first)
@@ -145,32 +145,35 @@ class StateSlots:
         return made
 
     def _change(self, runs: Mapping[int, Run]) -> dict[int, dict[int, int]] | None:
-        """What `place` returns where the step's only state can be changed in place, else None."""
-        ((sequence, run), *others) = runs.items()
-        slot = self._states.get(sequence, {}).get(run.first)
-        if others or slot is None or _inner(run):
-            return None
-        before = self._slots[slot]
-        if before.kept or before.owners != {sequence}:
-            return None
-        self._clock += 1
-        self._slots[slot] = _Slot(run.end, {sequence}, run.end in run.checkpoints, self._clock)
-        del self._states[sequence][run.first]
-        self._states[sequence][run.end] = slot
-        self._back.pop(sequence, None)
-        self._renamed = _Renamed(sequence, slot, before, run.end)
-        return {sequence: {run.end: slot}}
+        """What `place` returns where all states of a step can be changed in place, else None."""
+        slots: dict[int, int] = {}
+        for sequence, run in runs.items():
+            slot = self._states.get(sequence, {}).get(run.first)
+            if slot is None or _inner(run) or self._slots[slot].kept or self._slots[slot].owners != {sequence}:
+                return None
+            slots[sequence] = slot
+        for sequence, slot in slots.items():
+            run = runs[sequence]
+            self._renamed[sequence] = _Renamed(slot, self._slots[slot], run.end)
+            self._clock += 1
+            self._slots[slot] = _Slot(run.end, {sequence}, run.end in run.checkpoints, self._clock)
+            del self._states[sequence][run.first]
+            self._states[sequence][run.end] = slot
+            self._back.pop(sequence, None)
+        return {sequence: {run.end: slots[sequence]} for sequence, run in runs.items()}
 
-    def launched(self) -> None:
-        """The step that was placed last is computed from now on: what it changes in place cannot be found again."""
-        self._renamed = None
+    def launched(self) -> Collection[int]:
+        """The step that was placed last is computed from now on. The slots that it changes in place."""
+        changed = {at.slot for key, at in self._renamed.items() if self._states.get(key, {}).get(at.end) == at.slot}
+        self._renamed.clear()
+        return changed
 
     def _name_back(self, sequence: int, most: int) -> None:
         """The sequence's inputs end at `most`: a state that was to be changed in place for a later one stays."""
-        renamed = self._renamed
-        if renamed is None or renamed.sequence != sequence or most >= renamed.end:
+        renamed = self._renamed.get(sequence)
+        if renamed is None or most >= renamed.end:
             return
-        self._renamed = None
+        del self._renamed[sequence]
         if self._states.get(sequence, {}).get(renamed.end) == renamed.slot:
             self._slots[renamed.slot] = renamed.before
             del self._states[sequence][renamed.end]

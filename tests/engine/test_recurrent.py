@@ -191,7 +191,7 @@ def test_behind_an_end_token_the_next_turn_goes_on_from_the_answers_end(path: st
         assert beside is None or beside.result().tokens == alone(path, prompt(20, seed=1), 100)
 
 
-def test_an_answer_alone_changes_its_state_in_place(engine: Engine, path: str) -> None:
+def test_answers_change_their_states_in_place(engine: Engine, path: str) -> None:
     """But for the one before the prompt's last token, which is kept."""
     changed: list[bool] = []
 
@@ -205,6 +205,10 @@ def test_an_answer_alone_changes_its_state_in_place(engine: Engine, path: str) -
     with patch.object(StateSlots, "place", noting):
         assert engine.generate(prompt(40), greedy(20), draft="off").tokens == alone(path, prompt(40), 20)
         assert changed.count(True) >= 17
+        changed.clear()
+        requests = [engine.submit(prompt(40, seed=seed), greedy(30), draft="off") for seed in (1, 2)]
+        assert [len(request.result().tokens) for request in requests] == [30, 30]
+        assert changed.count(True) >= 20, "in company, too"
         again = [engine.generate(prompt(40), greedy(5), draft="off") for _ in range(3)]
         assert [cached(answer) for answer in again] == [39] * 3, "a checkpoint is not changed"
 

@@ -151,7 +151,8 @@ class Steps:
             ints(tokens), ints(p for _, p in rows), ints(s for s, _ in rows), ints([0]), images=ints(images),
             blocks=None if blocks is None else ints(blocks),
             media=tuple(BatchMedia(row, 1, picture(tokens[row])) for row in images),
-            checkpoints=ints(i for i, (_, p) in enumerate(rows) if p % 4 == 3), in_place=len(rows) == 1,
+            checkpoints=ints(i for i, (_, p) in enumerate(rows) if p % 4 == 3),
+            in_place=len({s for s, _ in rows}) == len(rows),
         )  # fmt: skip
 
     def feed(

@@ -315,6 +315,23 @@ def test_a_token_that_failed_is_gone(kind: Kind, launched: bool) -> None:
 
 
 @each_kind
+def test_a_row_whose_sequence_left_before_the_launch_changes_nothing(kind: Kind) -> None:
+    with fed(kind) as f:
+        f.feed([*run(0, 0, 14), *run(1, 0, 14)])
+        rows = [(0, 14), (1, 14)]
+        batch = f.batch(rows)
+        f.cache.begin(batch)
+        if f.cache.recurrent is not None:
+            f.cache.recurrent.release(0, 14)
+        f._n_tokens += len(rows)
+        f.tokens[1][14] = int(batch.tokens[1])
+        f.compute(batch)
+        f.remove(0, 14)
+        assert f.cache.can_resume(0, 14)
+        f.feed([(0, 14), (1, 15)])
+
+
+@each_kind
 def test_a_token_leaves_what_other_sequences_share(kind: Kind) -> None:
     with fed(kind) as f:
         f.feed(run(0, 0, 14))

@@ -201,6 +201,22 @@ def test_a_state_that_nothing_else_wants_is_changed_in_place() -> None:
     assert positions(slots, 0) == [[4, 10, 11]]
 
 
+def test_states_of_several_sequences_are_changed_in_place_together() -> None:
+    runs = {0: Run(8, 9), 1: Run(5, 6, (6,))}
+    slots = in_slots((0, 8, ()), (1, 5, ()))
+    made = slots.place(runs, in_place=True)
+    assert made == {0: {9: slots.of(0)[9]}, 1: {6: slots.of(1)[6]}}
+    slots.release(0, 8)
+    slots.check()
+    assert list(slots.launched()) == [slots.of(1)[6]], "the other has its old name"
+    assert positions(slots, 0, 1) == [[8], [6]]
+    slots = in_slots((0, 8, ()), (1, 5, (5,)))
+    before = slots.of(0)[8], slots.of(1)[5]
+    made = slots.place(runs, in_place=True)
+    assert not {made[0][9], made[1][6]} & set(before), "all or none"
+    assert positions(slots, 0, 1) == [[8, 9], [5, 6]]
+
+
 def test_what_something_else_wants_is_not_changed_in_place() -> None:
     slots = in_slots((0, 8, (8,)))
     assert not change(slots, 0, 8), "a checkpoint"

@@ -218,8 +218,8 @@ class EngineCore:
         media, self._next_media = self._next_media, NO_STEP_MEDIA
         reused = self.executor.counts.reused
         try:
-            tokens = step.tokens()
-            self.executor.launch(tokens, media.rows)
+            self.cache_manager.leave_out(step)
+            self.executor.launch(tokens := step.tokens(), media.rows)
         except Exception as error:
             self._fail(step, error)
             return

@@ -114,6 +114,13 @@ class CacheManager:
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
+    def leave_out(self, step: Step) -> None:
+        """Before a launch: a row of a request that has ended changes no state in place, but is computed for nothing."""
+        if step.batch.in_place:
+            for entry, position in zip(step.entries, step.batch.positions.tolist(), strict=True):
+                if not entry.alive and entry.sequence.slot == entry.slot:
+                    self._states.release(entry.slot, position)
+
     def note(self, step: Step, tokens: Int32Array) -> None:
         """After a launch: append the step's tokens to their sequences; remove those of requests that have left."""
         values, row = tokens.tolist(), 0

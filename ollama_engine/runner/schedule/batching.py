@@ -146,7 +146,7 @@ def assemble(
         axes=_axes(entries, begins, traits.position_axes) if traits.position_axes > 1 else None,
         checkpoints=_checkpoints(entries, begins) if recurrent else None,
         returns=_returns(entries, begins) if recurrent else None,
-        in_place=len(positions) == 1,
+        in_place=len(positions) == len(entries),
     )
     decoding = all(entry.decoding and entry.n == entry.outputs == 1 for entry in entries)
     constrained = any(isinstance(sequence, Generation) and sequence.constraint is not None for sequence in chosen)
