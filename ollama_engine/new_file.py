@@ -41,11 +41,13 @@ class FileSizes:
 def check_target(path: str | os.PathLike[str], size: int, *, overwrite: bool = False) -> None:
     """Refuse a path that cannot be written, and a disk with less than `size` bytes left.
 
-    Raises TargetExistsError for what exists, unless `overwrite`; then PermissionError for a file that is read-only,
-    IsADirectoryError, and OSError (EINVAL) for what else is no regular file. Raises FileNotFoundError and
-    NotADirectoryError for a folder that does not exist, and OSError (ENOSPC).
+    Raises IsADirectoryError for a folder, and TargetExistsError for what else exists, unless `overwrite`; then
+    PermissionError for a file that is read-only, and OSError (EINVAL) for what is no regular file. Raises
+    FileNotFoundError and NotADirectoryError for a folder that does not exist, and OSError (ENOSPC).
     """
     target = Path(path)
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "is a folder; name a file in it", str(target))
     if os.path.lexists(target):
         if not overwrite:
             ways: list[Phrase] = ["remove it first", "choose another name", ("set ", Option("overwrite"))]
@@ -63,8 +65,6 @@ def check_target(path: str | os.PathLike[str], size: int, *, overwrite: bool = F
 
 def _check_replaceable(target: Path) -> None:
     mode = target.stat().st_mode
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, "is a folder", str(target))
     if not stat.S_ISREG(mode):
         raise OSError(errno.EINVAL, "is no regular file, and is not replaced", str(target))
     # By the mode, since the superuser may write everything.

@@ -47,6 +47,15 @@ def test_what_exists_is_replaced_where_the_caller_says_so(tmp_path: Path) -> Non
     assert sorted(os.listdir(tmp_path)) == ["new", "out"]
 
 
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_a_folder_is_no_file_to_write(overwrite: bool, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    for target in (tmp_path, tmp_path / "link"):
+        with pytest.raises(IsADirectoryError, match="is a folder; name a file in it"):
+            write_new_file(target, 10, mine, overwrite=overwrite)
+    assert os.listdir(tmp_path) == ["link"]
+
+
 def fifo(path: Path) -> None:
     os.mkfifo(path)
 

@@ -131,6 +131,8 @@ def _plan(architecture: Architecture, config: Config, stored: Mapping[str, Store
     try:
         return _plan_all(architecture, config, stored)
     except (ModelFormatError, UnsupportedModelError) as error:
+        if architecture.told_by_target is not None and isinstance(error, ModelFormatError):
+            raise ModelFormatError(f"{error}; is the head for another model than the one that is named?") from error
         spare = [] if architecture.spare is None else [name for name in stored if re.search(architecture.spare, name)]
         if not spare:
             raise

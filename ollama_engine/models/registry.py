@@ -42,9 +42,10 @@ def model_class(architecture: str) -> type[Model]:
             "it is the vision part of a model (an \"mmproj\" file, of architecture 'clip'), and no model by itself; "
             "load the file of the text model, and this one as its projector (--mmproj at the command line)"
         )
-    reason = f" ({_NOT_RUN[architecture]})" if architecture in _NOT_RUN else ""
+    if architecture in _NOT_RUN:
+        raise UnsupportedModelError(f"architecture {architecture!r} cannot be run: {_NOT_RUN[architecture]}")
     raise UnsupportedModelError(
-        f"architecture {architecture!r} is not supported{reason}; supported: {', '.join(architectures())}"
+        f"architecture {architecture!r} is not supported; supported: {', '.join(architectures())}"
     )
 
 

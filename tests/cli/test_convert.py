@@ -49,6 +49,12 @@ def test_what_is_there_already_stays(cli, source: str, tmp_path: Path) -> None:
     assert out.read_bytes()[:4] == b"GGUF"
 
 
+def test_a_file_in_place_of_the_folder(cli, source: str, tmp_path: Path) -> None:
+    result = cli("convert", f"{source}/config.json", "-o", str(tmp_path / "out.gguf"))
+    expected = f"error: {source}/config.json: is a file; SRC is the folder of a model as Hugging Face publishes it\n"
+    assert (result.code, result.err) == (1, expected)
+
+
 def test_a_refusal_stands_alone(cli, tmp_path: Path) -> None:
     """A config's odd token is worth a warning, but not above the reason why there is no file."""
     folder = HfFolder()

@@ -176,6 +176,13 @@ def test_what_is_wrong(arguments: list[str], environment: dict[str, str], told: 
     assert "Traceback" not in done.stderr
 
 
+def test_a_file_that_no_engine_runs(tmp_path: Path) -> None:
+    path = write_tiny_llama(tmp_path / "head.gguf", metadata={"general.architecture": "eagle3"}).path
+    done = run(str(path))
+    assert done.returncode == 1
+    assert f"error: {path}: architecture 'eagle3' cannot be run: it is an EAGLE-3 head" in done.stderr
+
+
 def test_its_log_as_json(tmp_path: Path) -> None:
     """Every line on standard error is one object, and those of requests have their fields."""
     environment = {"OLLAMA_MODELS": str(tmp_path), "OLLAMA_ENGINE_LOG_FORMAT": "json"}

@@ -85,6 +85,15 @@ def test_what_a_file_cannot_say_is_refused(target: Path, tmp_path: Path, config:
         convert(tmp_path, target, **config)
 
 
+def test_a_head_for_another_model_is_refused(tmp_path: Path) -> None:
+    other = tmp_path / "other.gguf"
+    write_tiny_llama(other, n_layer=3, n_embd=32)
+    expected = r"fc.weight .* does not fit .*; is the head for another model than the one that is named\?"
+    with pytest.raises(ModelFormatError, match=expected):
+        convert(tmp_path, other)
+    assert not (tmp_path / "head.gguf").exists()
+
+
 def test_tokens_that_the_model_does_not_have_are_refused(tmp_path: Path) -> None:
     small = tmp_path / "small.gguf"
     write_tiny_llama(small, n_layer=3, n_embd=64, n_vocab=300)

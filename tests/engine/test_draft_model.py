@@ -88,7 +88,8 @@ def test_a_draft_model_that_fails_is_left_out(deeper: str, caplog: pytest.LogCap
 def test_a_model_of_another_vocabulary_is_refused(deeper: str, tmp_path: Path) -> None:
     other = write_tiny_llama(tmp_path / "tiny.gguf", n_layer=1, seed=4).path
     with pytest.raises(
-        ConfigError, match=r"draft_model has the vocabulary of its model; tiny.gguf has \d+ tokens, and deeper.gguf \d+"
+        ConfigError,
+        match=r"needs the vocabulary of the model: tiny.gguf has \d+ tokens, and deeper.gguf has \d+; choose a smaller",
     ):
         Engine(deeper, draft_model=other, threads=1)
 
@@ -100,7 +101,7 @@ def test_what_is_no_draft_model_is_refused(deeper: str) -> None:
         Engine(deeper, draft_model=3)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="draft is model, which needs a draft_model"):
         Engine(deeper, draft="model")
-    with Engine(deeper, threads=1) as engine, pytest.raises(ConfigError, match="the engine has no draft_model"):
+    with Engine(deeper, threads=1) as engine, pytest.raises(ConfigError, match="loaded without a draft_model"):
         engine.generate("One", draft="model")
 
 

@@ -390,7 +390,7 @@ def test_options(llama: str, tmp_path: Path) -> None:
         opened(llama, 5)  # type: ignore[arg-type]
     taken = tmp_path / "file"
     taken.write_text("")
-    with pytest.raises(OSError, match=r"prefix_store cannot keep prefixes here: File exists.*file"):
+    with pytest.raises(OSError, match=r"prefix_store cannot keep prefixes here: it is a file; name a folder.*file"):
         opened(llama, taken)
     with opened(llama, False) as engine:
         engine.generate(prompt(N_PROMPT), params())

@@ -31,6 +31,17 @@ def test_another_package_adds_an_architecture(monkeypatch: pytest.MonkeyPatch) -
         model_class("theirs")
 
 
+@pytest.mark.parametrize(
+    ("architecture", "reason"), [("eagle3", "it is an EAGLE-3 head"), ("gemma4-assistant", "it dr")]
+)
+def test_what_only_drafts_is_refused_with_what_to_do_alone(architecture: str, reason: str) -> None:
+    with pytest.raises(
+        UnsupportedModelError, match=f"'{architecture}' cannot be run: {reason}.* as its draft_model"
+    ) as got:
+        model_class(architecture)
+    assert "supported" not in str(got.value)
+
+
 def test_a_model_is_imported_when_it_is_asked_for() -> None:
     script = """
 import sys

@@ -21,7 +21,10 @@ from ollama_engine.cli.paths import existing
 from ollama_engine.config import Drafting, EngineConfig
 from ollama_engine.ml.device.device_info import system_line
 from ollama_engine.ml.gguf.gguf_file import GGUFFile
+from ollama_engine.models import model_class
 from ollama_engine.runner.load.draft_parts import open_draft
+from ollama_engine.runner.load.errors import naming
+from ollama_engine.runner.load.projector import known_metadata
 from ollama_engine.runner.prefix_store.folder_contents import make_prefix_folder
 from ollama_engine.server.settings import SETTINGS, ServerSettings, Setting, read_address
 
@@ -205,7 +208,8 @@ def settings_of(args: argparse.Namespace) -> ServerSettings:
 def served_file(model: str) -> tuple[str, Path]:
     """Name and path of a file, or of a packaged model, which lists show where it is named.
 
-    Raises FileNotFoundError, and as `GGUFFile` for what is no model: else the first request would be told.
+    Raises FileNotFoundError, as `GGUFFile` for what is no model, and UnsupportedModelError for one that no engine
+    runs: else the first request would be told.
     """
     if model in PACKAGED:
         return model, PACKAGED[model]()
@@ -214,5 +218,6 @@ def served_file(model: str) -> tuple[str, Path]:
     except FileNotFoundError as error:
         message = f"{error.strerror}; MODEL is a GGUF file. Models of the store are served without being named"
         raise FileNotFoundError(error.errno, message, model) from None
-    GGUFFile(path).close()
+    with naming(str(path)), GGUFFile(path) as file:
+        model_class(known_metadata(file).architecture)
     return path.stem, path

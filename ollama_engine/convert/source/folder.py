@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,8 @@ from ollama_engine.errors import ModelFormatError
 __all__ = ["Config", "ModelFolder", "read_config"]
 
 _REQUIRED: Any = object()
+
+SOURCE = "SRC is the folder of a model as Hugging Face publishes it"
 
 NESTED = ("text_config", "language_config", "transformer_layer_config")
 """Names of a nested config of the text part; the second is DeepSeek's, the last that of `speculators`."""
@@ -26,6 +29,8 @@ class ModelFolder:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+        if self.path.is_file():
+            raise NotADirectoryError(errno.ENOTDIR, f"is a file; {SOURCE}", str(path))
         os.listdir(self.path)
 
     def text(self, name: str) -> str | None:
@@ -125,7 +130,7 @@ def read_config(folder: ModelFolder) -> Config:
     home = str(folder.path / "config.json")
     values = folder.json("config.json")
     if values is None:
-        raise FileNotFoundError(2, "no such file; SRC is the folder of a model as Hugging Face publishes it", home)
+        raise FileNotFoundError(errno.ENOENT, f"no such file; {SOURCE}", home)
     whole, name = values, next((name for name in NESTED if name in values), "")
     nested = values.get(name)
     if isinstance(nested, dict):

@@ -136,11 +136,14 @@ class Submission:
     def _drafter(self, options: RequestOptions, inputs: Inputs) -> Drafter | None:
         drafting, model, head = options.draft or self.loaded.config.draft, self._draft_model, self._head
         if drafting == "model" and model is None:
-            raise ConfigError(Option("draft"), " is model, and the engine has no ", Option("draft_model"))
+            raise ConfigError(
+                Option("draft"), " is model, and the engine was loaded without a ", Option("draft_model"),
+                advice=["load it with one", ("leave ", Option("draft", "auto"))],
+            )  # fmt: skip
         if drafting == "mtp" and head is None:
             raise ConfigError(
                 Option("draft"), " is mtp, and the engine has no head for that: the model's file has none of a known "
-                "kind, or it was loaded for other drafts",
+                "kind, or it was loaded for other drafts", advice=[("leave ", Option("draft", "auto"))],
             )  # fmt: skip
         if drafting == "off" or (drafting == "auto" and not self._drafts_exactly):
             return None

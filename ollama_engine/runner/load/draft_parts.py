@@ -228,11 +228,12 @@ def refuse_other_vocabulary(gguf: GGUFFile, target: GGUFFile) -> None:
     if ours == theirs:
         return
     if len(ours) != len(theirs):
-        differs = f"{len(ours)} tokens, and {os.path.basename(target.path)} {len(theirs)}"
+        differs = f"{len(ours)} tokens, and {os.path.basename(target.path)} has {len(theirs)}"
     else:
         at = next(i for i, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1])
-        differs = f"{ours[at]!r:.40} as token {at}, and {os.path.basename(target.path)} {theirs[at]!r:.40}"
+        differs = f"{ours[at]!r:.40} as token {at}, and {os.path.basename(target.path)} has {theirs[at]!r:.40}"
+    alone = gguf.architecture not in (ASSISTANT, EAGLE3)
     raise ConfigError(
-        Option("draft_model"), f" has the vocabulary of its model; {os.path.basename(gguf.path)} has {differs}",
-        advice=["choose a smaller model of the same family"],
+        Option("draft_model"), f" needs the vocabulary of the model: {os.path.basename(gguf.path)} has {differs}",
+        advice=["choose a smaller model of the same family" if alone else "choose the one that was made for this model"],
     )  # fmt: skip

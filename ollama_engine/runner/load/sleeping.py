@@ -87,5 +87,6 @@ def not_written(error: OSError, folder: str | os.PathLike[str]) -> OSError:
     """The error with its folder, and advice."""
     if error.errno == errno.ENOSYS:
         return OSError(errno.ENOSYS, "only Linux can have the memory of an engine meanwhile; close it instead")
-    advice = "what an engine holds that sleeps cannot be kept there, in a quarter of what is free; name another folder"
+    room = ", in a quarter of what is free" if error.errno == errno.ENOSPC else ""
+    advice = f"what an engine holds that sleeps cannot be kept there{room}; name another folder"
     return OSError(error.errno, f"{error.strerror}: {advice}", os.fspath(folder))

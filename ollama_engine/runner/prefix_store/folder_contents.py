@@ -45,7 +45,8 @@ def make_prefix_folder(option: str) -> Path:
         assert folder is not None
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
-        told = f"prefix_store cannot keep prefixes here: {error.strerror or error}"
+        reason = "it is a file; name a folder" if os.path.isfile(option) else error.strerror or error
+        told = f"prefix_store cannot keep prefixes here: {reason}"
         raise OSError(error.errno, told, str(option)) from None
     return folder
 

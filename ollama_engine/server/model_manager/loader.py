@@ -166,7 +166,7 @@ def _draft_options(stored: StoredModel, settings: ServerSettings) -> dict[str, A
     if settings.draft_model and settings.draft != "off":
         if can_draft(settings.draft_model, stored.model_path):
             return {"draft_model": settings.draft_model}
-        log.info("%s has another vocabulary than %s, which guesses no tokens for it", stored.name, settings.draft_model)
+        log.info("%s is no draft model of %s, and guesses nothing for it", settings.draft_model, stored.name)
     without = settings.draft == "model" or (settings.draft == "mtp" and not can_use_head(stored.model_path))
     return {"draft": "auto"} if without else {}
 
