@@ -221,7 +221,8 @@ def _checked(name: str, value: object) -> object:
 def _integer(name: str, value: object, low: int, high: int) -> int:
     number = as_whole(value, low, high)
     if number is None:
-        raise ConfigError(Option(name), f" is a whole number from {low} to {high}, got {value!r}")
+        advice = ["leave it out for as many as fit"] if name == "gpu_layers" else []  # -1 elsewhere
+        raise ConfigError(Option(name), f" is a whole number from {low} to {high}, got {value!r}", advice=advice)
     return number
 
 

@@ -94,6 +94,12 @@ def test_a_model_of_another_vocabulary_is_refused(deeper: str, tmp_path: Path) -
         Engine(deeper, draft_model=other, threads=1)
 
 
+def test_a_head_of_another_vocabulary_is_refused(deeper: str, tmp_path: Path) -> None:
+    other = write_tiny_llama(tmp_path / "tiny.gguf", metadata={"general.architecture": "eagle3"}).path
+    with pytest.raises(ConfigError, match="tiny.gguf has .*; choose the one that was made for this model"):
+        Engine(deeper, draft_model=other, threads=1)
+
+
 def test_what_is_no_draft_model_is_refused(deeper: str) -> None:
     with pytest.raises(FileNotFoundError):
         Engine(deeper, draft_model="/nowhere/at-all.gguf")

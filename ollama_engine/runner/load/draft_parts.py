@@ -232,8 +232,9 @@ def refuse_other_vocabulary(gguf: GGUFFile, target: GGUFFile) -> None:
     else:
         at = next(i for i, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1])
         differs = f"{ours[at]!r:.40} as token {at}, and {os.path.basename(target.path)} has {theirs[at]!r:.40}"
-    alone = gguf.architecture not in (ASSISTANT, EAGLE3)
+    made_for_one = gguf.architecture in (ASSISTANT, EAGLE3)
+    choice = "the one that was made for this model" if made_for_one else "a smaller model of the same family"
     raise ConfigError(
         Option("draft_model"), f" needs the vocabulary of the model: {os.path.basename(gguf.path)} has {differs}",
-        advice=["choose a smaller model of the same family" if alone else "choose the one that was made for this model"],
+        advice=[f"choose {choice}"],
     )  # fmt: skip

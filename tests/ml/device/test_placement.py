@@ -47,7 +47,7 @@ def test_indices_count_within_a_library() -> None:
         ({"threads": 2.5}, "threads is a whole number"),
         ({"threads": True}, "threads is a whole number"),
         ({"threads": "4"}, "threads is a whole number"),
-        ({"gpu_layers": -1}, "gpu_layers is a whole number from 0"),
+        ({"gpu_layers": -1}, r"gpu_layers is a whole number from 0 to \d+, got -1; leave it out for as many as fit"),
         ({"gpu_layers": "all"}, "gpu_layers is a whole number"),
         ({"main_gpu": -1}, "main_gpu is a whole number from 0"),
         ({"main_gpu": "0"}, "main_gpu is a whole number"),
