@@ -12,7 +12,8 @@ import pytest
 
 from ollama_engine import Engine, SamplingParams, demo
 from ollama_engine.errors import ConfigError
-from ollama_engine.runner.load.draft_parts import can_draft
+from ollama_engine.ml.gguf.gguf_file import GGUFFile
+from ollama_engine.runner.load.draft_parts import can_draft, refuse_other_vocabulary
 from ollama_engine.runner.speculative.draft_model import DraftModel
 from tests.support import drafted_answers
 from tests.support.deeper_model import write_deeper
@@ -96,8 +97,9 @@ def test_a_model_of_another_vocabulary_is_refused(deeper: str, tmp_path: Path) -
 
 def test_a_head_of_another_vocabulary_is_refused(deeper: str, tmp_path: Path) -> None:
     other = write_tiny_llama(tmp_path / "tiny.gguf", metadata={"general.architecture": "eagle3"}).path
-    with pytest.raises(ConfigError, match="tiny.gguf has .*; choose the one that was made for this model"):
-        Engine(deeper, draft_model=other, threads=1)
+    refused = pytest.raises(ConfigError, match="tiny.gguf has .*; choose the one that was made for this model")
+    with GGUFFile(other) as head, GGUFFile(deeper) as model, refused:
+        refuse_other_vocabulary(head, model)
 
 
 def test_what_is_no_draft_model_is_refused(deeper: str) -> None:
