@@ -97,7 +97,7 @@ def test_a_model_of_another_vocabulary_is_refused(deeper: str, tmp_path: Path) -
 
 def test_a_head_of_another_vocabulary_is_refused(deeper: str, tmp_path: Path) -> None:
     other = write_tiny_llama(tmp_path / "tiny.gguf", metadata={"general.architecture": "eagle3"}).path
-    refused = pytest.raises(ConfigError, match="tiny.gguf has .*; choose the one that was made for this model")
+    refused = pytest.raises(ConfigError, match=r"tiny.gguf has .*; choose the one that was made for this model")
     with GGUFFile(other) as head, GGUFFile(deeper) as model, refused:
         refuse_other_vocabulary(head, model)
 
