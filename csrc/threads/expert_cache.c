@@ -104,7 +104,7 @@ static void visit(oe_expert_cache *c, oe_expert_layer *l, const struct ggml_tens
     }
 }
 
-// Whether ids name an expert that nobody reads: the visit chose others, or it was dropped since.
+// Whether ids name an expert that is neither in memory nor asked for: it was not chosen, or was dropped since.
 static bool lacks(const oe_expert_matrix *m, const struct ggml_tensor *ids) {
     for (int64_t t = 0; t < ids->ne[1]; t++) {
         for (int64_t s = 0; s < ids->ne[0]; s++) {

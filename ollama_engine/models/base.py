@@ -40,11 +40,11 @@ class ModelInputs:
     """f32 [n_embd, rows], input of the cross-attention layers: all rows of this batch's images, in the order of
     `Batch.images`. None in batches without images."""
     aux_states: dict[int, Tensor] | None = None
-    """Where the model puts what its first 1, 2 ... blocks give, f32 [n_embd, n], while the graph is built (see
-    `models.aux_states`). None where nobody reads it."""
+    """{n: what the first n blocks give, f32 [n_embd, n_tokens]}: the model fills it while the graph is built, for
+    `models.aux_states`. None: no head reads it."""
 
     def keep_aux(self, n_blocks: int, x: Tensor) -> None:
-        """Keep what the first `n_blocks` blocks give, if somebody reads it."""
+        """Keep what the first `n_blocks` blocks give, if a head reads it."""
         if self.aux_states is not None:
             self.aux_states[n_blocks] = x
 

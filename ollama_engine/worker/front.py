@@ -285,7 +285,7 @@ def _exchange(client: socket.socket, inside: socket.socket, serving: _Serving) -
 
 
 def _pass_on(source: socket.socket, target: socket.socket, has_gone: Callable[[socket.socket], object]) -> None:
-    """Pass on until one of them has gone. `has_gone` is told before the other: it may hang up as soon as it is told."""
+    """Pass on until one of them has gone. `has_gone` is told first: the other may hang up once it learns of it."""
     buffer = memoryview(bytearray(CHUNK))
     ended = source
     with contextlib.suppress(OSError):

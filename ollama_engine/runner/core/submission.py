@@ -170,7 +170,7 @@ class Submission:
         return self.reads_long(prompt) or (form is not None and (grammars is None or not grammars.knows(form)))
 
     def _compiler(self) -> GrammarCompiler:
-        # One import at a time: who waits for another one's that is interrupted gets half a module.
+        # One thread imports at a time: one that waited for an import that is interrupted would get half a module.
         with self._making:
             from ollama_engine.sample.constraints.compiler import GrammarCompiler  # noqa: PLC0415 (few ask for a format)
 
