@@ -310,7 +310,7 @@ class Saveable(Protocol):
         """What the cache holds of a sequence at positions [begin, end), one entry for each kind of layers."""
 
     def saving(self, sequence: int, begin: int = 0, end: int | None = None) -> Saving:
-        """`save`, of states piece by piece: steps may be computed between. States given up meanwhile are left out."""
+        """`save`, piece by piece: steps may be computed between. What is given up meanwhile is left out."""
 
     def require_restore(self, saved: Sequence[SavedRows], without: Collection[int] = ()) -> None:
         """Raise ContextOverflowError where `restore` would. Changes nothing.

@@ -9,7 +9,17 @@ import numpy as np
 from ollama_engine.errors import ContextOverflowError
 from ollama_engine.input import Int32Array
 from ollama_engine.kvcache.images import ImageSlots
-from ollama_engine.kvcache.rows import Bytes, SavedRows, Saving, at_once, read_rows, reserve_rows, row_bytes, write_rows
+from ollama_engine.kvcache.rows import (
+    Bytes,
+    SavedRows,
+    Saving,
+    empty_rows,
+    reading,
+    reserve_rows,
+    result_of,
+    row_bytes,
+    write_rows,
+)
 from ollama_engine.kvcache.store import KeyValueStore
 
 _LENGTH = np.dtype("<i4")
@@ -39,9 +49,18 @@ class ImageSaver:
 
     def save(self, sequence: int, begin: int = 0, end: int | None = None) -> list[SavedRows]:
         """The images of a sequence."""
-        images = {p: slot for p, slot in self._slots.of(sequence).items() if p >= begin and (end is None or p < end)}
+        return result_of(self.saving(sequence, begin, end))
+
+    def saving(self, sequence: int, begin: int = 0, end: int | None = None) -> Saving:
+        """`save`, piece by piece. Images given up meanwhile are left out, and those beside them."""
+        images = self._held(sequence, begin, end)
         kept = {p: slot for p, slot in images.items() if slot is not None}
-        rows = read_rows(self._store, self._cells(kept.values()))
+        rows = empty_rows(self._store, len(kept) * self._rows)
+        for piece in reading(self._store, self._cells(kept.values()), rows):
+            yield piece
+            if self._held(sequence, begin, end) != images:
+                return [SavedRows(_ints(()), tuple(np.empty((0, size), np.uint8) for size in sizes))
+                        for sizes in self.row_bytes]  # fmt: skip
         parts = [part.reshape(len(kept), self._rows * part.shape[1]) for part in rows]
         lengths = np.array([self._slots.n_rows[slot] for slot in kept.values()], dtype=_LENGTH)
         return [
@@ -49,12 +68,13 @@ class ImageSaver:
             SavedRows(_ints(p for p in images if p not in kept), ()),
         ]
 
+    def _held(self, sequence: int, begin: int, end: int | None) -> dict[int, int | None]:
+        """{position: slot} of a sequence's images between two positions."""
+        images = self._slots.of(sequence).items()
+        return {p: slot for p, slot in images if p >= begin and (end is None or p < end)}
+
     def _cells(self, slots: Iterable[int]) -> Int32Array:
         return _ints(slot * self._rows + row for slot in slots for row in range(self._rows))
-
-    def saving(self, sequence: int, begin: int = 0, end: int | None = None) -> Saving:
-        """`save`, in one piece."""
-        return at_once(self.save(sequence, begin, end))
 
     def require_restore(self, saved: Sequence[SavedRows], without: Collection[int] = ()) -> None:
         """Raise ContextOverflowError where `restore` would. Changes nothing."""

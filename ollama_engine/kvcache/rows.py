@@ -25,6 +25,10 @@ Indices = npt.NDArray[np.integer[Any]]
 
 PIECE = 256
 """Most cells that one graph copies, in every layer."""
+SLICE = 48 << 10
+"""Most bytes that a step waits for at once: some microseconds, and too few for a copy to release Python's lock."""
+FEW = 8
+"""Most cells that one graph copies while steps wait."""
 NEAR = 32
 """A run may contain gaps of this many foreign cells: copying those is faster than starting another run."""
 RUNS = 64
@@ -45,12 +49,6 @@ Saving = Generator[None, None, list[SavedRows]]
 """Copies a piece each time that it is advanced, and returns what it has copied."""
 
 
-def at_once(copied: list[SavedRows]) -> Saving:
-    """A copy of one piece, which is made."""
-    yield from ()
-    return copied
-
-
 def result_of(saving: Saving) -> list[SavedRows]:
     """What a copy returns, made to its end."""
     while True:
@@ -66,14 +64,39 @@ def row_bytes(store: KeyValueStore) -> tuple[int, ...]:
     return tuple(tensor.nbytes // store.n_cells for tensor in store.tensors())
 
 
+def empty_rows(store: KeyValueStore, n: int) -> tuple[Bytes, ...]:
+    """Room for `n` rows, uint8 [n, bytes of a row]."""
+    return tuple(np.empty((n, size), dtype=np.uint8) for size in row_bytes(store))
+
+
 def read_rows(store: KeyValueStore, cells: Int32Array) -> tuple[Bytes, ...]:
     """The rows of these cells, uint8 [n, bytes of a row]."""
-    rows = tuple(np.empty((len(cells), size), dtype=np.uint8) for size in row_bytes(store))
+    rows = empty_rows(store, len(cells))
     for span in pieces(cells):
         chosen, at = _within(span, cells)
         for mine, block in zip(rows, _read(store, span), strict=True):
             mine[chosen] = block[at]
     return rows
+
+
+def reading(store: KeyValueStore, cells: Int32Array, rows: Sequence[Bytes]) -> Iterator[None]:
+    """Copy the rows of these cells into `rows`, uint8 [n, bytes of a row]: SLICE bytes, or one row, at a time.
+
+    Where a graph gathers values, the rows of FEW cells.
+    """
+    if store.permuted:
+        for span in pieces(cells, FEW):
+            chosen, at = _within(span, cells)
+            for mine, block in zip(rows, _read(store, span), strict=True):
+                mine[chosen] = block[at]
+            yield
+        return
+    for tensor, mine in zip(store.tensors(), rows, strict=True):
+        size = mine.shape[1]
+        for span in pieces(cells, max(1, SLICE // size)):
+            chosen, at = _within(span, cells)
+            mine[chosen] = _read_part(tensor, span, size)[at]
+            yield
 
 
 def write_rows(store: KeyValueStore, cells: Int32Array, rows: Sequence[Bytes]) -> None:
@@ -102,8 +125,8 @@ def reserve_rows(store: KeyValueStore) -> None:
 # -- which cells -------------------------------------------------------------------------------------------------------
 
 
-def pieces(cells: Int32Array) -> Iterator[CellSpan]:
-    """Spans that hold all of these cells, and few others: none larger than `PIECE`, in at most `RUNS` runs."""
+def pieces(cells: Int32Array, most: int = PIECE) -> Iterator[CellSpan]:
+    """Spans that hold all of these cells, and few others: none larger than `most`, in at most `RUNS` runs."""
     if not len(cells):
         return
     ordered = np.sort(cells)
@@ -113,8 +136,8 @@ def pieces(cells: Int32Array) -> Iterator[CellSpan]:
         apart = np.sort(apart[np.argsort(gaps[apart])[1 - RUNS :]])  # split at the widest gaps
     for run in np.split(ordered, apart + 1):
         end = int(run[-1]) + 1
-        for begin in range(int(run[0]), end, PIECE):
-            yield CellSpan(begin, min(begin + PIECE, end))
+        for begin in range(int(run[0]), end, most):
+            yield CellSpan(begin, min(begin + most, end))
 
 
 def _within(span: CellSpan, cells: Int32Array) -> tuple[Indices, Indices]:

@@ -7,8 +7,18 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from ollama_engine.errors import ContextOverflowError
+from ollama_engine.input import Int32Array
 from ollama_engine.kvcache.cells import Cells
-from ollama_engine.kvcache.rows import SavedRows, Saving, at_once, read_rows, reserve_rows, row_bytes, write_rows
+from ollama_engine.kvcache.rows import (
+    SavedRows,
+    Saving,
+    empty_rows,
+    read_rows,
+    reading,
+    reserve_rows,
+    row_bytes,
+    write_rows,
+)
 from ollama_engine.kvcache.store import KeyValueStore
 from ollama_engine.kvcache.visibility import Visibility
 
@@ -32,14 +42,31 @@ class CellSaver:
 
     def save(self, sequence: int, begin: int = 0, end: int | None = None) -> list[SavedRows]:
         """The keys and values of a sequence."""
+        cells, positions = self._held(sequence, begin, end)
+        return [SavedRows(positions, read_rows(self._store, cells))]
+
+    def _held(self, sequence: int, begin: int, end: int | None) -> tuple[Int32Array, Int32Array]:
+        """The cells and positions of a sequence between two positions."""
         cells, positions = self._cells.of(sequence)
         last = np.iinfo(np.int32).max if end is None else end
         chosen = slice(*np.searchsorted(positions, (begin, last)).tolist())
-        return [SavedRows(positions[chosen], read_rows(self._store, cells[chosen]))]
+        return cells[chosen], positions[chosen]
 
     def saving(self, sequence: int, begin: int = 0, end: int | None = None) -> Saving:
-        """`save`, in one piece."""
-        return at_once(self.save(sequence, begin, end))
+        """`save`, piece by piece. Begins anew where cells are moved meanwhile; rows given up meanwhile are left out."""
+        cells, positions = self._held(sequence, begin, end)
+        rows, whole = empty_rows(self._store, len(cells)), False
+        while not whole:
+            whole = True
+            for piece in reading(self._store, cells, rows):
+                yield piece
+                now, left = self._held(sequence, begin, end)
+                if not np.array_equal(left, positions):
+                    return [SavedRows(positions[:0], empty_rows(self._store, 0))]
+                if not np.array_equal(now, cells):
+                    cells, whole = now, False
+                    break
+        return [SavedRows(positions, rows)]
 
     def require_restore(self, saved: Sequence[SavedRows], without: Collection[int] = ()) -> None:
         """Raise ContextOverflowError where `restore` would. Changes nothing."""

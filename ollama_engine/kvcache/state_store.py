@@ -7,13 +7,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ollama_engine.kvcache.rows import Bytes
+from ollama_engine.kvcache.rows import SLICE, Bytes
 from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.storage import Storage
 from ollama_engine.ml.graph.tensor import Tensor
-
-PIECE = 512 << 10
-"""Bytes that are read at once: a quarter of a millisecond, where states of large models take 8."""
 
 
 class StateStore:
@@ -55,15 +52,15 @@ class StateStore:
         return tuple(np.empty((n, size), dtype=np.uint8) for size in self.row_bytes)
 
     def reading(self, slot: int, rows: Sequence[Bytes]) -> Iterator[None]:
-        """Read the state in a slot into `rows`, uint8 [bytes] each, about PIECE bytes at a time."""
-        left = PIECE
+        """Read the state in a slot into `rows`, uint8 [bytes] each, about SLICE bytes at a time."""
+        left = SLICE
         for part, row in zip(self._parts(), rows, strict=True):
-            for begin in range(0, len(row), PIECE):
-                piece = row[begin : begin + PIECE]
+            for begin in range(0, len(row), SLICE):
+                piece = row[begin : begin + SLICE]
                 part.read_part(slot * len(row) + begin, piece)
                 left -= len(piece)
                 if left <= 0:
-                    left = PIECE
+                    left = SLICE
                     yield
 
     def write(self, slot: int, rows: Sequence[Bytes]) -> None:

@@ -373,7 +373,7 @@ def test_what_is_read_makes_way_for_what_runs(llama: str, tmp_path: Path) -> Non
     assert answer.tokens[:12] == expected.tokens
 
 
-@pytest.mark.parametrize("method", ["save", "restore"])
+@pytest.mark.parametrize("method", ["saving", "restore"])
 def test_a_lack_of_memory_ends_no_engine(method: str, llama: str, tmp_path: Path, caplog: Any) -> None:
     ids = prompt(N_PROMPT)
     (expected,) = answers(llama, tmp_path, [ids])

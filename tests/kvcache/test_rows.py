@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from ollama_engine.config import CacheType
 from ollama_engine.errors import ContextOverflowError
 from ollama_engine.kvcache import Cache, CacheConfig, CausalCache, LayerShape, Saveable, SavedRows, rows
-from ollama_engine.kvcache.rows import NEAR, PIECE, RUNS, pieces
+from ollama_engine.kvcache.rows import NEAR, PIECE, RUNS, pieces, result_of
 from ollama_engine.kvcache.span import CellSpan
 from ollama_engine.ml.device.placement import BackendParams
 from ollama_engine.ml.graph.backend import Backend
+from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.ml.graph.types import block_of
 from tests.kvcache.drawing import ints
 from tests.kvcache.kinds import KINDS, N_CELLS, N_IMAGES, Fed, Kind, answers, fed, run
@@ -82,6 +83,48 @@ def test_parts_are_put_back_one_behind_the_other(kind: Kind, layout: str) -> Non
         assert same(saver.save(2), saved)
         f.remove(0)
         f.feed(run(2, 9, 12))
+
+
+@layouts
+@each_kind
+def test_copies_between_steps_are_small_pieces(kind: Kind, layout: str) -> None:
+    """A step waits for SLICE bytes, or one row; where a graph gathers, for FEW cells."""
+    read, copied = list[int](), rows._read_part
+
+    def counted(tensor: Tensor, span: CellSpan, size: int) -> rows.Bytes:
+        read.append(span.n)
+        return copied(tensor, span, size)
+
+    with fed(kind, layout) as f, patch.object(rows, "SLICE", 3), patch.object(rows, "FEW", 1):
+        for position in range(9):
+            f.feed([(0, position), (1, position)], [0, 1] if kind.sees_images and position in (2, 5) else ())
+        saver = saveable(f.cache)
+        expected = saver.save(0, 1, 7)
+        with patch.object(rows, "_read_part", counted):
+            for _ in saver.saving(0, 1, 7):
+                assert sum(read) <= 1
+                read.clear()
+            assert not read, "behind the last piece nothing is read"
+        assert same(result_of(saver.saving(0, 1, 7)), expected)
+
+
+def test_rows_that_move_or_leave_while_they_are_copied() -> None:
+    """None of another sequence is taken for one of this: begun anew, or left out."""
+    with fed(KINDS[0]) as f, patch.object(rows, "SLICE", 1):
+        for position in range(6):
+            f.feed([(0, position), (1, position)])
+        saver, expected = saveable(f.cache), saveable(f.cache).save(1)
+        saving = saver.saving(1)
+        next(saving)
+        f.remove(1)
+        f.feed(run(2, 0, 6))  # in its cells
+        f.restore(expected, 0, 1)
+        found = result_of(saving)
+        assert same(found, expected)
+        saving = saver.saving(1)
+        next(saving)
+        f.remove(1)
+        assert [len(part.positions) for part in result_of(saving)] == [0]
 
 
 @layouts

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from ollama_engine.kvcache.rows import SavedRows, result_of
+from ollama_engine.kvcache.rows import SLICE, SavedRows, result_of
 from ollama_engine.kvcache.state_saving import StateSaver
 from ollama_engine.kvcache.state_slots import Run, StateSlots
-from ollama_engine.kvcache.state_store import PIECE, StateStore
+from ollama_engine.kvcache.state_store import StateStore
 from ollama_engine.ml.device.placement import BackendParams
 from ollama_engine.ml.graph.backend import Backend
 
-SHAPES = (((PIECE // 4 + 100,), (7,)), ((2 * PIECE // 4,), (7,)))
+SHAPES = (((SLICE // 4 + 100,), (7,)), ((2 * SLICE // 4,), (7,)))
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_pieces_are_small_and_are_the_state_together(world: tuple[StateSlots, St
     saver = StateSaver(slots, store)
     slots.place({3: Run(0, 70, (64,))})
     saving = saver.saving(3, 0, 64)
-    assert len(list(saving)) == 3, "of 3 * PIECE + 856 bytes"
+    assert len(list(saving)) == 3, "of 3 * SLICE + 856 bytes"
     found = result_of(saver.saving(3, 0, 64))
     assert found[0].positions.tolist() == [63]
     assert copied(found) == copied(saver.save(3, 0, 64))

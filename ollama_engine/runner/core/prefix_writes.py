@@ -10,7 +10,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,12 +30,10 @@ __all__ = ["PrefixWrites"]
 
 log = logging.getLogger(__name__)
 
-FEWEST_ROWS = 8
-"""Rows that are copied out of the cache at once, at least: a worker takes as long for one."""
 COPY_SHARE = 0.05
 """Share of the time that copies take while requests run."""
 SLICE_SECONDS = 0.0005
-"""How long a copy between two steps may take: half as many rows are copied after a longer one."""
+"""How long copies between two steps go on: the last piece begins within that time, and takes microseconds."""
 MOST_HISTORIES = 64
 """Ended histories that wait to be copied; the oldest is given up for a new one."""
 
@@ -49,12 +47,8 @@ class _Storing:
     keys: list[bytes]
     missing: deque[BlockPart] | None = None
     """What is not stored yet, in order; None while the store looks."""
-    at: int = 0
-    """Rows of the first missing block that are copied."""
-    pieces: list[list[SavedRows]] = field(default_factory=list)
-    """What is copied of that block, piece by piece, with an entry for each kind of layers."""
-    copying: tuple[int, Saving] | None = None
-    """How many rows are being copied, and the copy: a large state takes several gaps."""
+    copying: Saving | None = None
+    """The copy of the first missing block, which takes several gaps."""
 
 
 class PrefixWrites:
@@ -69,7 +63,6 @@ class PrefixWrites:
         self._saveable = saveable
         self._cache_manager = cache_manager
         self._monitor = monitor
-        self._slice = FEWEST_ROWS
         self._next_copy_at = float("-inf")
         self._storing: deque[_Storing] = deque()
 
@@ -103,12 +96,12 @@ class PrefixWrites:
             self._storing.popleft()
 
     def serve_gap(self, *, alone: bool) -> None:
-        """Copy a bounded number of rows out of cells, if there are any to store and the disk keeps up."""
+        """Copy rows out of cells for a bounded time, if there are any to store and the disk keeps up."""
         begin = self._monitor.clock()
         if not self.busy or (begin < self._next_copy_at and not alone):
             return
         try:
-            goes_on = self._copy(self._storing[0], self._slice)
+            goes_on = self._copy(self._storing[0], begin + SLICE_SECONDS)
         except Exception as error:  # no memory, say: it must not end the engine
             report(log, logging.ERROR, "a prefix could not be stored: %s", error)
             goes_on = False
@@ -116,11 +109,9 @@ class PrefixWrites:
             self._storing.popleft()
         seconds = self._monitor.clock() - begin
         self._next_copy_at = begin + seconds / COPY_SHARE
-        self._slice = self._slice // 2 if seconds > SLICE_SECONDS else self._slice + 1
-        self._slice = min(max(self._slice, FEWEST_ROWS), BLOCK)
 
-    def _copy(self, storing: _Storing, rows: int) -> bool:
-        """Copy up to so many rows, or a piece of them; False where nothing is left, or the cells hold others now."""
+    def _copy(self, storing: _Storing, until: float) -> bool:
+        """Copy pieces of a block until then; False where nothing is left, or the cells hold others now."""
         missing = storing.missing
         if not missing:
             return False
@@ -128,33 +119,27 @@ class PrefixWrites:
         if not self._cache_manager.prefix_cache.begins_with(storing.slot, storing.history, (block + 1) * BLOCK):
             return False
         if storing.copying is None:
-            begin = block * BLOCK + storing.at
-            end = min(begin + rows, (block + 1) * BLOCK)
-            storing.copying = end - begin, self._saveable.saving(storing.slot, begin, end)
-        n, saving = storing.copying
-        until = self._monitor.clock() + SLICE_SECONDS / 2  # the next piece may take as long again
+            storing.copying = self._saveable.saving(storing.slot, block * BLOCK, (block + 1) * BLOCK)
         try:
+            next(storing.copying)
             while self._monitor.clock() < until:
-                next(saving)
+                next(storing.copying)
             return True
         except StopIteration as copied:
-            storing.pieces.append(copied.value)
-        storing.at, storing.copying = storing.at + n, None
-        if storing.at == BLOCK:
-            self._write(storing, block)
-            storing.at, storing.pieces = 0, []
+            storing.copying = None
+            self._write(storing, block, copied.value)
         return bool(missing)
 
-    def _write(self, storing: _Storing, block: int) -> None:
+    def _write(self, storing: _Storing, block: int, copied: list[SavedRows]) -> None:
         """Hand a copied block to the store, as far as the cells had all that tokens behind it see."""
         assert storing.missing is not None
         ranges = rows_of_block(block, self._saveable.first_seen)
         while storing.missing and storing.missing[0].block == block:
             kind = storing.missing.popleft().kind
             begin, end = ranges[kind]
-            parts = [_from(piece[kind], begin) for piece in storing.pieces]
-            if is_whole(np.concatenate([part.positions for part in parts]), begin, end):
-                self._store.write(storing.keys[block], kind, parts, self._written if kind == 0 else self._wake)
+            part = _from(copied[kind], begin)
+            if is_whole(part.positions, begin, end):
+                self._store.write(storing.keys[block], kind, part, self._written if kind == 0 else self._wake)
 
     def _written(self, done: bool) -> None:
         """A block's first kind of layers is written, or could not be. Called by the store's thread."""
@@ -176,7 +161,7 @@ class PrefixWrites:
                     missing = self._store.missing_soon(storing.keys, until - time.monotonic())
                     storing.missing = deque(missing or ())
                 while (left := until - time.monotonic()) > 0 and self._store.wait_for_room(left):
-                    if not self._copy(storing, BLOCK):
+                    if not self._copy(storing, self._monitor.clock() + SLICE_SECONDS):
                         break
         finally:
             self._storing.clear()

@@ -20,16 +20,13 @@ def block_bytes(rows: int, row_bytes: Sequence[int]) -> int:
     return PREFIX.size + rows * (4 + sum(row_bytes)) + DIGEST
 
 
-def write_block(path: Path, key: bytes, kind: int, parts: Sequence[SavedRows]) -> int:
-    """Write a file that only this user may read, and return its bytes. Raises OSError; nothing is left then.
-
-    `parts`: its rows, in pieces that follow each other.
-    """
+def write_block(path: Path, key: bytes, kind: int, saved: SavedRows) -> int:
+    """Write a file that only this user may read, and return its bytes. Raises OSError; nothing is left then."""
     temporary = path.with_name(f".{os.urandom(8).hex()}.part")
     digest, n = hashlib.sha256(), 0
     try:
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-            for piece in _pieces(key, kind, parts):
+            for piece in _pieces(key, kind, saved):
                 digest.update(piece)
                 n += file.write(piece)
             n += file.write(digest.digest())
@@ -40,13 +37,11 @@ def write_block(path: Path, key: bytes, kind: int, parts: Sequence[SavedRows]) -
     return n
 
 
-def _pieces(key: bytes, kind: int, parts: Sequence[SavedRows]) -> Iterator[bytes | memoryview]:
-    yield prefix(key, kind, sum(len(part.positions) for part in parts))
-    for part in parts:
-        yield part.positions.astype("<i4").tobytes()
-    for same_layer in zip(*(part.rows for part in parts), strict=True):
-        for rows in same_layer:
-            yield np.ascontiguousarray(rows).reshape(-1).data
+def _pieces(key: bytes, kind: int, saved: SavedRows) -> Iterator[bytes | memoryview]:
+    yield prefix(key, kind, len(saved.positions))
+    yield saved.positions.astype("<i4").tobytes()
+    for rows in saved.rows:
+        yield np.ascontiguousarray(rows).reshape(-1).data
 
 
 def read_block(path: Path, key: bytes, kind: int, row_bytes: Sequence[int]) -> SavedRows:

@@ -85,14 +85,14 @@ class BlockFolder:
             with os.fdopen(file, "ab") as hits:
                 hits.write(b"\n")
 
-    def write(self, key: bytes, kind: int, parts: Sequence[SavedRows]) -> bool:
+    def write(self, key: bytes, kind: int, saved: SavedRows) -> bool:
         """Write a block's rows, given in pieces; False where the disk does not take them, which the log says once."""
         path = self.path(key, kind)
         try:
             self._make_folder(path.parent)
             if shutil.disk_usage(self._folder).free < MARGIN:
                 raise OSError("less than 64 MB are free on its disk")
-            n = write_block(path, key, kind, parts)
+            n = write_block(path, key, kind, saved)
             self._bound(n)
         except (OSError, TimeoutError) as error:
             if time.monotonic() - self._full_at > SAY_EVERY:

@@ -220,15 +220,15 @@ class PrefixStore:
         parts = (part for block in range(len(keys)) for part in self.layout.parts_of(block))
         return [part for part in parts if not self._has(keys, part)]
 
-    def write(self, key: bytes, kind: int, parts: Sequence[SavedRows], then: Callable[[bool], None]) -> None:
+    def write(self, key: bytes, kind: int, saved: SavedRows, then: Callable[[bool], None]) -> None:
         """Write a block behind what was given before; calls back with whether it is stored."""
-        nbytes = sum(rows.nbytes for part in parts for rows in part.rows)
+        nbytes = sum(rows.nbytes for rows in saved.rows)
         with self._settled:
             self._pending += nbytes
 
         def work() -> None:
             try:
-                done = self._folder.write(key, kind, parts)
+                done = self._folder.write(key, kind, saved)
             finally:
                 with self._settled:
                     self._pending -= nbytes

@@ -80,10 +80,10 @@ def test_what_shapes_keys_and_values_is_in_the_key() -> None:
 
 def test_a_block_comes_back_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "a.0"
-    n = write_block(path, KEY, 0, [rows(3), rows(2, first=3, fill=9)])
+    n = write_block(path, KEY, 0, rows(5, first=3))
     back = read_block(path, KEY, 0, SIZES)
-    assert back.positions.tolist() == [0, 1, 2, 3, 4]
-    assert [part[:, 0].tolist() for part in back.rows] == [[7, 7, 7, 9, 9]] * 2
+    assert back.positions.tolist() == [3, 4, 5, 6, 7]
+    assert [part[:, 0].tolist() for part in back.rows] == [[7] * 5] * 2
     assert n == path.stat().st_size == block_bytes(5, SIZES)
     assert path.stat().st_mode & 0o777 == 0o600
     assert os.listdir(tmp_path) == ["a.0"]
@@ -91,7 +91,7 @@ def test_a_block_comes_back_as_it_was(tmp_path: Path) -> None:
 
 def test_any_flipped_bit_and_any_length_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.1"
-    write_block(path, KEY, 1, [rows(2)])
+    write_block(path, KEY, 1, rows(2))
     whole = path.read_bytes()
     for at in range(len(whole)):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
@@ -113,7 +113,7 @@ def test_any_flipped_bit_and_any_length_is_refused(tmp_path: Path) -> None:
 def test_damaged_blocks_were_never_stored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = BlockFolder(tmp_path, ROOT, 1 << 20, "x.gguf")
     assert folder.read(KEY, 0, SIZES) is None
-    assert folder.write(KEY, 0, [rows(4)])
+    assert folder.write(KEY, 0, rows(4))
     path = folder.path(KEY, 0)
     check_block(path)
     path.write_bytes(path.read_bytes()[:-1])
@@ -129,10 +129,10 @@ def test_the_least_recently_used_go_first(tmp_path: Path, monkeypatch: pytest.Mo
     folder = BlockFolder(tmp_path, ROOT, 4 * size, "x.gguf")
     keys = [root_key(str(number)) for number in range(6)]
     for number, key in enumerate(keys[:4]):
-        folder.write(key, 0, [rows(4)])
+        folder.write(key, 0, rows(4))
         os.utime(folder.path(key, 0), (number, number))
     assert folder.read(keys[0], 0, SIZES) is not None  # used just now
-    folder.write(keys[4], 0, [rows(4)])
+    folder.write(keys[4], 0, rows(4))
     assert [folder.has(key, 0) for key in keys[:5]] == [True, False, False, True, True]
     (about,) = stored_models(tmp_path)
     assert (about.model, about.blocks, about.nbytes) == ("x.gguf", 3, 3 * size)
@@ -147,7 +147,7 @@ def test_the_least_recently_used_go_first(tmp_path: Path, monkeypatch: pytest.Mo
 def test_files_of_others_are_neither_counted_nor_removed(tmp_path: Path) -> None:
     outside = tmp_path / "outside" / "ab"
     folder = BlockFolder(tmp_path / "store", ROOT, 1 << 20, "x.gguf")
-    folder.write(KEY, 0, [rows(4)])
+    folder.write(KEY, 0, rows(4))
     mine = folder.path(KEY, 0)
     named = "1" * 62 + ".0"
     others = [
@@ -162,7 +162,7 @@ def test_files_of_others_are_neither_counted_nor_removed(tmp_path: Path) -> None
     (mine.parents[1] / "cd").symlink_to(outside)
     assert [file.path for file in files_of(tmp_path / "store")] == [mine]
     assert remove_unused(tmp_path / "store", 0) == block_bytes(4, SIZES)
-    folder.write(KEY, 0, [rows(4)])
+    folder.write(KEY, 0, rows(4))
     (model,) = stored_models(tmp_path / "store")
     remove_model(tmp_path / "store", model)
     assert not mine.exists()
@@ -172,7 +172,7 @@ def test_files_of_others_are_neither_counted_nor_removed(tmp_path: Path) -> None
 
 def test_a_model_that_another_process_removes_meanwhile_is_not_listed(tmp_path: Path) -> None:
     folder = BlockFolder(tmp_path, ROOT, 1 << 20, "x.gguf")
-    folder.write(KEY, 0, [rows(4)])
+    folder.write(KEY, 0, rows(4))
     with patch.object(folder_contents, "_model_files", lambda path: iter(shutil.rmtree(path) or ())):
         assert stored_models(tmp_path) == []
 
@@ -180,7 +180,7 @@ def test_a_model_that_another_process_removes_meanwhile_is_not_listed(tmp_path: 
 def test_a_disk_that_becomes_full_loses_the_block_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may do so at any write, and when the file is closed."""
     folder, room = BlockFolder(tmp_path, ROOT, 1 << 30, "x.gguf"), [10**6]
-    assert folder.write(KEY, 0, [rows(4)])
+    assert folder.write(KEY, 0, rows(4))
     before = folder.path(KEY, 0).read_bytes()
 
     class Full(FileIO):
@@ -200,7 +200,7 @@ def test_a_disk_that_becomes_full_loses_the_block_alone(tmp_path: Path, monkeypa
     other, n = root_key("other"), 0
     while True:
         room[0] = n
-        done = folder.write(other, 0, [rows(3)]), folder.write(KEY, 0, [rows(4, fill=9)])
+        done = folder.write(other, 0, rows(3)), folder.write(KEY, 0, rows(4, fill=9))
         names = [path.name for path in tmp_path.rglob("*") if path.is_file() and path.name != LOCK]
         assert sorted(names) == sorted({folder.path(KEY, 0).name, folder.path(other, 0).name, ABOUT} & set(names))
         if done[1]:
@@ -217,6 +217,6 @@ def test_a_disk_that_takes_nothing_is_said_once(tmp_path: Path, caplog: pytest.L
     place = tmp_path / "file"
     place.write_text("no folder")
     folder = BlockFolder(place, ROOT, 1 << 20)
-    assert not folder.write(KEY, 0, [rows(4)])
-    assert not folder.write(KEY, 1, [rows(4)])
+    assert not folder.write(KEY, 0, rows(4))
+    assert not folder.write(KEY, 1, rows(4))
     assert caplog.text.count("cannot be stored") == 1
