@@ -301,10 +301,11 @@ class Saveable(Protocol):
         """Bytes of one row in each array of `SavedRows.rows`, for each kind of layers that `save` returns."""
 
     def first_seen(self, position: int) -> tuple[int, ...]:
-        """The lowest position that a token at `position` sees in each kind of layers: `save` of a part keeps those.
+        """The lowest position that a token at `position` sees in each kind of layers: `save` of a part keeps those."""
 
-        `position` itself for images of cross-attention, which are saved with their whole sequence.
-        """
+    @property
+    def image_kinds(self) -> tuple[int, ...]:
+        """Numbers of the kinds that have entries of images of cross-attention alone, which any later token may see."""
 
     def save(self, sequence: int, begin: int = 0, end: int | None = None) -> list[SavedRows]:
         """What the cache holds of a sequence at positions [begin, end), one entry for each kind of layers."""

@@ -237,6 +237,14 @@ class _CompositeSaver:
     def first_seen(self, position: int) -> tuple[int, ...]:
         return tuple(first for saveable in self._saveables for first in saveable.first_seen(position))
 
+    @property
+    def image_kinds(self) -> tuple[int, ...]:
+        kinds, first = list[int](), 0
+        for saveable in self._saveables:
+            kinds += (first + kind for kind in saveable.image_kinds)
+            first += len(saveable.row_bytes)
+        return tuple(kinds)
+
     def save(self, sequence: int, begin: int = 0, end: int | None = None) -> list[SavedRows]:
         return [kind for saveable in self._saveables for kind in saveable.save(sequence, begin, end)]
 

@@ -44,8 +44,10 @@ class ImageSaver:
         return (*(self._rows * size for size in row_bytes(self._store)), _LENGTH.itemsize), ()
 
     def first_seen(self, position: int) -> tuple[int, ...]:
-        """See `Saveable.first_seen`."""
-        return position, position
+        """See `Saveable.first_seen`. Which image is the latest one is not known here; none sees those that are lost."""
+        return 0, position
+
+    image_kinds = (0,)
 
     def save(self, sequence: int, begin: int = 0, end: int | None = None) -> list[SavedRows]:
         """The images of a sequence."""
@@ -85,7 +87,7 @@ class ImageSaver:
             )
 
     def restore(self, sequence: int, saved: Sequence[SavedRows]) -> None:
-        """Put what `save` returned into `sequence`, which has no images; as many as fit, the latest first."""
+        """Put what `save` returned behind what `sequence` holds; as many images as fit, the latest first."""
         self.require_restore(saved)
         kept, lost = saved
         if not len(kept.positions) and not len(lost.positions):  # a part of a text
@@ -100,7 +102,7 @@ class ImageSaver:
             rows = [part.reshape(n * self._rows, part.shape[1] // self._rows) for part in parts]
             write_rows(self._store, self._cells(slots[:n]), rows)
         except BaseException:
-            self._slots.remove(sequence)
+            self._slots.remove(sequence, min(images))
             raise
 
     def _lengths(self, saved: Bytes) -> list[int]:

@@ -84,23 +84,21 @@ class ImageSlots:
             self._n_owners[slot] = 1
 
     def restore(self, sequence: int, images: Mapping[int, int | None], n_rows: Iterable[int]) -> None:
-        """Set the images of an empty sequence, {position: slot from `available`, or None for a lost image}.
+        """Give a sequence images behind those it has, {position: slot from `available`, or None for a lost image}.
 
         `n_rows` has the rows of each that has a slot.
         """
-        self._require_none(sequence)
+        if images and max(self._images.get(sequence, ()), default=-1) >= min(images):
+            raise ValueError(f"sequence {sequence} has an image at {min(images)} or behind it")
         kept = {p: slot for p, slot in images.items() if slot is not None}
         self.place([(sequence, p) for p in kept], kept.values(), n_rows)
         if images:
-            self._images[sequence] = dict(images)
-
-    def _require_none(self, sequence: int) -> None:
-        if self._images.get(sequence):
-            raise ValueError(f"sequence {sequence} has images; remove them before it gets others")
+            self._images.setdefault(sequence, {}).update(images)
 
     def share(self, source: int, target: int, end: int) -> None:
         """Share the images of `source` below position `end` with `target`, which has none."""
-        self._require_none(target)
+        if self._images.get(target):
+            raise ValueError(f"sequence {target} has images; remove them before it gets others")
         shared = {p: slot for p, slot in self._images.get(source, {}).items() if p < end}
         if shared:
             self._images[target] = shared

@@ -40,6 +40,8 @@ class CellSaver:
         """See `Saveable.first_seen`."""
         return (self._visibility.first_of(position),)
 
+    image_kinds = ()
+
     def save(self, sequence: int, begin: int = 0, end: int | None = None) -> list[SavedRows]:
         """The keys and values of a sequence."""
         cells, positions = self._held(sequence, begin, end)

@@ -31,6 +31,8 @@ class StateSaver:
         """The entry of the token before `position`: its state is all that a token there sees."""
         return (max(0, position - 1),)
 
+    image_kinds = ()
+
     def save(self, sequence: int, begin: int = 0, end: int | None = None) -> list[SavedRows]:
         return result_of(self.saving(sequence, begin, end))
 

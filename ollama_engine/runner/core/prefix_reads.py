@@ -77,7 +77,7 @@ class PrefixReads:
     def ask(self, sequence: ScheduledRequest) -> bool:
         """Ask the store for the prefix of a request that is to be admitted, once; whether it waits for the answer."""
         inputs, key = sequence.inputs, sequence.key
-        reusable = self._store.layout.storable(inputs.most_reusable(sequence.rows_from), inputs.media)
+        reusable = inputs.most_reusable(sequence.rows_from)
         if not sequence.options.cache or reusable < LEAST:
             return False
         media = [span.identity for span in inputs.media]
@@ -105,6 +105,7 @@ class PrefixReads:
         media = [span.identity for span in inputs.media]
         reading = PrefixReading(
             keys=block_keys(self._store.root, inputs.tokens[:reusable], media, inputs.namespace),
+            images=[span.begin for span in media],
             cached=self._cache_manager.cached(sequence),
             tokens_per_second=self._monitor.prompt_speed,
             taken=lambda block, rows: self._post(lambda: self._put(restoring, block, rows)),

@@ -20,7 +20,7 @@ from ollama_engine.runner.observe.monitor import Monitor, report
 from ollama_engine.runner.prefix.cached_sequence import CachedSequence
 from ollama_engine.runner.prefix_store.block_keys import block_keys
 from ollama_engine.runner.prefix_store.prefix_store import PrefixStore
-from ollama_engine.runner.prefix_store.stored_prefix import BlockPart, is_whole, rows_of_block
+from ollama_engine.runner.prefix_store.stored_prefix import BlockPart
 from ollama_engine.runner.schedule.prefix_blocks import BLOCK, LEAST
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ class _Storing:
     slot: int
     history: CachedSequence
     keys: list[bytes]
+    images: list[int]
+    """Positions of the history's media items."""
     missing: deque[BlockPart] | None = None
     """What is not stored yet, in order; None while the store looks."""
     copying: Saving | None = None
@@ -82,13 +84,14 @@ class PrefixWrites:
         if prefix_cache.state(slot) != "finished" or prefix_cache.length(slot) < LEAST:
             return
         history = prefix_cache.snapshot(slot)
-        tokens = np.array(history.tokens[: self._store.layout.storable(len(history), history.media)], np.int32)
-        keys = block_keys(self._store.root, tokens, history.media, history.namespace)
-        storing = _Storing(slot, history, keys)
+        keys = block_keys(self._store.root, np.array(history.tokens, np.int32), history.media, history.namespace)
+        storing = _Storing(slot, history, keys, [span.begin for span in history.media])
         if len(self._storing) == MOST_HISTORIES:
             self._storing.popleft()
         self._storing.append(storing)
-        self._store.look_for_missing(keys, lambda missing: self._post(lambda: self._found(storing, missing)))
+        self._store.look_for_missing(
+            keys, storing.images, lambda missing: self._post(lambda: self._found(storing, missing))
+        )
 
     def _found(self, storing: _Storing, missing: list[BlockPart]) -> None:
         storing.missing = deque(missing)
@@ -133,12 +136,11 @@ class PrefixWrites:
     def _write(self, storing: _Storing, block: int, copied: list[SavedRows]) -> None:
         """Hand a copied block to the store, as far as the cells had all that tokens behind it see."""
         assert storing.missing is not None
-        ranges = rows_of_block(block, self._saveable.first_seen)
         while storing.missing and storing.missing[0].block == block:
-            kind = storing.missing.popleft().kind
-            begin, end = ranges[kind]
-            part = _from(copied[kind], begin)
-            if is_whole(part.positions, begin, end):
+            missing = storing.missing.popleft()
+            kind, expected = missing.kind, self._store.layout.positions(missing, storing.images)
+            part = _from(copied[kind], expected[0])
+            if part.positions.tolist() == list(expected):
                 self._store.write(storing.keys[block], kind, part, self._written if kind == 0 else self._wake)
 
     def _written(self, done: bool) -> None:
@@ -158,7 +160,7 @@ class PrefixWrites:
         try:
             for storing in self._storing:
                 if storing.missing is None:
-                    missing = self._store.missing_soon(storing.keys, until - time.monotonic())
+                    missing = self._store.missing_soon(storing.keys, storing.images, until - time.monotonic())
                     storing.missing = deque(missing or ())
                 while (left := until - time.monotonic()) > 0 and self._store.wait_for_room(left):
                     if not self._copy(storing, self._monitor.clock() + SLICE_SECONDS):

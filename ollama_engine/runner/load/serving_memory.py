@@ -60,8 +60,11 @@ def prefix_bounds(model: Model, config: EngineConfig) -> dict[str, int]:
     # A token behind a block sees one less than its window of it.
     seen = [BLOCK if layer.window is None else min(BLOCK, layer.window - 1) for layer in layers]
     rows = [n * (layer.n_keys + layer.n_values) // elements for n, layer in zip(seen, layers, strict=True)]
+    images = [layer.image_rows * (layer.n_keys + layer.n_values) // elements
+              for layer in model.cache_layers if layer.image_rows is not None]  # fmt: skip
     states = sum(layer.state_bytes for layer in model.cache_layers)
-    return {"prefixes on their way to disk and back": most_in_memory(sum(rows) * nbytes + states)}
+    block = (sum(rows) + sum(images)) * nbytes + states
+    return {"prefixes on their way to disk and back": most_in_memory(block)}
 
 
 def text_bounds(

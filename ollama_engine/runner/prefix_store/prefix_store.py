@@ -23,7 +23,6 @@ from ollama_engine.runner.prefix_store.stored_prefix import (
     longest_stored,
     rows_of_block,
 )
-from ollama_engine.runner.request.inputs import MediaIdentity, MediaSpan
 from ollama_engine.runner.schedule.prefix_blocks import BLOCK, MOST_PENDING, blocks_ahead
 
 __all__ = ["PrefixReading", "PrefixStore", "StoreLayout"]
@@ -40,29 +39,27 @@ class StoreLayout:
     row_bytes: tuple[tuple[int, ...], ...]
     """See `Saveable.row_bytes`."""
     first_seen: FirstSeen
+    image_kinds: tuple[int, ...] = ()
+    """See `Saveable.image_kinds`."""
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of the files of a prompt's first block."""
-        return self.nbytes(self.parts_of(0))
+        """Bytes of the files of a prompt's first block, with one image."""
+        return self.nbytes(self.parts_of(0, [0]), [0])
 
-    def storable(self, n: int, media: Sequence[MediaSpan | MediaIdentity]) -> int:
-        """How many of `n` inputs may be in blocks: those before the first image where blocks hold none of its rows."""
-        holds_media = all(first < BLOCK for first in self.first_seen(BLOCK))
-        return n if holds_media or not media else min(n, media[0].begin)
+    def positions(self, part: BlockPart, images: Sequence[int]) -> Sequence[int]:
+        """The positions that a part of a block has entries of, where these positions of the prompt are images."""
+        begin, end = rows_of_block(part.block, self.first_seen)[part.kind]
+        return [p for p in images if begin <= p < end] if part.kind in self.image_kinds else range(begin, end)
 
-    def parts_of(self, block: int) -> list[BlockPart]:
+    def parts_of(self, block: int, images: Sequence[int]) -> list[BlockPart]:
         """The files of a block: one for each kind of layers that stores something of it."""
-        ranges = enumerate(rows_of_block(block, self.first_seen))
-        return [BlockPart(block, kind) for kind, (begin, end) in ranges if begin < end]
+        parts = (BlockPart(block, kind) for kind in range(len(self.row_bytes)))
+        return [part for part in parts if self.positions(part, images)]
 
-    def nbytes(self, parts: Sequence[BlockPart]) -> int:
+    def nbytes(self, parts: Sequence[BlockPart], images: Sequence[int]) -> int:
         """Bytes of the files of these parts."""
-        total = 0
-        for part in parts:
-            begin, end = rows_of_block(part.block, self.first_seen)[part.kind]
-            total += block_bytes(end - begin, self.row_bytes[part.kind])
-        return total
+        return sum(block_bytes(len(self.positions(part, images)), self.row_bytes[part.kind]) for part in parts)
 
 
 @dataclass(eq=False)
@@ -70,6 +67,8 @@ class PrefixReading:
     """Blocks of one prompt that are looked for, and read where that pays."""
 
     keys: Sequence[bytes]
+    images: Sequence[int]
+    """Positions of its media items."""
     cached: int
     """Inputs that the prompt would not compute without them."""
     tokens_per_second: float | None
@@ -140,9 +139,14 @@ class PrefixStore:
             reading.ended()
 
     def _read(self, reading: PrefixReading) -> None:
-        n = longest_stored(len(reading.keys), self.layout.first_seen, lambda part: self._has(reading.keys, part))
-        parts = blocks_needed(n, self.layout.first_seen)
-        if not self.pays(n * BLOCK - reading.cached, self.layout.nbytes(parts), reading.tokens_per_second):
+        layout, images = self.layout, reading.images
+
+        def is_there(part: BlockPart) -> bool:
+            return not layout.positions(part, images) or self._has(reading.keys, part)
+
+        n = longest_stored(len(reading.keys), layout.first_seen, is_there)
+        parts = [part for part in blocks_needed(n, layout.first_seen) if layout.positions(part, images)]
+        if not self.pays(n * BLOCK - reading.cached, layout.nbytes(parts, images), reading.tokens_per_second):
             return
         for block in range(n):
             while not self._ahead.acquire(timeout=1.0):
@@ -203,21 +207,23 @@ class PrefixStore:
         with self._settled:
             return self._settled.wait_for(lambda: self.room, timeout=max(0.0, seconds))
 
-    def look_for_missing(self, keys: Sequence[bytes], then: Callable[[list[BlockPart]], None]) -> None:
+    def look_for_missing(
+        self, keys: Sequence[bytes], images: Sequence[int], then: Callable[[list[BlockPart]], None]
+    ) -> None:
         """Call back with what is not stored of these blocks."""
-        self._writings.put(lambda: then(self._missing(keys)))
+        self._writings.put(lambda: then(self._missing(keys, images)))
 
-    def missing_soon(self, keys: Sequence[bytes], seconds: float) -> list[BlockPart] | None:
+    def missing_soon(self, keys: Sequence[bytes], images: Sequence[int], seconds: float) -> list[BlockPart] | None:
         """What is not stored of these blocks; None where the disk does not say so within so many seconds."""
         answers: SimpleQueue[list[BlockPart]] = SimpleQueue()
-        self.look_for_missing(keys, answers.put)
+        self.look_for_missing(keys, images, answers.put)
         with suppress(Empty):
             return answers.get(timeout=max(0.0, seconds))
         return None
 
-    def _missing(self, keys: Sequence[bytes]) -> list[BlockPart]:
+    def _missing(self, keys: Sequence[bytes], images: Sequence[int]) -> list[BlockPart]:
         """What is not stored of these blocks, in order."""
-        parts = (part for block in range(len(keys)) for part in self.layout.parts_of(block))
+        parts = (part for block in range(len(keys)) for part in self.layout.parts_of(block, images))
         return [part for part in parts if not self._has(keys, part)]
 
     def write(self, key: bytes, kind: int, saved: SavedRows, then: Callable[[bool], None]) -> None:

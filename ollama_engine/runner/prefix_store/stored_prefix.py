@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from ollama_engine.input import Int32Array
 from ollama_engine.runner.schedule.prefix_blocks import BLOCK
 
-__all__ = ["BlockPart", "FirstSeen", "blocks_needed", "is_whole", "longest_stored", "rows_of_block"]
+__all__ = ["BlockPart", "FirstSeen", "blocks_needed", "longest_stored", "rows_of_block"]
 
 FirstSeen = Callable[[int], Sequence[int]]
 """The lowest position that a token at a position sees, for each kind of layers. See `Saveable.first_seen`."""
@@ -30,11 +29,6 @@ def rows_of_block(block: int, first_seen: FirstSeen) -> list[tuple[int, int]]:
     """The positions [begin, end) that a block holds of each kind: those that a token behind the block sees."""
     begin, end = block * BLOCK, (block + 1) * BLOCK
     return [(max(begin, first), end) for first in first_seen(end)]
-
-
-def is_whole(positions: Int32Array, begin: int, end: int) -> bool:
-    """Whether these ascending positions are all of [begin, end)."""
-    return len(positions) == end - begin and (begin == end or bool(positions[0] == begin and positions[-1] == end - 1))
 
 
 def blocks_needed(n: int, first_seen: FirstSeen) -> list[BlockPart]:

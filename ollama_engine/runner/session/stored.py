@@ -52,7 +52,7 @@ def attach_prefix_store(loaded: Loaded, identity: ModelIdentity, core: EngineCor
         return
     most = loaded.config.prefix_store_bytes
     most = min(MOST_BYTES, free // 10) if most is None else most
-    layout = StoreLayout(saveable.row_bytes, saveable.first_seen)
+    layout = StoreLayout(saveable.row_bytes, saveable.first_seen, saveable.image_kinds)
     if layout.block_bytes > most:
         log.warning("prefixes are not stored: a block of this model takes %d bytes, and the store %d at most "
                     "(prefix_store_bytes)", layout.block_bytes, most)  # fmt: skip

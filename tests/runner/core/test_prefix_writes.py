@@ -15,6 +15,7 @@ import pytest
 from ollama_engine.kvcache import SavedRows
 from ollama_engine.runner.core import prefix_writes
 from ollama_engine.runner.core.prefix_writes import COPY_SHARE, SLICE_SECONDS, PrefixWrites, _Storing
+from ollama_engine.runner.prefix_store.prefix_store import StoreLayout
 from ollama_engine.runner.prefix_store.stored_prefix import BlockPart
 from ollama_engine.runner.schedule.prefix_blocks import BLOCK
 
@@ -60,16 +61,17 @@ def test_a_step_waits_for_as_many_pieces_as_half_a_millisecond_has(piece: float)
             yield
         return [SavedRows(np.arange(begin, end, dtype=np.int32), ())]
 
-    store = SimpleNamespace(room=True, write=lambda key, *_: written.append(key))
-    saveable = SimpleNamespace(saving=saving, first_seen=lambda _position: (0,))
+    layout = StoreLayout(((),), lambda _position: (0,))
+    store = SimpleNamespace(room=True, layout=layout, write=lambda key, *_: written.append(key))
+    saveable = SimpleNamespace(saving=saving)
     cache = SimpleNamespace(prefix_cache=SimpleNamespace(begins_with=lambda *_: True))
     monitor = SimpleNamespace(clock=lambda: now[0])
     parts: dict[str, Any] = {"store": store, "saveable": saveable, "cache_manager": cache, "monitor": monitor}
     stored = PrefixWrites(**parts, post=lambda work: None)
-    storing = _Storing(0, cast(Any, None), [b"a", b"b"], deque([BlockPart(0, 0), BlockPart(1, 0)]))
+    storing = _Storing(0, cast(Any, None), [b"a", b"b"], [], deque([BlockPart(0, 0), BlockPart(1, 0)]))
     stored._storing.append(storing)
     gaps = list[float]()
-    while stored.pending:
+    for _ in range(2000):
         begin = now[0]
         stored.serve_gap(alone=False)
         gaps.append(now[0] - begin)
@@ -77,6 +79,28 @@ def test_a_step_waits_for_as_many_pieces_as_half_a_millisecond_has(piece: float)
     assert written == [b"a", b"b"]
     assert pieces[0] == 1000, "what is begun goes on"
     assert SLICE_SECONDS - piece <= max(gaps) <= SLICE_SECONDS + piece * 1.001 < 0.001
+
+
+def test_what_is_not_whole_is_not_stored() -> None:
+    """Of a window that dropped tokens meanwhile, and of images that gave up their slots, no part has all rows."""
+    written = list[tuple[int, list[int]]]()
+    layout = StoreLayout(((),) * 4, lambda _position: (0,) * 4, image_kinds=(2, 3))
+    store = SimpleNamespace(room=True, layout=layout, write=lambda _, kind, saved, __: written.append(
+        (kind, saved.positions.tolist())))  # fmt: skip
+
+    def saving(_slot: int, begin: int, end: int) -> Generator[None, None, list[SavedRows]]:
+        yield
+        found = range(begin, end), range(begin + 1, end), [70, 90], [90]
+        return [SavedRows(np.array(positions, np.int32), ()) for positions in found]
+
+    cache = SimpleNamespace(prefix_cache=SimpleNamespace(begins_with=lambda *_: True))
+    parts: dict[str, Any] = {"store": store, "saveable": SimpleNamespace(saving=saving), "cache_manager": cache}
+    stored = PrefixWrites(**parts, monitor=cast(Any, SimpleNamespace(clock=lambda: 0.0)), post=lambda work: None)
+    missing = deque(layout.parts_of(1, [70, 90]))
+    stored._storing.append(_Storing(0, cast(Any, None), [b"a", b"b"], [3, 70, 90], missing))
+    stored.serve_gap(alone=True)
+    assert written == [(0, list(range(64, 128))), (2, [70, 90])]
+    assert not stored.pending
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -27,7 +27,7 @@ def test_few_bytes_are_read_ahead(most: int, ahead: int, tmp_path: Path, monkeyp
     store = PrefixStore(folder, ROOT, StoreLayout(((SIZE, SIZE),), lambda _: (0,)))
     taken: SimpleQueue[int] = SimpleQueue()
     ended: SimpleQueue[bool] = SimpleQueue()
-    reading = PrefixReading([ROOT] * 40, 0, None, lambda block, _: taken.put(block), lambda: ended.put(True))
+    reading = PrefixReading([ROOT] * 40, [], 0, None, lambda block, _: taken.put(block), lambda: ended.put(True))
     store.read(reading)
     eventually(lambda: taken.qsize() == ahead)
     assert store._ahead._value == 0  # type: ignore[attr-defined]
