@@ -11,15 +11,15 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from ollama_engine.errors import Option, Phrase, TargetExistsError
 
-__all__ = ["FileSizes", "check_target", "flush_folder", "write_new_file"]
+__all__ = ["FileSizes", "about", "check_target", "flush_folder", "write_new_file"]
 
 MARGIN = 1 << 20
 """Bytes of disk space to leave free."""
@@ -91,7 +91,7 @@ def write_new_file(
     # Chosen before the file is made, so that an interrupt anywhere leaves no file behind.
     temporary = target.with_name(f".{os.urandom(8).hex()}.part")
     try:
-        with open(temporary, "xb", opener=_private if private else None) as file:
+        with about(path), open(temporary, "xb", opener=_private if private else None) as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
@@ -103,6 +103,17 @@ def write_new_file(
             raise OSError(error.errno, error.strerror, str(path)) from None
         raise
     flush_folder(target.parent)
+
+
+@contextmanager
+def about(path: str | os.PathLike[str]) -> Iterator[None]:
+    """An OSError without a file's name, as a full disk raises it, is about this file or folder."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def _private(path: str, flags: int) -> int:

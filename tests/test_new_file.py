@@ -118,6 +118,15 @@ def test_a_failure_leaves_what_was_there(error: type[BaseException], tmp_path: P
     assert os.listdir(tmp_path) == ["out"]
 
 
+def test_a_full_disk_has_a_name(tmp_path: Path) -> None:
+    def fail(file: BinaryIO) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        write_new_file(tmp_path / "out", 10, fail)
+    assert caught.value.filename == str(tmp_path / "out")
+
+
 def test_a_private_file_is_its_owners(tmp_path: Path) -> None:
     write_new_file(tmp_path / "out", 10, mine, private=True)
     assert stat.S_IMODE((tmp_path / "out").stat().st_mode) == 0o600

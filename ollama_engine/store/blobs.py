@@ -13,7 +13,7 @@ from pathlib import Path
 from ollama_engine.closing import Closing
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.file_lock import held, try_lock, unlock
-from ollama_engine.new_file import flush_folder
+from ollama_engine.new_file import about, flush_folder
 from ollama_engine.store.manifest import Layer, hex_of
 
 __all__ = ["BlobStore", "BlobWriter", "damaged", "hash_file"]
@@ -173,15 +173,17 @@ class BlobWriter(Closing):
 
     def write(self, data: bytes) -> None:
         self._hash.update(data)
-        self._file.write(data)
+        with about(self._blobs.folder):
+            self._file.write(data)
 
     def commit(self, expected: str | None = None) -> str:
         """Flush, and give the blob its name, which is returned. Raises ModelFormatError where it is not `expected`."""
         digest = f"sha256:{self._hash.hexdigest()}"
         if expected is not None and hex_of(expected) != hex_of(digest):
             raise ModelFormatError(f'digest mismatch, expected "{expected}", got "{digest}"')
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        with about(self._blobs.folder):
+            self._file.flush()
+            os.fsync(self._file.fileno())
         self._file.close()
         os.replace(self._path, self._blobs.path(digest))
         flush_folder(self._blobs.folder)
@@ -189,7 +191,8 @@ class BlobWriter(Closing):
 
     def close(self) -> None:
         """Delete what is not committed."""
-        self._file.close()
+        with suppress(OSError):  # a full disk, where it has data that was not flushed yet
+            self._file.close()
         self._path.unlink(missing_ok=True)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ollama_engine.errors import RegistryError
 from ollama_engine.file_lock import try_lock, unlock
-from ollama_engine.new_file import flush_folder
+from ollama_engine.new_file import about, flush_folder
 from ollama_engine.store.blobs import PARTIAL, TEMPORARY, BlobStore, hash_file
 from ollama_engine.store.manifest import Layer
 from ollama_engine.store.registry import Registry, TransientError
@@ -205,7 +205,8 @@ class _PartFile:
         part, data = self._part, bytes(self.held)
         self.held.clear()
         while data:
-            written = os.pwrite(self._handle, data, part.offset + part.completed)
+            with about(self._partial.path.parent):
+                written = os.pwrite(self._handle, data, part.offset + part.completed)
             part.completed += written
             data = data[written:]
         self._partial.save(part)
