@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable
 
-from ollama_engine.errors import EngineError, Option, short_of_memory
+from ollama_engine.errors import EngineError, ModelNotFoundError, Option, short_of_memory
 
 __all__ = ["EXIT_ERROR", "EXIT_INTERRUPTED", "EXIT_OK", "EXIT_USAGE", "Flags", "InputError", "UsageError", "describe",
            "exit_code"]  # fmt: skip
@@ -19,6 +19,10 @@ EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 """128 + SIGINT, as shells report it."""
+
+
+NAMES = "; ollama-engine list shows the models of the store"
+"""What to do about a model that the store does not have."""
 
 
 class UsageError(Exception):
@@ -58,7 +62,8 @@ def describe(error: BaseException, write: Callable[[Option], str | None] = str) 
     if isinstance(error, ImportError):
         error = short_of_memory(error) or error
     if isinstance(error, EngineError):
-        return error.message(write).strip() or type(error).__name__
+        missing = isinstance(error, ModelNotFoundError) and text.endswith("not found")
+        return (error.message(write).strip() or type(error).__name__) + (NAMES if missing else "")
     if isinstance(error, UsageError | InputError):
         return text or type(error).__name__
     if isinstance(error, OSError):

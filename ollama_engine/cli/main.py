@@ -27,6 +27,7 @@ from ollama_engine.cli.errors import (
     exit_code,
 )
 from ollama_engine.cli.logs import FORMAT_VARIABLE, FORMATS, ShortFormatter, log_formatter
+from ollama_engine.cli.numbers import read_number, read_whole_number
 
 __all__ = ["EPILOG", "command_parsers", "main", "program"]
 
@@ -115,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _never_fail_on_characters(stream)
     debug, flags = False, Flags()
     try:
-        args = _parser().parse_args(argv)
+        args = _parsed(argv)
         debug, flags = args.debug, args.flags
         command: Callable[[argparse.Namespace], None] = args.command
         with _logging():
@@ -128,6 +129,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if debug:
             traceback.print_exc()
+        if isinstance(error, OSError) and not _output_is_whole() and error.filename is None:
+            error.filename = "standard output"
         print(f"error: {describe(error, flags)}", file=sys.stderr)
         return exit_code(error, flags)
     return EXIT_OK
@@ -172,6 +175,8 @@ class _LazyParser(argparse.ArgumentParser):
 
     def __init__(self, *, module: str = "", **settings: Any) -> None:
         super().__init__(allow_abbrev=False, **settings)
+        self.register("type", int, read_whole_number)
+        self.register("type", float, read_number)
         self._module = module
         self._of_requests: dict[str, str] = {}
         """Options that a command leaves to requests, and their names there."""
@@ -230,6 +235,14 @@ def _find_late_prompt(parsed: argparse.Namespace, extras: list[str]) -> None:
         extras[:] = rest[1:]
 
 
+def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
+    try:
+        return _parser().parse_args(argv)
+    except SystemExit:  # behind --help
+        _flush()
+        raise
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = _CommandParser(
         prog="ollama-engine",
@@ -269,17 +282,22 @@ def _never_fail_on_characters(stream: TextIO) -> None:
 
 def _flush() -> None:
     """Flush standard output, so that a failure (a full disk) becomes an error message like any other."""
-    if sys.stdout is None:  # the parent process closed it
-        return
-    try:
+    if sys.stdout is not None:  # the parent process closed it
         sys.stdout.flush()
+
+
+def _output_is_whole() -> bool:
+    """Whether standard output can take what is left of it; else it is discarded."""
+    try:
+        _flush()
     except OSError:
         _discard_output()
-        raise
+        return False
+    return True
 
 
 def _discard_output() -> None:
-    """Redirect standard output to nowhere: Python's own flush at exit would print a BrokenPipeError."""
+    """Redirect standard output to nowhere: Python's own flush at exit would print an error."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

@@ -13,9 +13,11 @@ from dataclasses import MISSING, dataclass, fields, replace
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from ollama_engine.cli.numbers import NUMBER, WHOLE_NUMBER
 from ollama_engine.cli.paths import existing
 from ollama_engine.cli.stored import MayPull, found_or_pulled, stored_names
 from ollama_engine.config import PYTHON_ONLY
+from ollama_engine.server.sizes import SIZE, bytes_of
 from ollama_engine.store.hub_names import is_hub_name
 from ollama_engine.store.lookup import DEMO, DEMO_VISION, how_to_get
 
@@ -29,6 +31,8 @@ _T = TypeVar("_T")
 SHORT = {"threads": "-t", "max_tokens": "-n"}
 SINGULAR = {"devices": "--device"}
 """Flags of options that are said once for each of several values."""
+EXPECTED = {"N": WHOLE_NUMBER, "X": NUMBER, "X,Y": "numbers such as 3,1", "BYTES": SIZE}
+"""What a metavar stands for, where that is not plain."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,11 @@ class OptionField:
     mapping: bool = False
     """Whether `parse` returns (key, value) pairs, which are collected into a dict."""
     repeated: bool = False
+
+    @property
+    def expected(self) -> str:
+        """What a value is, for the message about one that `parse` does not take."""
+        return EXPECTED.get(self.metavar, self.metavar)
 
     @property
     def flag(self) -> str:
@@ -83,8 +92,10 @@ def _reading(name: str, hint: Any) -> dict[str, Any]:
         return {"parse": _numbers, "metavar": "X,Y"}
     if hint is bool:
         return {"parse": _switch, "metavar": "on|off", "switch": True}
-    if hint in (int, float, str):
-        return {"parse": hint, "metavar": {int: "N", float: "X", str: "TEXT"}[hint]}
+    plain = {int: (int, "N"), float: (float, "X"), str: (str, "TEXT")}
+    if hint in plain:
+        parse, metavar = (bytes_of, "BYTES") if name.endswith("_bytes") else plain[hint]
+        return {"parse": parse, "metavar": metavar}
     raise TypeError(f"no option can be made from {name}: {hint}")
 
 
@@ -154,7 +165,7 @@ def _argument(option: OptionField) -> Callable[[str], Any]:
         try:
             return option.parse(text)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"expected {option.metavar}, got {text!r}") from None
+            raise argparse.ArgumentTypeError(f"expected {option.expected}, got {text!r}") from None
 
     return convert
 

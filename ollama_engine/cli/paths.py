@@ -21,12 +21,16 @@ def existing(path: str, *known: str, hint: str = "") -> str:
     if os.path.lexists(path):
         return path
     near = _near(path, known)
-    hint = f"; did you mean {' or '.join(near)}?" if near else hint
+    hint = f"; did you mean {_any_of(near)}?" if near else hint
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT) + hint, path)
 
 
-def _near(path: str, known: tuple[str, ...]) -> list[str]:
+def _any_of(names: list[str]) -> str:
+    """The names with commas between them, and "or" before the last."""
+    return " or ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
 
+
+def _near(path: str, known: tuple[str, ...]) -> list[str]:
     folder, name = os.path.split(path.rstrip(os.sep))
     names = {} if folder else {entry: entry for entry in known}
     with suppress(OSError):

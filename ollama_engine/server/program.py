@@ -31,7 +31,13 @@ LAST_WORDS_SECONDS = 2
 """How long answers may take to end with an error, once they have to. Then uvicorn cancels them."""
 SAME_WISH_SECONDS = 0.3
 """A signal that comes so soon after another is no second one: GNU timeout signals a child, and then its group."""
-PORT_TAKEN = "; another server listens there: stop it, or choose another --port"
+WHAT_TO_DO = {
+    errno.EADDRINUSE: "; another server listens there: stop it, or choose another --port",
+    errno.EADDRNOTAVAIL: "; --host is an address of this machine, such as 127.0.0.1, or 0.0.0.0 for all of them",
+    errno.EACCES: "; this user may not listen there: choose a --port from 1024",
+}
+"""Behind the system's message, where it does not listen."""
+NO_ADDRESS = WHAT_TO_DO[errno.EADDRNOTAVAIL]
 SWITCH_SECONDS = 0.0005
 """How long a thread may hold Python's lock while another one wants it. Python's 5 ms are more than a step of a small
 model takes, and an event loop of many streams is always busy."""
@@ -131,7 +137,8 @@ def listener(settings: ServerSettings) -> socket.socket:
         sock.bind((settings.host, settings.port))
     except OSError as error:
         sock.close()
-        told = f"{error.strerror}{PORT_TAKEN if error.errno == errno.EADDRINUSE else ''}"
+        no_name = NO_ADDRESS if isinstance(error, socket.gaierror) else ""
+        told = f"{error.strerror}{WHAT_TO_DO.get(error.errno or 0, no_name)}"
         raise OSError(error.errno, told, f"{settings.host}:{settings.port}") from None
     sock.set_inheritable(True)
     return sock

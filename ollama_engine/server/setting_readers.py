@@ -8,9 +8,10 @@ from collections.abc import Callable
 from ollama_engine.errors import ConfigError
 from ollama_engine.ml.device.worker_address import SCHEME, read_address
 from ollama_engine.server.durations import duration
+from ollama_engine.server.sizes import SIZE, bytes_of
 
 __all__ = ["DEFAULT_PORT", "address", "among", "attention", "device_names", "level", "number", "patience", "seconds",
-           "switch", "texts"]  # fmt: skip
+           "size", "switch", "texts"]  # fmt: skip
 
 DEFAULT_PORT = 11434
 PORTS = {"http": 80, "https": 443}
@@ -84,6 +85,17 @@ def number(low: int) -> Callable[[str], int]:
         if not text.isascii() or not text.isdigit() or len(text) > 18 or int(text) < low:
             raise ValueError(f"a whole number from {low}")
         return int(text)
+
+    return read
+
+
+def size(low: int) -> Callable[[str], int]:
+    """A reader of amounts of memory, in bytes."""
+
+    def read(text: str) -> int:
+        if (found := bytes_of(text)) < low:
+            raise ValueError(f"{SIZE}, from {low}")
+        return found
 
     return read
 

@@ -74,13 +74,13 @@ SETTINGS: Mapping[str, Setting] = {
     ),
     "prefix_store_bytes": Setting(
         "OLLAMA_ENGINE_PREFIX_STORE_BYTES",
-        readers.number(0),
+        readers.size(0),
         "BYTES",
         "bytes that this may take; 0: 4 GiB, or a tenth of the free disk if that is less",
     ),
     "expert_cache_bytes": Setting(
         "OLLAMA_ENGINE_EXPERT_CACHE_BYTES",
-        readers.number(0),
+        readers.size(0),
         "BYTES",
         "memory for experts of a mixture larger than memory; others are read when they are chosen; 0: all are mapped",
     ),
@@ -129,7 +129,7 @@ SETTINGS: Mapping[str, Setting] = {
     "noprune": Setting("OLLAMA_NOPRUNE", readers.switch, "", "keep blobs that no model uses when the server starts"),
     "api_keys": Setting("OLLAMA_ENGINE_API_KEYS", readers.texts, "KEY,...", "requests need one of these keys"),
     "max_body": Setting(
-        "OLLAMA_ENGINE_MAX_BODY", readers.number(1), "BYTES", "largest body of a request, uploaded files aside"
+        "OLLAMA_ENGINE_MAX_BODY", readers.size(1), "BYTES", "largest body of a request, uploaded files aside"
     ),
     "read_timeout": Setting(
         "OLLAMA_ENGINE_READ_TIMEOUT", readers.patience, "TIME", "how long a client may take to send; 0: for ever"

@@ -70,7 +70,11 @@ def test_a_refusal_stands_alone(cli, tmp_path: Path) -> None:
 
 def test_a_folder_that_is_none(cli, tmp_path: Path) -> None:
     result = cli("convert", str(tmp_path / "nowhere"), "-o", str(tmp_path / "out.gguf"))
-    assert (result.code, result.err) == (1, f"error: {tmp_path / 'nowhere'}: No such file or directory\n")
+    assert (result.code, result.err) == (
+        1,
+        f"error: {tmp_path / 'nowhere'}: No such file or directory; SRC is the folder of a model as Hugging Face "
+        "publishes it\n",
+    )
     (tmp_path / "Nowere").mkdir()
     result = cli("convert", str(tmp_path / "nowhere"), "-o", str(tmp_path / "out.gguf"))
     assert result.err.endswith(f"nowhere: No such file or directory; did you mean {tmp_path / 'Nowere'}?\n")

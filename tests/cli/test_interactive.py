@@ -133,7 +133,7 @@ def test_set(talk, commands: list[str], params: dict[str, object]) -> None:
         ("/set speed 3", "error: there is no option speed; did you mean seed?"),
         ("/set xyzzy 3", "error: there is no option xyzzy; /set lists them"),
         ("/set logprobs 3", "error: there is no option logprobs"),
-        ("/set top_k many", "error: top_k takes N, got 'many'"),
+        ("/set top_k many", "error: top_k takes a whole number, got 'many'"),
         ("/set logit_bias 12", "error: logit_bias takes ID=NUMBER, got '12'"),
         ("/set temperature -1", "error: temperature must be"),
     ],

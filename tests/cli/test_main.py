@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from ollama_engine import __version__
+from ollama_engine.__main__ import main as start
 from ollama_engine.cli import main
-from ollama_engine.cli.errors import Flags, UsageError, describe, exit_code
+from ollama_engine.cli.errors import EXIT_INTERRUPTED, Flags, UsageError, describe, exit_code
 from ollama_engine.cli.measure import devices
 from ollama_engine.errors import ConfigError, ContextOverflowError, DeviceError, Option
 from tests.cli.program import COMMAND, environment, imported_by, program
@@ -26,7 +27,7 @@ USAGE = [
     (["chat"], "there is no command 'chat'; did you mean run?"),
     (["qantize"], "there is no command 'qantize'; did you mean quantize?"),
     (["run"], "required: MODEL"),
-    (["run", "demo", "--top-k", "x"], "argument --top-k: expected N, got 'x'"),
+    (["run", "demo", "--top-k", "x"], "argument --top-k: expected a whole number, got 'x'"),
     (["run", "demo", "hello", "--top-k", "-1"], "error: --top-k must be an integer"),
     (["run", "demo", "hello", "--num-ctx", "0"], "error: --num-ctx is a whole number"),
     (["run", "demo", "hello", "--num-keep", "-1"], "error: --num-keep is a whole number"),
@@ -53,7 +54,7 @@ USAGE = [
         "unrecognized arguments: -md small.gguf; did you mean --draft-model?",
     ),
     (["run", "demo", "hello", "-ctk", "q8_0"], "unrecognized arguments: -ctk q8_0; did you mean --kv-cache-type?"),
-    (["run", "demo", "hello", "-ngl", "99"], "expected N, got 'gl'; did you mean --gpu-layers?"),
+    (["run", "demo", "hello", "-ngl", "99"], "expected a whole number, got 'gl'; did you mean --gpu-layers?"),
     (["serve", "--max-model-len", "64"], "unrecognized arguments: --max-model-len; did you mean --context-length?"),
     (
         ["serve", "-ngl", "99"],
@@ -62,11 +63,13 @@ USAGE = [
     (["serve", "--temp", "0"], "a PARAMETER: temperature"),
     (["serve", "--enable-prefix-caching"], "unrecognized arguments: --enable-prefix-caching; prompts that begin alike"),
     (["run", "demo", "hello", "-zz"], "unrecognized arguments: -zz\n"),
+    (["cache"], "required: ls|rm|verify\n"),
     (["cache", "ls", "--folder", ""], "error: --folder is the path of a folder, got an empty one"),
     (["embed", "demo", "hello", "--dimension", "8"], "did you mean --dimensions?"),
     (["bench", "demo", "-p", "0", "-n", "0"], "error: -p and -n are 0 or more"),
     (["bench", "demo", "-p", "-1"], "error: -p and -n are 0 or more"),
     (["bench", "demo", "-r", "0"], "error: -r is 1 or more"),
+    (["bench", "demo", "-r", "many"], "argument -r/--repetitions: expected a whole number, got 'many'"),
     (["devices", "extra"], "unrecognized arguments: extra"),
 ]
 
@@ -175,7 +178,7 @@ def test_errors_without_words_have_their_name() -> None:
 
 def test_the_console_script_is_this_program() -> None:
     script = next(e for e in entry_points(group="console_scripts") if e.name == "ollama-engine")
-    assert script.load() is main.program
+    assert script.load() is start
 
 
 def test_the_process_of_a_program_is_set_up_to_start_and_end_soon() -> None:
@@ -283,10 +286,29 @@ def test_a_reader_that_left_before_the_answer_is_no_error(tiny: str) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_is_an_error() -> None:
+@pytest.mark.parametrize("arguments", [["devices"], ["run", "demo", "hi", "-n", "3"], ["--help"]], ids=lambda v: v[0])
+def test_a_full_disk_is_said_once(arguments: list[str]) -> None:
+    """Also where what could not be written is still in a buffer: Python flushes that again when it ends."""
+    buffered = environment()
+    buffered.pop("PYTHONUNBUFFERED", None)
     with open("/dev/full", "wb") as full:
-        done = subprocess.run([*COMMAND, "devices"], stdout=full, stderr=subprocess.PIPE, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (1, b"error: No space left on device\n")
+        done = subprocess.run(
+            [*COMMAND, *arguments], stdout=full, stderr=subprocess.PIPE, env=buffered, timeout=60, check=False
+        )
+    assert (done.returncode, done.stderr) == (1, b"error: standard output: No space left on device\n")
+
+
+def test_an_interrupt_of_its_imports_ends_it_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted:
+        @staticmethod
+        def find_spec(name: str, *_: object) -> None:
+            if name == "ollama_engine.cli.main":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "ollama_engine.cli.main")
+    monkeypatch.delattr("ollama_engine.cli.main")
+    monkeypatch.setattr(sys, "meta_path", [Interrupted, *sys.meta_path])
+    assert start() == EXIT_INTERRUPTED
 
 
 def test_closed_streams_do_not_matter() -> None:

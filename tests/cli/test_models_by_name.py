@@ -184,6 +184,16 @@ def test_modelfiles_that_are_refused(cli: Cli, root: Path, tmp_path: Path, text:
     assert not (root / "manifests").exists()
 
 
+def test_a_modelfile_that_is_not_there_and_one_with_a_fault(
+    cli: Cli, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    missing = cli("create", "x")
+    assert missing.err.startswith("error: Modelfile: No such file or directory; a Modelfile says how")
+    Path("Modelfile").write_text("FRUM demo")
+    assert cli("create", "x").err.startswith("error: Modelfile, line 1: a command is one of")
+
+
 def test_run_pulls_what_is_not_there(cli: Cli, root: Path, fake: FakeRegistry) -> None:
     name = f"{fake.host}/me/m"
     refused = cli("run", name, "a", "--raw", *GREEDY)

@@ -156,10 +156,11 @@ def test_a_port_that_is_taken() -> None:
 
 
 @pytest.mark.parametrize(("arguments", "environment", "told"), [
-    (["--port", "x"], {}, "argument --port: invalid int value"),
+    (["--port", "x"], {}, "argument --port: expected a whole number, got 'x'"),
     (["--port", "70000"], {}, "--port is a number from 0 to 65535"),
     (["--keep-alive", "soon"], {}, "argument --keep-alive: expected a number of seconds, or a duration"),
     (["--host", "a:b"], {}, "--host is HOST"),
+    (["--host", "192.0.2.1"], {}, "Cannot assign requested address; --host is an address of this machine"),
     ([__file__], {}, "test_serve.py: not a GGUF file"),
     (["nowhere.gguf"], {}, "nowhere.gguf: No such file or directory; MODEL is a GGUF file. Models of the store"),
     (["--draft-model", "nowhere.gguf"], {}, "nowhere.gguf: No such file or directory"),

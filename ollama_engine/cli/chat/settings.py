@@ -60,7 +60,7 @@ class Settings:
         except EngineError as error:
             return f"error: {describe(error, self.write)}"
         except ValueError:
-            return f"error: {option.name} takes {option.metavar}, got {value.strip()!r}"
+            return f"error: {option.name} takes {option.expected}, got {value.strip()!r}"
         return f"{option.name} is {getattr(self._holder(option.name), option.name)!r}"
 
     def _no_option(self, name: str) -> str:

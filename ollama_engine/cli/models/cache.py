@@ -24,11 +24,15 @@ from ollama_engine.runner.prefix_store.folder_contents import (
 __all__ = ["add_arguments", "main"]
 
 
+ACTIONS = ("ls", "rm", "verify")
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of this command."""
-    parser.add_argument("action", choices=("ls", "rm", "verify"), help="list what is stored, model by model; remove "
-                        "it; or read all of it, and remove what is damaged")  # fmt: skip
-    parser.add_argument("names", metavar="ID", nargs="*", help="models, by the IDs that ls shows, or their beginnings")
+    parser.add_argument("action", choices=ACTIONS, metavar="|".join(ACTIONS), help="list what is stored, model by "
+                        "model; remove it; or read all of it, and remove what is damaged")  # fmt: skip
+    parser.add_argument("names", metavar="ID", nargs="*", default=[], help="models, by the IDs that ls shows, or their "
+                        "beginnings")  # fmt: skip
     parser.add_argument("--all", action="store_true", help="rm: what is stored of every model")
     parser.add_argument("--folder", metavar="FOLDER", default="on", help="the folder of prefix_store; by default that "
                         "in the user's cache folder")  # fmt: skip

@@ -34,7 +34,7 @@ def main(args: argparse.Namespace) -> None:
     with StatusLine(sys.stderr) as line:
         bar = LoadingBar(line, f"writing {args.out}", eta=True)
         sizes = convert_model(
-            existing(args.source),
+            existing(args.source, hint="; SRC is the folder of a model as Hugging Face publishes it"),
             args.out,
             args.outtype,
             vision=not args.no_vision,

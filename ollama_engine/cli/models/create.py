@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["add_arguments", "main"]
 
 PACKAGED = ("demo", "demo-vision")
+WHAT_IT_IS = "; a Modelfile says how a model is made, such as FROM model.gguf, and --file names it"
 KEPT = ("renderer", "parser", "requires")
 """Commands that only other engines read; they stay in the model's config."""
 
@@ -49,12 +50,15 @@ def main(args: argparse.Namespace) -> None:
 
 def _read(file: str) -> tuple[Modelfile, Path]:
     """The Modelfile, and the folder that its paths are relative to. Raises InputError, which names the line."""
-    data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    try:
+        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    except FileNotFoundError as error:
+        raise FileNotFoundError(error.errno, f"{error.strerror}{WHAT_IT_IS}", file) from None
     source = "standard input" if file == "-" else file
     try:
         return parse_modelfile(decoded(data, source)), Path() if file == "-" else Path(file).parent
     except ConfigError as error:
-        raise InputError(f"{source}: {error}") from None
+        raise InputError(str(error) if source == "Modelfile" else f"{source}: {error}") from None
 
 
 def recipe_of(modelfile: Modelfile, home: Path, store: ModelStore, quantize: str) -> Recipe:

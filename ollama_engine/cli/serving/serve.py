@@ -213,11 +213,8 @@ def served_file(model: str) -> tuple[str, Path]:
     """
     if model in PACKAGED:
         return model, PACKAGED[model]()
-    try:
-        path = Path(existing(model)).resolve()
-    except FileNotFoundError as error:
-        message = f"{error.strerror}; MODEL is a GGUF file. Models of the store are served without being named"
-        raise FileNotFoundError(error.errno, message, model) from None
+    hint = "; MODEL is a GGUF file. Models of the store are served without being named"
+    path = Path(existing(model, hint=hint)).resolve()
     with naming(str(path)), GGUFFile(path) as file:
         model_class(known_metadata(file).architecture)
     return path.stem, path

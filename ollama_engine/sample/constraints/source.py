@@ -90,7 +90,9 @@ def _schema_of_text(text: str) -> Mapping[str, Any]:
         return ANY_OBJECT
     try:
         schema = json.loads(text)
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError) as error:
+        if text.lstrip().startswith("{"):
+            raise ConfigError(Option("format"), f" is a JSON schema that cannot be read: {error}") from None
         raise _no_format(text) from None
     if not isinstance(schema, dict):
         raise _no_format(text)

@@ -65,6 +65,11 @@ def test_what_is_no_format(given: Any) -> None:
         matcher(given)
 
 
+def test_a_schema_that_is_no_json_is_told_where() -> None:
+    with pytest.raises(ConfigError, match=r"a JSON schema that cannot be read: .* line 1 column 9 \(char 8\)"):
+        matcher('{"type":')
+
+
 def test_a_schema_that_contains_itself_as_a_dict_is_no_json() -> None:
     endless: dict[str, Any] = {}
     endless["items"] = endless
