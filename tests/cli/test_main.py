@@ -7,13 +7,13 @@ import gc
 import os
 import subprocess
 import sys
+from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
 
 from ollama_engine import __version__
-from ollama_engine.__main__ import main as start
 from ollama_engine.cli import main
 from ollama_engine.cli.errors import EXIT_INTERRUPTED, Flags, UsageError, describe, exit_code
 from ollama_engine.cli.measure import devices
@@ -178,7 +178,8 @@ def test_errors_without_words_have_their_name() -> None:
 
 def test_the_console_script_is_this_program() -> None:
     script = next(e for e in entry_points(group="console_scripts") if e.name == "ollama-engine")
-    assert script.load() is start
+    assert script.value == "ollama_engine.__main__:program"
+    assert script.load() is main.program
 
 
 def test_the_process_of_a_program_is_set_up_to_start_and_end_soon() -> None:
@@ -308,7 +309,10 @@ def test_an_interrupt_of_its_imports_ends_it_without_a_traceback(monkeypatch: py
     monkeypatch.delitem(sys.modules, "ollama_engine.cli.main")
     monkeypatch.delattr("ollama_engine.cli.main")
     monkeypatch.setattr(sys, "meta_path", [Interrupted, *sys.meta_path])
-    assert start() == EXIT_INTERRUPTED
+    monkeypatch.delitem(sys.modules, "ollama_engine.__main__", raising=False)
+    with pytest.raises(SystemExit) as ended:
+        import_module("ollama_engine.__main__")
+    assert ended.value.code == EXIT_INTERRUPTED
 
 
 def test_closed_streams_do_not_matter() -> None:
