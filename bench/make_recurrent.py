@@ -2,9 +2,9 @@
 
     python bench/make_recurrent.py qwen35 q4_k_m OUT.gguf
 
-For speed measurements, as `make_model` does it for other decoders: qwen35 (gated delta nets), nemotron-h, mamba2 and
-granite-hybrid (Mamba-2), lfm2 (short convolutions). The pinned llama.cpp loads them, too. Needs the extra `bench` (the
-gguf package).
+For speed measurements, as `make_model` does it for other decoders: qwen35 and qwen35moe (gated delta nets), nemotron-h,
+mamba2, granite-hybrid and falcon-h1 (Mamba-2), lfm2 (short convolutions). The pinned llama.cpp loads them, too. Needs
+the extra `bench` (the gguf package).
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class RecurrentShape:
     name: str
     arch: str
     layers: str
-    """A letter for each layer: attention `*`, recurrent `M`; in nemotron_h also a feed-forward block alone, `-`."""
+    """A letter for each layer: attention `*`, recurrent `M`, both side by side `+`; in nemotron_h also a feed-forward
+    block alone, `-`."""
     n_embd: int
     n_ff: int
     n_head: int
@@ -47,6 +48,9 @@ class RecurrentShape:
     n_groups: int = 0
     d_state: int = 0
     d_inner: int = 0
+    n_expert: int = 0
+    """0: one feed-forward block of size n_ff. Otherwise n_ff is the size of one expert, and of a shared one; a token
+    uses EXPERTS_USED besides that one."""
     keys: dict[str, Any] = field(default_factory=dict)
     """Metadata of this architecture alone."""
 
@@ -55,10 +59,20 @@ class RecurrentShape:
         return self.d_inner + 2 * self.n_groups * self.d_state
 
 
+EXPERTS_USED = 8
+
 SHAPES = {
     "qwen35": RecurrentShape(
         name="Qwen3.5-0.8B shape", arch="qwen35", layers="MMM*" * 6, n_embd=1024, n_ff=3584, n_head=8, n_head_kv=2,
         head_dim=256, n_vocab=248320, n_taps=4, n_heads=16, n_groups=16, d_state=128, d_inner=2048,
+        keys={"full_attention_interval": 4, "rope.dimension_count": 64, "rope.freq_base": 1e7,
+              "rope.dimension_sections": [11, 11, 10, 0]},
+    ),
+    # 40 layers of 256 experts and 248,320 tokens in the whole model.
+    "qwen35moe": RecurrentShape(
+        name="Qwen3.5-35B-A3B shape, 4 layers of 64 experts", arch="qwen35moe", layers="MMM*", n_embd=2048, n_ff=512,
+        n_head=16, n_head_kv=2, head_dim=256, n_vocab=16384, n_taps=4, n_heads=32, n_groups=16, d_state=128,
+        d_inner=4096, n_expert=64,
         keys={"full_attention_interval": 4, "rope.dimension_count": 64, "rope.freq_base": 1e7,
               "rope.dimension_sections": [11, 11, 10, 0]},
     ),
@@ -82,7 +96,16 @@ SHAPES = {
         d_inner=1536, keys={"embedding_scale": 12.0, "residual_scale": 0.246, "attention.scale": 0.015625,
                             "logit_scale": 3.0, "rope.dimension_count": 64},
     ),
+    "falcon-h1": RecurrentShape(
+        name="Falcon-H1-0.5B shape", arch="falcon-h1", layers="+" * 36, n_embd=1024, n_ff=2048, n_head=8, n_head_kv=2,
+        head_dim=64, n_vocab=32784, n_taps=4, n_heads=24, n_groups=1, d_state=128, d_inner=1536,
+        keys={"rope.freq_base": 1e11},
+    ),
 }  # fmt: skip
+
+
+DELTA_NETS = ("qwen35", "qwen35moe")
+FFN_NORM = {**dict.fromkeys(DELTA_NETS, "post_attention_norm.weight"), "falcon-h1": "ffn_norm"}
 
 
 def tensor_shapes(shape: RecurrentShape) -> Iterator[tuple[str, Dims]]:
@@ -97,28 +120,36 @@ def tensor_shapes(shape: RecurrentShape) -> Iterator[tuple[str, Dims]]:
 
 def layer_tensors(shape: RecurrentShape, kind: str) -> Iterator[tuple[str, Dims]]:
     yield "attn_norm.weight", (shape.n_embd,)
-    if kind == "*":
+    if kind in "*+":
         yield from _attention(shape)
-    elif kind == "M":
-        yield from {"qwen35": _delta_net, "lfm2": _short_conv}.get(shape.arch, _mamba2)(shape)
+    if kind in "M+":
+        yield from RECURRENT.get(shape.arch, _mamba2)(shape)
     if kind == "-":
         yield "ffn_up.weight", (shape.n_ff, shape.n_embd)
         yield "ffn_down.weight", (shape.n_embd, shape.n_ff)
     if not shape.n_ff or shape.arch == "nemotron_h":
         return
-    yield f"{'post_attention_norm' if shape.arch == 'qwen35' else 'ffn_norm'}.weight", (shape.n_embd,)
+    yield FFN_NORM.get(shape.arch, "ffn_norm.weight"), (shape.n_embd,)
+    if shape.n_expert:
+        yield "ffn_gate_inp.weight", (shape.n_expert, shape.n_embd)
+        yield from _gated(shape, "_exps", shape.n_expert)
+        yield "ffn_gate_inp_shexp.weight", (shape.n_embd,)
+    yield from _gated(shape, "_shexp" if shape.n_expert else "")
+
+
+def _gated(shape: RecurrentShape, suffix: str, *experts: int) -> Iterator[tuple[str, Dims]]:
     for name in ("gate", "up"):
-        yield f"ffn_{name}.weight", (shape.n_ff, shape.n_embd)
-    yield "ffn_down.weight", (shape.n_embd, shape.n_ff)
+        yield f"ffn_{name}{suffix}.weight", (*experts, shape.n_ff, shape.n_embd)
+    yield f"ffn_down{suffix}.weight", (*experts, shape.n_embd, shape.n_ff)
 
 
 def _attention(shape: RecurrentShape) -> Iterator[tuple[str, Dims]]:
     q, kv = shape.n_head * shape.head_dim, shape.n_head_kv * shape.head_dim
-    yield "attn_q.weight", (2 * q if shape.arch == "qwen35" else q, shape.n_embd)  # behind each query its gate
+    yield "attn_q.weight", (2 * q if shape.arch in DELTA_NETS else q, shape.n_embd)  # behind each query its gate
     yield "attn_k.weight", (kv, shape.n_embd)
     yield "attn_v.weight", (kv, shape.n_embd)
     yield "attn_output.weight", (shape.n_embd, q)
-    if shape.arch in ("qwen35", "lfm2"):
+    if shape.arch in (*DELTA_NETS, "lfm2"):
         yield "attn_q_norm.weight", (shape.head_dim,)
         yield "attn_k_norm.weight", (shape.head_dim,)
 
@@ -142,7 +173,8 @@ def _mamba2(shape: RecurrentShape) -> Iterator[tuple[str, Dims]]:
     yield "ssm_dt.bias", (shape.n_heads,)
     yield "ssm_a", (shape.n_heads, 1)
     yield "ssm_d", (shape.n_heads, 1)
-    yield "ssm_norm.weight", (shape.n_groups, shape.d_inner // shape.n_groups)
+    if shape.arch != "falcon-h1":
+        yield "ssm_norm.weight", (shape.n_groups, shape.d_inner // shape.n_groups)
     yield "ssm_out.weight", (shape.n_embd, shape.d_inner)
 
 
@@ -152,10 +184,14 @@ def _short_conv(shape: RecurrentShape) -> Iterator[tuple[str, Dims]]:
     yield "shortconv.out_proj.weight", (shape.n_embd, shape.n_embd)
 
 
+RECURRENT = {"qwen35": _delta_net, "qwen35moe": _delta_net, "lfm2": _short_conv}
+"""What is not Mamba-2."""
+
+
 def tensor_types(preset: str, shape: RecurrentShape) -> dict[str, QuantType]:
     """The type that llama.cpp's preset gives to each tensor."""
     tensors = [TensorInfo(name, "f32", dims[::-1], 0, 0, 0) for name, dims in tensor_shapes(shape)]
-    facts = LayoutFacts(shape.arch, len(shape.layers), shape.n_head // max(1, shape.n_head_kv), 0, False)
+    facts = LayoutFacts(shape.arch, len(shape.layers), shape.n_head // max(1, shape.n_head_kv), shape.n_expert, False)
     types = target_types(in_file_order(tensors), PRESETS[preset], facts, has_imatrix=False)
     return {name: QuantType[dtype.upper()] for name, dtype in types.items()}
 
@@ -165,16 +201,21 @@ def add_metadata(writer: gguf.GGUFWriter, shape: RecurrentShape, preset: str) ->
     writer.add_file_type(PRESETS[preset].file_type)
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     kinds = shape.layers
-    each = shape.arch != "qwen35"  # a number for each layer
+    each = shape.arch not in DELTA_NETS  # a number for each layer
     values: dict[str, Any] = {
         "vocab_size": shape.n_vocab, "context_length": 32768, "embedding_length": shape.n_embd,
         "block_count": len(kinds), "attention.head_count": shape.n_head,
-        "attention.head_count_kv": [shape.n_head_kv * (kind == "*") for kind in kinds] if each else shape.n_head_kv,
+        "attention.head_count_kv": [shape.n_head_kv * (kind in "*+") for kind in kinds] if each else shape.n_head_kv,
         "feed_forward_length": [shape.n_ff * (kind == "-") for kind in kinds] if "-" in kinds else shape.n_ff,
         "attention.layer_norm_rms_epsilon": 1e-6, "attention.layer_norm_epsilon": 1e-6, **shape.keys,
     }  # fmt: skip
     if shape.n_head:
         values |= {"attention.key_length": shape.head_dim, "attention.value_length": shape.head_dim}
+    if shape.n_expert:
+        values |= {
+            "expert_count": shape.n_expert, "expert_used_count": EXPERTS_USED,
+            "expert_feed_forward_length": shape.n_ff, "expert_shared_feed_forward_length": shape.n_ff,
+        }  # fmt: skip
     if shape.d_state:
         values |= {
             "ssm.conv_kernel": shape.n_taps, "ssm.inner_size": shape.d_inner, "ssm.state_size": shape.d_state,

@@ -15,11 +15,14 @@ from ollama_engine import Engine
 
 SMALL: dict[str, dict[str, Any]] = {
     "qwen35": {"layers": "MMM*", "n_head": 2, "n_head_kv": 1, "n_heads": 2, "n_groups": 2, "d_inner": 256},
+    "qwen35moe": {"layers": "MMM*", "n_head": 2, "n_head_kv": 1, "n_heads": 4, "n_groups": 2, "d_inner": 512,
+                  "n_expert": 16},
     "nemotron-h": {"layers": "M*-", "n_head": 2, "n_head_kv": 1, "n_heads": 4, "n_groups": 2, "d_inner": 256},
     "lfm2": {"layers": "M*", "n_head": 4, "n_head_kv": 2},
     "mamba2": {"layers": "M", "n_ff": 0, "n_heads": 4, "d_inner": 256},
     "granite-hybrid": {"layers": "M*", "n_head": 4, "n_head_kv": 2, "n_heads": 4, "d_inner": 512},
-}
+    "falcon-h1": {"layers": "+", "n_head": 4, "n_head_kv": 2, "n_heads": 4, "d_inner": 256},
+}  # fmt: skip
 
 
 def small(name: str) -> RecurrentShape:
