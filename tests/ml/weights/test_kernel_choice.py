@@ -195,14 +195,18 @@ def test_a_product_has_the_variant_of_its_rows(monkeypatch: pytest.MonkeyPatch, 
     assert seen == ["burst", "burst", "l2", "l2"]
 
 
-def test_one_row_begins_with_two_distances_on_zen_5_alone() -> None:
+def test_what_rows_begin_with_on_zen() -> None:
     zen_4 = {"avx2", "avx512", "avx512vnni"}
     zen_5 = start_variants(zen_4 | {"avxvnni"})
     kernels = KernelChoice({}, zen_5)
     for experts in (False, True):
         assert [kernels.variant("q4_K", n, experts=experts) for n in (1, 2, 8)] == ["deep", "spread", "spread"]
     assert kernels.variant("f16", 1) == "spread", "was not measured"
-    assert not start_variants(zen_4)
+    kernels = KernelChoice({}, start_variants(zen_4))
+    for dtype in ("q4_K", "f16"):
+        assert [kernels.variant(dtype, n) for n in (1, 3, 7, 8, 512)] == ["l2", "l2", "l2", "spread", "spread"]
+    assert [kernels.variant("q4_K", n, experts=True) for n in (1, 8)] == ["l2", "spread"]
+    assert not start_variants(zen_4 | {"intel"})
     assert not start_variants(zen_4 | {"avxvnni", "intel"})
 
 
