@@ -4,7 +4,8 @@
  * A thread unpacks LANES rows of weights after the other into panels, as many as fit the L2 cache, and multiplies them
  * with all rows of activations: a weight is unpacked once, and not once for every TILE rows. ACROSS panels are
  * multiplied with PANEL_ROWS rows of activations at a time, so that each vector that is loaded serves several products.
- * TILES times as many rows share each look at a block of the panels, which stays in the L1 cache meanwhile.
+ * Of blocks of 32 (TILES is 1) those of one of the sums s0 to s3 come one behind the other, so that sums stay in
+ * registers. Of blocks of 256, TILES times as many rows share each look at a block, which stays in the L1 cache.
  *
  * Results have the bits that vector_product.h gives them: whole numbers within a block, and the same operations with
  * floats in the same order. */
@@ -13,7 +14,6 @@
 #ifndef PANELS_FROM
 #define PANELS_FROM 24 /* rows; for fewer, unpacking into memory costs more than it saves (measured) */
 #endif
-#define TILES 4
 #define MOST_PANELS 32
 #define PANELS_BYTES 400000 /* about half of the L2 cache of a Zen 4 or 5 */
 
@@ -66,6 +66,53 @@ INLINE void clear_totals(tile_totals *sums) {
     }
 }
 
+#if TILES == 1
+
+/* Where a panel has a block. */
+INLINE int64_t oe_panel_at(int64_t blocks, int64_t block) {
+    const int64_t sum = block % OE_QUAD, longer = blocks % OE_QUAD; /* sums have a block more before this one */
+    return sum * (blocks / OE_QUAD) + (sum < longer ? sum : longer) + block / OE_QUAD;
+}
+
+/* Makes the sum `s` of every fourth block, and moves x behind these. */
+INLINE void add_up(const piece *of, int s, const panel_block *x[ACROSS], tile_totals *sum) {
+    const oe_sb_product *const p = of->p;
+    const act_block *acts = (const act_block *)p->acts + of->rows[0] * OE_QUAD + s;
+    tile_totals in;
+    clear_totals(&in);
+    for (int64_t b = s; b < p->blocks; b += OE_QUAD) {
+        const act_block *const next = acts + p->rows * OE_QUAD;
+#pragma GCC unroll 8
+        for (int n = 0; n < PANEL_ROWS; n++) {
+            __builtin_prefetch(next + OE_QUAD * n); /* another page, which the CPU does not foresee */
+        }
+        multiply_block(x, acts, in);
+        acts = next;
+        for (int a = 0; a < ACROSS; a++) {
+            x[a]++;
+        }
+    }
+    memcpy(sum, &in, sizeof in);
+}
+
+static void oe_multiply_piece(const piece *of) {
+    const panel_block *x[ACROSS];
+    tile_totals sums[OE_QUAD][TILES];
+    memcpy(x, of->panels, sizeof x);
+    oe_fetch_results(of);
+    for (int s = 0; s < OE_QUAD; s++) {
+        add_up(of, s, x, &sums[s][0]);
+    }
+    oe_store_piece(of, sums);
+}
+
+#else
+
+INLINE int64_t oe_panel_at(int64_t blocks, int64_t block) {
+    (void)blocks;
+    return block;
+}
+
 static void oe_multiply_piece(const piece *of) {
     const oe_sb_product *const p = of->p;
     const panel_block *x[ACROSS];
@@ -89,6 +136,8 @@ static void oe_multiply_piece(const piece *of) {
     }
     oe_store_piece(of, sums);
 }
+
+#endif
 
 /* `n` panels with all rows of activations. The last PANEL_ROWS rows may overlap those before, and the last panel may be
  * taken several times: the same bits are stored again. */
@@ -122,8 +171,9 @@ static void oe_unpack(const oe_sb_product *p, int64_t from, panel_block *panel) 
                 __builtin_prefetch(w.at + (LANES + i) * p->row_bytes + line);
             }
         }
-        unpack_block(w, panel + b);
-        end_unpacking(panel + b);
+        panel_block *const to = panel + oe_panel_at(p->blocks, b);
+        unpack_block(w, to);
+        end_unpacking(to);
     }
 }
 

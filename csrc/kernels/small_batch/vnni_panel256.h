@@ -3,6 +3,7 @@
  * sum depends on the weights alone, so that sums begin with as much less. */
 #define ACROSS 2
 #define PANEL_ROWS 6
+#define TILES 4
 
 typedef struct panel_block {
     ints codes[64];
