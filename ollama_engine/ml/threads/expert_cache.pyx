@@ -105,6 +105,7 @@ cdef class ExpertCache:
         others (oe_expert_counts); but "reading": parts that wait to be read or are being read now.
         """
         self._check()
+        # With Python's lock: where it was released, another thread's `close` could free the cache.
         return dict(lib.oe_expert_cache_counts(self.ptr))
 
     def check(self):

@@ -16,9 +16,10 @@ __all__ = ["plan_experts"]
 log = logging.getLogger(__name__)
 
 
-def plan_experts(gguf: GGUFFile, config: EngineConfig, *, cpu_alone: bool) -> int | None:
+def plan_experts(gguf: GGUFFile, config: EngineConfig, *, cpu_alone: bool, loads: bool = False) -> int | None:
     """Bytes of the cache that experts get; None where they are read as all other weights are.
 
+    `loads`: not only planned, so an option without effect is logged; a server has it for models of all kinds.
     Raises ConfigError for a cache that does not hold a layer.
     """
     most = config.expert_cache_bytes
@@ -29,8 +30,9 @@ def plan_experts(gguf: GGUFFile, config: EngineConfig, *, cpu_alone: bool) -> in
         if has_experts(info):
             layers[block_of_tensor(info.name) or 0] += info.nbytes
     if not layers or not cpu_alone or sys.platform != "linux":
-        log.warning("expert_cache_bytes=%d has no effect: it is for mixtures of experts that the CPU alone computes, "
-                    "on Linux", most)  # fmt: skip
+        if loads:
+            log.info("expert_cache_bytes=%d has no effect: it is for mixtures of experts that the CPU alone computes, "
+                     "on Linux", most)  # fmt: skip
         return None
     least = max(layers.values())
     if most < least:

@@ -219,7 +219,7 @@ def _load_planned(
         alone = len(backend.devices) == 1
         weights = undo.enter_context(Weights(
             backend, gguf, choice.placement, tied=ties_output(factory), head=uses_head(gguf, config, cpu_alone=alone),
-            expert_bytes=plan_experts(gguf, config, cpu_alone=alone)))  # fmt: skip
+            expert_bytes=plan_experts(gguf, config, cpu_alone=alone, loads=True)))  # fmt: skip
         planned_cache, planned_masks = dict[str, int](), 0
         try:
             weights.load(progress)
