@@ -24,6 +24,7 @@ from tests.models import eagle_heads, families
 from tests.models.heads import LAST, with_head
 from tests.models.heads import converted as model_with
 from tests.support import drafted_answers
+from tests.support.mmproj import changed
 from tests.support.suite import slow_except
 from tests.support.tiny import Weights
 
@@ -151,6 +152,14 @@ def test_its_memory_is_in_the_report_and_planned(pair: tuple[Path, Path]) -> Non
     assert taken.cache == planned.cache > without.cache
     assert taken.mapped == planned.mapped > without.mapped
     assert layers["draft model"] > 0
+
+
+def test_tensors_that_it_does_not_read_are_said(
+    pair: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    head = changed(pair[1], tmp_path / "more.gguf", {}, {"stray.weight": np.zeros(32, np.float32)})
+    opened(pair[0], draft_model=str(head), draft="model").close()
+    assert "1 tensors of the file are not used by architecture eagle3: stray.weight" in caplog.text
 
 
 def test_it_is_for_one_model_alone(pair: tuple[Path, Path], tmp_path: Path) -> None:
