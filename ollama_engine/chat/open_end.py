@@ -13,11 +13,15 @@ REASONING = ("reasoning_content", "thinking", "reasoning")
 """Names under which messages have the model's reasoning."""
 
 
-def mark_end(messages: list[dict[str, Any]], name: str, source: str) -> tuple[str, str]:
-    """Put a mark behind the text that is to go on; the mark, and the text.
+def mark_end(messages: list[dict[str, Any]], field: bool | str, source: str) -> tuple[str, str]:
+    """Put a mark behind the text that is to go on; the mark, and the text. Both are empty where none is.
 
-    The mark ends with a space, which is missing in the rendered text where the template strips.
+    `field` of the last message goes on: True is "content", False none. The mark ends with a space, which is missing in
+    the rendered text where the template strips.
     """
+    if not field:
+        return "", ""
+    name = "content" if field is True else field
     last, mark = messages[-1], f"END{secrets.token_hex(8)} "
     final = last.get(name)
     if final is None:

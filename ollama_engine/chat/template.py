@@ -104,10 +104,7 @@ class ChatTemplate:
         Raises ChatError where the template refuses the messages, or fails.
         """
         prepared = [_for_template(message, keep_none=keep_none) for message in messages]
-        mark = final = ""
-        if continue_final_message:
-            name = "content" if continue_final_message is True else continue_final_message
-            mark, final = mark_end(prepared, name, self.source)
+        mark, final = mark_end(prepared, continue_final_message, self.source)
         given = {**self._special_tokens, **(variables or {})}
         given |= {"messages": prepared, "tools": tools, "documents": documents}
         text = self._render({**given, "add_generation_prompt": add_generation_prompt})

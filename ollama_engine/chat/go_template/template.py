@@ -81,10 +81,7 @@ class GoTemplate:
         if documents:
             raise ChatError("a Go template has no place for documents")
         copies = [dict(message) for message in messages]
-        mark = final = ""
-        if continue_final_message:
-            name = "content" if continue_final_message is True else continue_final_message
-            mark, final = mark_end(copies, name, "content thinking reasoning_content reasoning")
+        mark, final = mark_end(copies, continue_final_message, "content thinking reasoning_content reasoning")
         given = variables or {}
         switches = {"Think": False, "ThinkLevel": "", "IsThinkSet": "Think" in given or "ThinkLevel" in given}
         read = collated(copies)
