@@ -6,44 +6,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ollama_engine.convert import convert_model
-from tests.models import architectures, families
+from tests.models import architectures
+from tests.models.draft_cases import GUESSES, DraftCase, DraftGolden
 from tests.models.families import SIZES, random_weight, write_folder
-from tests.models.published import Published, read_texts
+from tests.models.published import read_texts
 from tests.support.tiny import Weights
 
-__all__ = ["FOLDER", "GUESSES", "Case", "Golden", "cases", "converted", "load", "save"]
+__all__ = ["FOLDER", "GUESSES", "Case", "cases", "converted", "load", "save"]
 
 FOLDER = Path(__file__).parent / "assistant_goldens"
-GUESSES = 5
 
 
 @dataclass(frozen=True)
-class Case:
-    """An assistant of the family's case `model`; `settings` are what its text config has beside the model's."""
-
-    name: str
-    model: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    outer: Mapping[str, Any] = field(default_factory=dict)
-    """Its config beside the text config."""
-    dtype: str = "F32"
-    seed: int = 1
-
-    def __str__(self) -> str:
-        return self.name
-
-    @property
-    def family(self) -> families.Family:
-        """The model that it drafts for."""
-        return families.case(self.model)
+class Case(DraftCase):
+    """An assistant; `settings` are in its text config."""
 
     @property
     def class_name(self) -> str:
@@ -67,33 +50,18 @@ class Case:
         }
 
 
-@dataclass(frozen=True)
-class Golden(Published):
-    """What transformers' assistant gives behind a prompt of the family, each guess behind the one before."""
-
-    tokens: list[int]
-    """The token that the model draws, and the guesses, of all but the last of which there are states."""
-    logits: NDArray[np.float32]
-    """[GUESSES, n_vocab]."""
-    states: NDArray[np.float32]
-    """What it gives for the next guess, [GUESSES, the model's n_embd]."""
-
-
 def cases() -> tuple[Case, ...]:
     return architectures.all_cases(Case)
 
 
-def save(case: Case, golden: Golden) -> Path:
-    return golden.write(
-        FOLDER / f"{case.name}.npz", tokens=np.array(golden.tokens, np.int16), logits=golden.logits,
-        states=golden.states,
-    )  # fmt: skip
+def save(case: Case, golden: DraftGolden) -> Path:
+    return golden.write(FOLDER / f"{case.name}.npz", **golden.arrays)
 
 
-def load(case: Case) -> Golden:
+def load(case: Case) -> DraftGolden:
     with np.load(FOLDER / f"{case.name}.npz") as data:
         arrays = {"logits": data["logits"], "states": data["states"], "tokens": data["tokens"].tolist()}
-        return Golden(**read_texts(data), **arrays)
+        return DraftGolden(**read_texts(data), **arrays)
 
 
 def converted(case: Case, folder: Path, weights: Weights | None = None, outtype: str = "f32") -> Path:

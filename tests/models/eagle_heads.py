@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,45 +15,30 @@ from numpy.typing import NDArray
 
 from ollama_engine.convert import convert_model
 from tests.convert.folders import write_json, write_safetensors
-from tests.models import architectures, families
+from tests.models import architectures
+from tests.models.draft_cases import GUESSES, DraftCase, DraftGolden
 from tests.models.families import N_VOCAB, SIZES, random_weight
-from tests.models.published import Published, read_texts
+from tests.models.published import read_texts
 from tests.support.tiny import Weights
 
 __all__ = ["FOLDER", "GUESSES", "Case", "Golden", "cases", "converted", "load", "published", "save"]
 
 FOLDER = Path(__file__).parent / "eagle_goldens"
-GUESSES = 5
 N_DRAFT = 200
 FLAT = ("architectures", "transformer_layer_config", "speculators_config", "speculators_model_type", "auto_map")
 """Keys of `speculators` that the form of the authors does not have."""
 
 
 @dataclass(frozen=True)
-class Case:
-    """A head for the family's case `model`. `settings` are those of its block's config beside the model's sizes."""
+class Case(DraftCase):
+    """A head; `settings` are beside the model's sizes."""
 
-    name: str
-    model: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    outer: Mapping[str, Any] = field(default_factory=dict)
-    """Its config beside the block's."""
     blocks: Sequence[int] = (1, 2, 3)
     """Which of the model's it reads."""
     n_draft: int = N_DRAFT
     own_embeddings: bool = False
     form: str = "speculators"
     """Or "authors": that in which SafeAILab publishes them."""
-    dtype: str = "F32"
-    seed: int = 1
-
-    def __str__(self) -> str:
-        return self.name
-
-    @property
-    def family(self) -> families.Family:
-        """The model that it drafts for."""
-        return families.case(self.model)
 
     @property
     def block(self) -> dict[str, Any]:
@@ -76,17 +61,11 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Golden(Published):
-    """What `speculators` gives behind a prompt of the family, each guess behind the one before."""
+class Golden(DraftGolden):
+    """What `speculators` gives."""
 
     aux: NDArray[np.float32]
     """The model's states behind its blocks, in the last rows of the prompt, [rows, blocks * n_embd]."""
-    tokens: list[int]
-    """The token that the model draws, and the guesses."""
-    logits: NDArray[np.float32]
-    """[GUESSES, n_draft]."""
-    states: NDArray[np.float32]
-    """What it gives for the next guess, [GUESSES, n_embd]."""
 
 
 def cases() -> tuple[Case, ...]:
@@ -94,10 +73,7 @@ def cases() -> tuple[Case, ...]:
 
 
 def save(case: Case, golden: Golden) -> Path:
-    return golden.write(
-        FOLDER / f"{case.name}.npz", tokens=np.array(golden.tokens, np.int16), logits=golden.logits,
-        states=golden.states, aux=golden.aux,
-    )  # fmt: skip
+    return golden.write(FOLDER / f"{case.name}.npz", **golden.arrays, aux=golden.aux)
 
 
 def load(case: Case) -> Golden:

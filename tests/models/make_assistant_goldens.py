@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.models.assistants import GUESSES, Case, Golden, cases, save
+from tests.models.assistants import GUESSES, Case, cases, save
+from tests.models.draft_cases import DraftGolden
 from tests.models.families import write_folder
 from tests.models.family_reference import FamilyReference, saved_shapes
 from tests.models.published import checksum
@@ -26,7 +27,7 @@ def sharing_modes(config: Any) -> list[str | None]:
     return modes
 
 
-def make(case: Case) -> Golden:
+def make(case: Case) -> DraftGolden:
     """The guesses of transformers' candidate generator: one position, and what the model has stored.
 
     The last token of the prompt is computed by itself, as in an answer: local layers then give what their window holds.
@@ -65,7 +66,7 @@ def make(case: Case) -> Golden:
                 tokens.append(int(ids))
                 logits.append(out.logits[0, 0].float().numpy())
                 states.append(state[0, 0].float().numpy())
-    return Golden(config, shapes, checksum(weights), tokens, np.array(logits), np.array(states))
+    return DraftGolden(config, shapes, checksum(weights), tokens, np.array(logits), np.array(states))
 
 
 def main(names: list[str]) -> None:
