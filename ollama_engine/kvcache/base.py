@@ -83,8 +83,8 @@ class ImageView(LayerView, Protocol):
 class Segments:
     """A batch's rows as recurrent layers take them: runs of rows of one sequence, between two of its states.
 
-    A sequence has as many segments as states are written for it, one after the other. Those that fill up `bounds` and
-    `slots` are empty.
+    A sequence has as many segments as states are written for it, one after the other. Segments that pad
+    `bounds` and `slots` are empty.
     """
 
     rows: Tensor
@@ -92,8 +92,8 @@ class Segments:
     bounds: Tensor
     """i32 [2, m]: for each segment its part of `rows`, [begin, end)."""
     slots: Tensor
-    """i32 [2, m]: for each segment the slots of the state that it goes on from, and of the one that it leaves. The
-    number of slots stands for none: zeros, and nothing to leave."""
+    """i32 [2, m]: for each segment the slot whose state it reads, and the one that it writes. The number of slots
+    stands for none: the segment begins with zeros, or writes nothing."""
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor]:

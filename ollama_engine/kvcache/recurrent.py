@@ -189,7 +189,7 @@ class RecurrentCache(RecurrentStepCache):
         """Raise ContextOverflowError where `begin` would. Changes nothing."""
         firsts = batch.first_positions()
         free = self.slots.available(firsts)
-        if len(firsts) > free:
+        if len(firsts) > free and not (batch.in_place and self.slots.changeable(runs_of(batch))):
             raise ContextOverflowError(
                 f"the states of {len(firsts)} sequences do not fit: {free} of {self.slots.n_slots} slots are free"
             )

@@ -8,7 +8,8 @@ step was not computed.
                  state      none  slot 5     -     slot 2     64 is a checkpoint; decoding goes on from 97
 
 A step that is not taken back once it is launched may change states in place, if nothing else wants them: none is
-shared or a checkpoint. Until the launch a slot only has another name, and gets its old one where there is none.
+shared or a checkpoint. Before the launch only the position of a slot's state is another, and it is put back where the
+step is never launched.
 """
 
 from __future__ import annotations
@@ -96,6 +97,19 @@ class StateSlots:
         """Number of slots for new states, in a step that goes on from these {sequence: position}."""
         return self.n_slots - len(self._needed(firsts))
 
+    def changeable(self, runs: Mapping[int, Run]) -> dict[int, int] | None:
+        """{sequence: slot} where nothing else wants the states that a step goes on from, else None.
+
+        A step may change them in place, and then needs no other slots.
+        """
+        slots: dict[int, int] = {}
+        for sequence, run in runs.items():
+            slot = self._states.get(sequence, {}).get(run.first)
+            if slot is None or _inner(run) or self._slots[slot].kept or self._slots[slot].owners != {sequence}:
+                return None
+            slots[sequence] = slot
+        return slots
+
     def _needed(self, firsts: Mapping[int, int]) -> set[int]:
         """Slots that such a step may not give up."""
         needed = {slot for slot in (self.read(*first) for first in firsts.items()) if slot is not None}
@@ -118,14 +132,14 @@ class StateSlots:
 
         The state at each `end` always gets a slot, the others as far as there are any. All returns of a sequence but
         the first take free slots only: no checkpoint makes way for them. The caller has asked `available` for as many
-        as sequences. `in_place`: no sequence takes the step back once it is launched.
+        as sequences, or `changeable`. `in_place`: no sequence takes the step back once it is launched.
         """
         self._renamed.clear()
         firsts = {sequence: run.first for sequence, run in runs.items()}
         for sequence, first in firsts.items():
             self._pass_on(sequence, first)
-        if in_place and (changed := self._change(runs)) is not None:
-            return changed
+        if in_place and (slots := self.changeable(runs)) is not None:
+            return self._change(runs, slots)
         inner = {sequence: run for sequence, run in runs.items() if run.checkpoints or run.returns}
         first_returns = (run._replace(returns=sorted(run.returns)[:1]) for run in inner.values())
         n_wanted = len(runs) + sum(len(_inner(run)) for run in first_returns)
@@ -144,14 +158,8 @@ class StateSlots:
             }
         return made
 
-    def _change(self, runs: Mapping[int, Run]) -> dict[int, dict[int, int]] | None:
-        """What `place` returns where all states of a step can be changed in place, else None."""
-        slots: dict[int, int] = {}
-        for sequence, run in runs.items():
-            slot = self._states.get(sequence, {}).get(run.first)
-            if slot is None or _inner(run) or self._slots[slot].kept or self._slots[slot].owners != {sequence}:
-                return None
-            slots[sequence] = slot
+    def _change(self, runs: Mapping[int, Run], slots: Mapping[int, int]) -> dict[int, dict[int, int]]:
+        """`place` for a step that changes the states in these slots in place."""
         for sequence, slot in slots.items():
             run = runs[sequence]
             self._renamed[sequence] = _Renamed(slot, self._slots[slot], run.end)
