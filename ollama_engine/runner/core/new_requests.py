@@ -50,21 +50,11 @@ def new_generation(
     """
     refuse_encoder(loaded)
     check_params(params)
-    _check_prompt(inputs)
-    n_prompt, keep = len(inputs), 0
+    n_prompt = len(inputs)
     ids = tuple(inputs.text_tokens()) if options.prompt_token_ids else None
-    if options.on_overflow == "error" or not options.truncate_prompt:
-        _check_room(n_prompt, loaded.num_ctx, params, options, in_session=pinned is not None)
-    if options.on_overflow != "error":
-        inputs, keep = _truncated(inputs, loaded.num_ctx, params, options)
-    _check_groups(inputs, loaded)
-    check_image_runs(inputs, loaded)
+    inputs, keep = _fitting(inputs, loaded, params, options, in_session=pinned is not None)
     sampler = _sampler(loaded, params)
     sampler.accept_many(_penalized(inputs, sampler.n_vocab))
-    row_reader = None
-    if params.prompt_logprobs is not None:
-        _check_rows(inputs, loaded)
-        row_reader = PromptLogprobs(inputs, sampler, params.prompt_logprobs)
     return Generation(
         channel=channel,
         inputs=inputs.within(options.cache_salt or ""),
@@ -82,13 +72,35 @@ def new_generation(
         keep=keep,
         # Without the prefix cache there is nothing to share, so it need not wait.
         follows=follows if options.cache else None,
-        row_reader=row_reader,
+        row_reader=_prompt_reader(inputs, loaded, sampler, params),
         pinned=pinned,
         constraint=constraint,
         processors=ProcessorChain(options.logits_processors, inputs.tokens) if options.logits_processors else None,
         drafter=drafter,
         prompt_token_ids=ids,
     )
+
+
+def _fitting(
+    inputs: Inputs, loaded: Loaded, params: SamplingParams, options: RequestOptions, *, in_session: bool
+) -> tuple[Inputs, int]:
+    """The prompt, cut where it is too long and may be cut, and how many of its first inputs a shift keeps."""
+    _check_prompt(inputs)
+    keep = 0
+    if options.on_overflow == "error" or not options.truncate_prompt:
+        _check_room(len(inputs), loaded.num_ctx, params, options, in_session=in_session)
+    if options.on_overflow != "error":
+        inputs, keep = _truncated(inputs, loaded.num_ctx, params, options)
+    _check_groups(inputs, loaded)
+    check_image_runs(inputs, loaded)
+    return inputs, keep
+
+
+def _prompt_reader(inputs: Inputs, loaded: Loaded, sampler: Sampler, params: SamplingParams) -> PromptLogprobs | None:
+    if params.prompt_logprobs is None:
+        return None
+    _check_rows(inputs, loaded)
+    return PromptLogprobs(inputs, sampler, params.prompt_logprobs)
 
 
 def _sampler(loaded: Loaded, params: SamplingParams) -> Sampler:
