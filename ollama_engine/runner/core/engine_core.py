@@ -115,7 +115,7 @@ class EngineCore:
             record.mark("emit")
             self.queue.sweep()
             self.queue.admit()
-            if self._in_flight is None or not self._in_flight.drafted:  # how many tokens come of drafts is unknown
+            if self._in_flight is None or not self._in_flight.drafted:  # how many guesses are right is not known yet
                 self._prepare()
             if self._in_flight is not None and self._in_flight.constrained:
                 prepare_masks(self._in_flight)
@@ -134,7 +134,7 @@ class EngineCore:
         try:
             if self.queue.stored.pending:
                 with self.monitor.step() as record:
-                    self._collect(record)  # cells are not read while it computes, and may not hold its rows yet
+                    self._collect(record)  # its step in flight still writes cells
             self.queue.stored.flush(seconds)
         except Exception as error:
             report(log, logging.ERROR, "prefixes could not be stored: %s", error)
@@ -183,7 +183,7 @@ class EngineCore:
                 self.cache_manager.take_back(output.sequence)
         if bad := [output.sequence for output in outputs if not output.sound]:
             self.scrap()
-            # What else came of it may wait in a history that was left early.
+            # The same step may have written cells of a cached sequence, whose request ended meanwhile.
             self.cache_manager.forget()
             self.cache_manager.clean(bad)
         record.collected()
@@ -263,7 +263,10 @@ class EngineCore:
         return following is not None and self._place(following)
 
     def _place(self, step: Step) -> bool:
-        """Find cells and a graph for a step; False where there are too few cells."""
+        """Find cells and a graph for a step; False where there are too few cells.
+
+        After any other error the step's requests end with it, and the result is True: more cells would not help.
+        """
         try:
             self.executor.prepare(step.batch, step.needed)
         except ContextOverflowError:

@@ -272,7 +272,7 @@ class EngineThread:
     def _take_in(self) -> None:
         """Pass the inbox to the core. Waits where there is nothing to do.
 
-        While a request waits for its caller, it waits only until the next sweep: the request may be cancelled or late.
+        Where a request waits for its caller, it returns in time for the next sweep, which ends cancelled and late ones.
         """
         try:
             while True:

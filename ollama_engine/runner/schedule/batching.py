@@ -168,7 +168,7 @@ def _checkpoints(entries: tuple[StepEntry, ...], begins: list[int]) -> Int32Arra
 
 
 def _returns(entries: tuple[StepEntry, ...], begins: list[int]) -> Int32Array | None:
-    """The rows before guesses, of each draft the first ones: there a sequence goes on where the next guess is wrong."""
+    """Rows that a guess follows, up to MOST_RETURNS of each draft: a sequence goes on there if that guess is wrong."""
     rows: list[int] = []
     row = 0
     for entry, begin in zip(entries, begins, strict=True):

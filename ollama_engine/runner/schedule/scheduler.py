@@ -7,8 +7,8 @@ end, new ones join at the end, and one that did not fit stays in front.
   prompts leave. A step never exceeds `batch_size` tokens, however long prompts are, and `prompt_tokens` bounds it
   further while an answer waits for its next token.
 - Where the next group of the first prompt in line does not fit beside decoding sequences, the next step owes it room.
-- A group larger than `batch_size` gets its own batch, the only case of a larger batch. With `groups` no step
-  has more groups than that.
+- A group larger than `batch_size` is a batch of its own; no other batch exceeds `batch_size`. No step has more
+  groups than `BatchLimits.groups`.
 - Higher priority is served first, but at least every ninth step follows the line alone. So with N sequences, each is
   served at least once in 10 * (N + 1) steps, whatever priorities and lengths the others have, if there are cells.
 
@@ -46,7 +46,7 @@ class Candidate(NamedTuple):
     decoding: bool = False
     """Whether these are the last known tokens and a draft; any number from the first on may be served."""
     rows_from: int | None = None
-    """First input of a prompt whose logits are wanted, with those of all behind it; None: the last one's only."""
+    """Logits are wanted of this input of a prompt and of all behind it; None: of the last one alone."""
     priority: int = 0
     groups: Sequence[Group] = ()
     """Groups among its inputs, as indices like `begin` and `end`."""
@@ -236,16 +236,16 @@ class _PlanBuilder:
 
     def decode(self, decoding: Sequence[Candidate], aside: _Demand) -> None:
         """Schedule one token each while there is room in the batch. Where cells are fewer, the most senior get them."""
-        places = max(0, min(self.room - aside.tokens, self.rows - aside.rows))
-        seated = decoding[:places]
-        if len(seated) > self.cells:
-            chosen = {candidate.key for candidate in sorted(seated, key=_seniority)[: self.cells]}
-            self.starved = [candidate.key for candidate in seated if candidate.key not in chosen]
+        n = max(0, min(self.room - aside.tokens, self.rows - aside.rows))
+        served = decoding[:n]
+        if len(served) > self.cells:
+            chosen = {candidate.key for candidate in sorted(served, key=_seniority)[: self.cells]}
+            self.starved = [candidate.key for candidate in served if candidate.key not in chosen]
             self.short = len(self.starved)
-            seated = [candidate for candidate in seated if candidate.key in chosen]
-        self.scheduled = [Scheduled(candidate.key, 1, candidate.outputs(1)) for candidate in seated]
-        self.room -= len(seated)
-        self.rows -= len(seated)
+            served = [candidate for candidate in served if candidate.key in chosen]
+        self.scheduled = [Scheduled(candidate.key, 1, candidate.outputs(1)) for candidate in served]
+        self.room -= len(served)
+        self.rows -= len(served)
         # Those without room in this batch need a cell in the next step.
         self.cells -= len(decoding) + (self.limits.headroom if decoding else 0)
 

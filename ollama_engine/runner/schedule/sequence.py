@@ -90,14 +90,14 @@ class ScheduledRequest(QueuedRequest):
 
     @property
     def leaves_history(self) -> bool:
-        """Whether its history stays in the cache when it has ended, for those that begin alike."""
+        """Whether its cache sequence is kept when it has ended, for requests that begin alike."""
         return self.options.cache
 
     @property
     def rows_from(self) -> int | None:
-        """The first input of the prompt whose logits are wanted, and those of all behind it; None: the last one's only.
+        """Logits are wanted of this input of the prompt and of all behind it; None: of the last one alone.
 
-        The cache's prefixes are of use up to there.
+        A cached prefix is used up to this input: the rest is computed.
         """
         return None if self.row_reader is None else self.row_reader.next
 
