@@ -263,10 +263,7 @@ class EngineCore:
         return following is not None and self._place(following)
 
     def _place(self, step: Step) -> bool:
-        """Find cells and a graph for a step; False where there are too few cells.
-
-        After any other error the step's requests end with it, and the result is True: more cells would not help.
-        """
+        """Find cells and a graph for a step; False where there are too few cells. Another error ends its requests."""
         try:
             self.executor.prepare(step.batch, step.needed)
         except ContextOverflowError:
