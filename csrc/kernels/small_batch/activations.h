@@ -66,11 +66,11 @@ extern const oe_sb_fused OE_SB_ACTS(fused);
         }                                                                                                              \
     }                                                                                                                  \
     const oe_sb_kernel OE_SB_KERNEL(type) = {                                                                          \
-        __VA_ARGS__, oe_multiply, NULL, &OE_SB_KERNEL_OF(type, avx512), PACKS, 0, false}
+        __VA_ARGS__, oe_multiply, NULL, &OE_SB_KERNEL_OF(type, avx512), PACKS, 0, false, 0, 0}
 #else
 #define OE_SB_DEFINE(type, ...)                                                                                        \
     const oe_sb_kernel OE_SB_KERNEL(type) = {                                                                          \
-        __VA_ARGS__, oe_multiply, MULTIPLY_INTERLEAVED, NULL, false, INTERLEAVED_ROWS, false, MOST_MISSING}
+        __VA_ARGS__, oe_multiply, MULTIPLY_INTERLEAVED, NULL, false, INTERLEAVED_ROWS, false, WHOLE, MOST_MISSING}
 #endif
 #define OE_SB_DEFINE_256(type)                                                                                      \
     OE_SB_DEFINE(type, 256, sizeof(oe_act256), OE_SB_ACTS(quantize256), &OE_SB_ACTS(fused))

@@ -33,9 +33,7 @@ INLINE block_factors factors_of(ints first_word) {
 
 #ifdef PANELS
 INLINE void unpack_block(window w, panel_block *x) {
-    ints head[4];
-    load_words(w, 0, head);
-    const block_factors factors = factors_of(head[0]);
+    const block_factors factors = factors_of(load_word(w, 0));
     x->d = factors.d;
     x->minus_eighth = factors.minus_eighth;
     read_codes(w, x->codes);
@@ -48,10 +46,9 @@ INLINE void unpack_block(window w, panel_block *x) {
 
 INLINE void add_block(const bool fours, const int n_tile, window w, const act_block *act, floats *out) {
     fetch_part(w, BLOCK_BYTES, 0, 1);
-    ints head[4], codes[8];
-    load_words(w, 0, head);
+    ints codes[8];
     read_codes(w, codes);
-    const block_factors factors = factors_of(head[0]);
+    const block_factors factors = factors_of(load_word(w, 0));
     int n = add_pairs_of_rows(n_tile, 0, factors.d, &factors.minus_eighth, codes, act, out);
 #pragma GCC unroll 8
     for (; n < n_tile; n++) {

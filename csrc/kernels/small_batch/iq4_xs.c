@@ -28,7 +28,7 @@ static void unpack(const uint8_t *p, weight_block *x) {
 #define product(x, act) oe_sb_block256_product(8, x, act)
 #include "kernels/small_batch/scalar_product.h"
 #else
-#include "kernels/small_batch/tile_sums.h"
+#include "kernels/small_batch/whole_blocks.h"
 
 typedef struct block_scales {
     floats d;
@@ -92,18 +92,61 @@ INLINE void unpack_block(window w, panel_block *x) {
 #include "kernels/small_batch/amx_product.h"
 #else
 
-INLINE void add_block(const bool fours, const int n_tile, window w, const act_block *act, floats *out) {
-    block_scales s;
-    ints sum[WIDE_TILE], codes[8];
-    read_scales(w, &s);
+#ifdef WHOLE_BLOCKS
+INLINE void whole_acts(const int8_t *q, ints acts[4]) {
+#pragma GCC unroll 4
+    for (int z = 0; z < 4; z++) {
+        acts[z] = turned(q + z / 2 * 128, 2 + z % 2);
+    }
+}
+
+INLINE void whole_codes(const uint8_t *block, ints codes[4]) {
+#pragma GCC unroll 4
+    for (int z = 0; z < 4; z++) {
+        const ints x = low_bits(_mm512_loadu_si512(block + 8 + z / 2 * 64), z % 2 * 4, 0x0f);
+        codes[z] = bytes_pick(ready_signed(ints_repeat(LEVELS)), x);
+    }
+}
+
+INLINE void whole_factors(const uint8_t *block, const uint32_t *scales, ints factors[4]) {
+    (void)block;
+#pragma GCC unroll 4
+    for (int z = 0; z < 4; z++) {
+        const __m128i four = _mm_cvtepi8_epi32(_mm_cvtsi32_si128((int)scales[16 * (z / 2)]));
+        factors[z] = four_times(_mm512_castsi128_si512(four), 0, 1, 2, 3);
+    }
+}
+#endif
+
+/* Adds up the products of all parts, with the blocks in their lanes. */
+INLINE void add_up_parts(const bool fours, const int n_tile, window w, const ints scale[2], const act_block *act,
+                         ints *sum) {
+    ints codes[8];
     clear_sums(n_tile, sum);
 #pragma GCC unroll 8
     for (int part = 0; part < 8; part++) {
         fetch_part(w, BLOCK_BYTES, part, 8);
         read_codes(part, w, codes);
-        add_signed_part(fours, n_tile, 8, codes, signed_part_factor(s.scale[part / 4], part % 4), act, 32 * part, sum);
+        add_signed_part(fours, n_tile, 8, codes, signed_part_factor(scale[part / 4], part % 4), act, 32 * part, sum);
         end_basic_block();
     }
+}
+
+INLINE void add_block(const bool fours, const int n_tile, window w, const act_block *act, floats *out) {
+    block_scales s;
+    ints sum[WIDE_TILE];
+    read_scales(w, &s);
+#ifdef WHOLE_BLOCKS
+    if (fours) {
+        uint32_t words[2 * LANES];
+        memcpy(words, s.scale, sizeof words);
+        add_up_wholes(n_tile, 255, w, words, act, sum);
+    } else {
+        add_up_parts(fours, n_tile, w, s.scale, act, sum);
+    }
+#else
+    add_up_parts(fours, n_tile, w, s.scale, act, sum);
+#endif
 #pragma GCC unroll 8
     for (int n = 0; n < n_tile; n++) {
         const act_block *a = act + OE_QUAD * n;

@@ -6,7 +6,8 @@
  * NEON) rows of weights at a time, one in each 32-bit lane, unpack a block of them once, and multiply it with all rows
  * of activations. A single row of activations waits mainly for memory; there the lanes are 4 blocks each of 4 (or 2)
  * rows of weights, so that the working set fits the L1 cache. So they are for a few rows, too, where that is quicker:
- * with AVX-512 and blocks of 32, four of which are unpacked from two vectors.
+ * with AVX-512 and blocks of 32. AVX-512 multiplies most types as they lie there, and turns the sums instead
+ * (load_fours, whole_blocks.h).
  *
  * Sums within a block are whole numbers. The blocks of a row are added up in order with plain float operations (no
  * contraction: the build passes -ffp-contract=off), every fourth block to one of four sums s0 to s3, and the result is
@@ -130,6 +131,7 @@ struct oe_sb_kernel {
     bool packs;                  /* oe_sb_quantize_op writes `packed` behind `acts`, and `multiply` reads it */
     int64_t interleaved;
     bool in_tiles; /* activations lie in tiles (oe_quad_put) */
+    int64_t whole;           /* bytes of each block that multiply_interleaved has in one piece; others in words */
     int64_t most_missing; /* percent of the blocks of a row's fours with which multiply_interleaved is the faster */
 };
 

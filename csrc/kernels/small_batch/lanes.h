@@ -29,7 +29,7 @@
 typedef struct window {
     const uint8_t *at;
     size_t near, far;
-    bool in_fours;        /* read whole fours of blocks, which lie side by side */
+    bool in_fours;        /* blocks lie side by side in fours; all of a four may be read */
     const uint8_t *ahead; /* what to fetch meanwhile, as many bytes; or NULL */
     oe_sb_fetch by;       /* and where to */
 } window;
@@ -103,17 +103,29 @@ INLINE void turn_columns(const ints column[4], ints word[4]) {
     word[3] = unpack_high_64(b, d);
 }
 
-/* The 16 bytes at `offset`. */
+/* The 16 bytes at `offset`. Of ROWS_OF_FOURS each word[i] has a row's, in the order of load_fours. */
 INLINE void load_words(window w, size_t offset, ints word[4]) {
 #ifdef FOURS_IN_TWO
     if (w.in_fours) {
-        load_words_of_fours(w, offset, word);
+        load_fours(w, offset, word);
         return;
     }
 #endif
     const ints column[4] = {load_column(w, offset, 0), load_column(w, offset, 1), load_column(w, offset, 2),
                             load_column(w, offset, 3)};
     turn_columns(column, word);
+}
+
+/* The word at `offset` of each block, of which no byte behind offset + 15 is read. */
+INLINE ints load_word(window w, size_t offset) {
+#ifdef ROWS_OF_FOURS
+    if (w.in_fours) {
+        return load_word_of_fours(w, offset);
+    }
+#endif
+    ints x[4];
+    load_words(w, offset, x);
+    return x[0];
 }
 
 /* The bits of `mask` in each byte, after a shift of the whole lane to the right. */
@@ -131,12 +143,7 @@ INLINE floats floats_of_first(int n, floats x, floats y) {
 INLINE floats half_low(ints words) { return floats_from_halves(words); }
 INLINE floats half_high(ints words) { return floats_from_halves(ints_shift_right(words, 16)); }
 
-/* The f16 at `offset` of each block, of which no byte behind offset + 15 is read. */
-INLINE floats read_half(window w, size_t offset) {
-    ints x[4];
-    load_words(w, offset, x);
-    return half_low(x[0]);
-}
+INLINE floats read_half(window w, size_t offset) { return half_low(load_word(w, offset)); } /* of each block */
 
 /* Bytes 2j and 2j + 1 of each lane as two 16-bit numbers, 256 times as large. */
 INLINE ints byte_pair(ints words, int j) {
@@ -165,7 +172,14 @@ INLINE void load_picked_codes(window w, size_t offset, ints table, ints codes[8]
 }
 
 /* Adds 16 to code 4 * i + j, byte j of codes[i], where that bit of the lane is set. */
-INLINE void add_fifth_bits(ints bits, ints codes[8]) {
+INLINE void add_fifth_bits(window w, ints bits, ints codes[8]) {
+#ifdef ROWS_OF_FOURS
+    if (w.in_fours) {
+        add_fifth_bits_of_rows(bits, codes);
+        return;
+    }
+#endif
+    (void)w;
 #pragma GCC unroll 4
     for (int j = 0; j < 4; j++) {
         const int first = 0x01010101 * j;
@@ -250,6 +264,11 @@ INLINE void add_part(const bool fours, const int n_tile, const int words, const 
 INLINE ints dot_32(const bool fours, const int most, const ints *codes, ints dot, const oe_act32 *act) {
     ints odd = ints_set(0); /* two sums side by side, since each product waits for the one before */
     (void)most;
+#ifdef ROWS_OF_FOURS
+    if (fours) {
+        return ints_add(dot, dots_of_rows(codes, (const char *)act + OE_QUAD * offsetof(oe_act32, q)));
+    }
+#endif
 #pragma GCC unroll 4
     for (int i = 0; i < 8; i += 2) {
         dot = add_act_bytes(fours, dot, codes[i], act->q + 4 * i, act);

@@ -81,14 +81,15 @@ INLINE ints load_column(window w, size_t offset, size_t j) {
 /* -- four small blocks side by side -------------------------------------------------------------------------------- */
 
 #if defined(BLOCK_BYTES) && BLOCK_BYTES <= 34
-#define FOURS_IN_TWO /* 16 bytes each of 4 blocks lie within two vectors */
+#define FOURS_IN_TWO /* what is read at once of a row's 4 blocks lies within two vectors */
 
 typedef int16_t shorts
     __attribute__((vector_size(64)));
 
+#if BLOCK_BYTES > 24 /* Q8_0 waits for memory, and longer where its loads are wider than its codes (measured) */
 /* load_words of a window in_fours, with 4 permutations and 8 shuffles: no 16 loads that are merged. (A single row of
  * activations is faster with those where weights come from memory.) */
-INLINE void load_words_of_fours(window w, size_t offset, ints word[4]) {
+INLINE void load_fours(window w, size_t offset, ints word[4]) {
     enum { ALL = OE_QUAD * BLOCK_BYTES, ODD = BLOCK_BYTES % 2 };
     const int16_t from = (int16_t)offset, low = ODD ? from : from + ALL - BLOCK_BYTES + 16 <= 128 ? 0 : ALL - 128;
     const int16_t high = ODD ? from + 3 : ALL <= 128 ? ALL - 64 : low + 64, low_end = low + 64;
@@ -114,6 +115,113 @@ INLINE void load_words_of_fours(window w, size_t offset, ints word[4]) {
     word[2] = _mm512_shuffle_i32x4(pair[0], pair[2], 0xdd);
     word[3] = _mm512_shuffle_i32x4(pair[1], pair[3], 0xdd);
 }
+#else
+#define ROWS_OF_FOURS
+
+enum { ODD_BLOCKS = BLOCK_BYTES % 2, FOUR_BLOCKS = OE_QUAD * BLOCK_BYTES };
+
+/* Where the two vectors begin that hold what lies at `from` of each block, up to 16 bytes. */
+INLINE int low_of_fours(const int from) {
+    return ODD_BLOCKS ? from : from + FOUR_BLOCKS - BLOCK_BYTES + 16 <= 128 ? 0 : FOUR_BLOCKS - 128;
+}
+
+INLINE int high_of_fours(const int from) {
+    return ODD_BLOCKS ? from + 3 : FOUR_BLOCKS <= 128 ? FOUR_BLOCKS - 64 : low_of_fours(from) + 64;
+}
+
+/* Numbers of the pairs of bytes in these vectors: lane 4 * j + b has word j at `from` of block b. */
+INLINE shorts index_of_fours(const int from) {
+    const shorts n = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
+                      16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31};
+    const int16_t low = (int16_t)low_of_fours(from), high = (int16_t)high_of_fours(from), low_end = low + 64;
+    const shorts block = n / 2 & 3, at = block * BLOCK_BYTES + n / 8 * 4 + n % 2 * 2 + (int16_t)from;
+    const shorts in_low = ODD_BLOCKS ? (block & 1) == 0 : at < low_end;
+    return (in_low & (at - low) / 2) | (~in_low & ((at - high) / 2 + 32));
+}
+
+/* A vector that is read once: GCC would read it again for each use, and half of all loads cross a cache line. */
+INLINE ints load_once(const uint8_t *p) {
+    ints x = _mm512_loadu_si512(p);
+    __asm__("" : "+v"(x));
+    return x;
+}
+
+/* The 16 bytes at `offset` of a row's blocks in each row[i], in the order of interleaved activations: no lane has a
+ * block of its own, so that codes are multiplied as they are, and sums are turned, which are fewer (dots_of_rows). */
+INLINE void load_fours(window w, size_t offset, ints row[4]) {
+    const int from = (int)offset;
+    const ints index = (ints)index_of_fours(from);
+#pragma GCC unroll 4
+    for (size_t i = 0; i < 4; i++) {
+        const uint8_t *p = w.at + i * w.far;
+        const ints low = load_once(p + low_of_fours(from)), high = load_once(p + high_of_fours(from));
+        row[i] = _mm512_permutex2var_epi16(low, index, high);
+    }
+}
+
+/* The word at `offset` of each block, in its lane. */
+INLINE ints load_word_of_fours(window w, size_t offset) {
+    const int from = (int)offset;
+    const shorts first = index_of_fours(from); /* repeated for each row */
+    const ints index = _mm512_broadcast_i32x4(_mm512_castsi512_si128((ints)first));
+    ints words = ints_set(0);
+#pragma GCC unroll 4
+    for (size_t i = 0; i < 4; i++) {
+        const uint8_t *p = w.at + i * w.far;
+        const ints low = load_once(p + low_of_fours(from)), high = load_once(p + high_of_fours(from));
+        words = ints_or(words, _mm512_maskz_permutex2var_epi16((__mmask32)0xff << 8 * i, low, index, high));
+    }
+    return words;
+}
+
+/* The first byte of each block, of an odd size: the blocks begin within a vector. */
+INLINE ints load_first_of_fours(window w) {
+    const shorts first = {0, 0, BLOCK_BYTES / 2, 0, BLOCK_BYTES, 0, BLOCK_BYTES * 3 / 2, 0};
+    const ints index = _mm512_broadcast_i32x4(_mm512_castsi512_si128((ints)first));
+    ints pairs = ints_set(0);
+#pragma GCC unroll 4
+    for (size_t i = 0; i < 4; i++) {
+        const ints row = _mm512_loadu_si512(w.at + i * w.far);
+        pairs = ints_or(pairs, _mm512_maskz_permutexvar_epi16((__mmask32)0xff << 8 * i, index, row));
+    }
+    return ints_and(_mm512_mask_srli_epi32(pairs, 0xaaaa, pairs, 8), ints_set(255));
+}
+
+/* The products of 32 codes, of which load_fours read the first and the second half, with the interleaved
+ * activations at q: each block's in its lane. */
+INLINE ints dots_of_rows(const ints codes[8], const char *q) {
+    const ints first = _mm512_loadu_si512(q), last = _mm512_loadu_si512(q + 64);
+    ints sum[4], pair[2];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        sum[i] = ints_add_products_of_bytes(ints_set(0), codes[i], first);
+        sum[i] = ints_add_products_of_bytes(sum[i], codes[4 + i], last);
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; i++) {
+        const ints even = _mm512_shuffle_i32x4(sum[2 * i], sum[2 * i + 1], 0x88);
+        pair[i] = ints_add(even, _mm512_shuffle_i32x4(sum[2 * i], sum[2 * i + 1], 0xdd));
+    }
+    const ints even = _mm512_shuffle_i32x4(pair[0], pair[1], 0x88);
+    return ints_add(even, _mm512_shuffle_i32x4(pair[0], pair[1], 0xdd));
+}
+
+/* add_fifth_bits to codes of load_fours. */
+INLINE void add_fifth_bits_of_rows(ints bits, ints codes[8]) {
+    const ints number = _mm512_setr_epi32(0, 0x04040404, 0x08080808, 0x0c0c0c0c, 0, 0x04040404, 0x08080808, 0x0c0c0c0c,
+                                          0x01010101, 0x05050505, 0x09090909, 0x0d0d0d0d, 0x01010101, 0x05050505,
+                                          0x09090909, 0x0d0d0d0d);
+    const ints mask = _mm512_mask_blend_epi32(0xf0f0, ints_set(0x08040201), ints_set((int32_t)0x80402010));
+    const ints row[4] = {_mm512_shuffle_i32x4(bits, bits, 0x00), _mm512_shuffle_i32x4(bits, bits, 0x55),
+                         _mm512_shuffle_i32x4(bits, bits, 0xaa), _mm512_shuffle_i32x4(bits, bits, 0xff)};
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        codes[i] = bytes_add_where(codes[i], bytes_pick(row[i], number), mask, bytes_set(16));
+        const ints behind = bytes_pick(row[i], ints_add(number, bytes_set(2)));
+        codes[4 + i] = bytes_add_where(codes[4 + i], behind, mask, bytes_set(16));
+    }
+}
+#endif
 #endif
 
 /* All lanes but the first `skip`. */

@@ -43,9 +43,12 @@ INLINE void read_codes(window w, ints table, ints *codes) {
 }
 
 INLINE floats read_factor(window w) {
-    ints head[4];
-    load_words(w, 0, head);
-    return half_power(byte_of(head[0], 0));
+#ifdef ROWS_OF_FOURS
+    if (w.in_fours) {
+        return half_power(load_first_of_fours(w));
+    }
+#endif
+    return half_power(byte_of(load_word(w, 0), 0));
 }
 
 #include "kernels/small_batch/panel32.h"

@@ -1,8 +1,9 @@
 /* Q4_K: 256 weights in 144 bytes: d, dmin, scales and mins as scales_and_mins.h has them; 256 codes of 4 bits. */
 #include "kernels/small_batch/activations.h"
-#include "kernels/small_batch/scales_and_mins.h"
 
 #define BLOCK_BYTES 144
+
+#include "kernels/small_batch/scales_and_mins.h"
 
 typedef oe_act256 act_block;
 
@@ -71,7 +72,24 @@ INLINE void add_parts(const bool fours, const int n_tile, const ints *words, con
     add_part(fours, n_tile, 8, 15, codes, part_factor(scales[j / 2], 2 * (j % 2) + 1), act, 64 * j + 32, high);
 }
 
+#ifdef WHOLE_BLOCKS
+INLINE void whole_codes(const uint8_t *block, ints codes[4]) {
+#pragma GCC unroll 2
+    for (int j = 0; j < 2; j++) {
+        const ints x = _mm512_loadu_si512(block + 16 + 64 * j);
+        codes[2 * j] = ints_and(x, bytes_set(0x0f));
+        codes[2 * j + 1] = low_bits(x, 4, 0x0f);
+    }
+}
+#endif
+
 INLINE void add_block(const bool fours, const int n_tile, window w, const act_block *act, floats *out) {
+#ifdef WHOLE_BLOCKS
+    if (fours) {
+        add_wholes_with_mins(n_tile, 15, w, act, out);
+        return;
+    }
+#endif
     ints low[WIDE_TILE], high[WIDE_TILE], words[8], scales[2], mins[4];
     read_scales(w, scales);
 #pragma GCC unroll 8

@@ -18,13 +18,17 @@ static void read_codes(const uint8_t *block, int8_t code[32]) {
 #include "kernels/small_batch/tile_sums.h"
 
 INLINE void read_codes(window w, ints codes[8]) {
-    ints head[4];
-    load_words(w, 0, head);
     load_codes_of_4_bits(w, 6, codes);
-    add_fifth_bits(ints_or(ints_shift_right(head[0], 16), ints_shift_left(head[1], 16)), codes);
+    if (w.in_fours) {
+        add_fifth_bits(w, load_word(w, 2), codes);
+    } else {
+        ints head[4]; /* the first is the one that has d */
+        load_words(w, 0, head);
+        add_fifth_bits(w, ints_or(ints_shift_right(head[0], 16), ints_shift_left(head[1], 16)), codes);
+    }
 }
 
-#ifdef FOURS_IN_TWO
+#ifdef ROWS_OF_FOURS
 #define ADD_FOURS add_fours
 
 /* Numbers of the pair of bytes `at` of block b in two vectors, the second of which begins HIGH bytes further on. */

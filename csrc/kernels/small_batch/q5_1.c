@@ -18,10 +18,14 @@ static void read_codes(const uint8_t *block, int8_t code[32]) {
 #include "kernels/small_batch/tile_sums.h"
 
 INLINE void read_codes(window w, ints codes[8]) {
-    ints head[4];
-    load_words(w, 0, head);
     load_codes_of_4_bits(w, 8, codes);
-    add_fifth_bits(head[1], codes);
+    if (w.in_fours) {
+        add_fifth_bits(w, load_word(w, 4), codes);
+    } else {
+        ints head[4]; /* the first is that of the factors */
+        load_words(w, 0, head);
+        add_fifth_bits(w, head[1], codes);
+    }
 }
 #endif
 

@@ -1,9 +1,10 @@
 /* Q5_K: 256 weights in 176 bytes: d, dmin, scales and mins as scales_and_mins.h has them; the highest bits of the 256
  * codes, bit j of byte i belonging to code i of part j; their low 4 bits. */
 #include "kernels/small_batch/activations.h"
-#include "kernels/small_batch/scales_and_mins.h"
 
 #define BLOCK_BYTES 176
+
+#include "kernels/small_batch/scales_and_mins.h"
 
 typedef oe_act256 act_block;
 
@@ -62,7 +63,24 @@ INLINE void unpack_block(window w, panel_block *x) {
 #include "kernels/small_batch/amx_product.h"
 #else
 
+#ifdef WHOLE_BLOCKS
+INLINE void whole_codes(const uint8_t *block, ints codes[4]) {
+#pragma GCC unroll 4
+    for (int z = 0; z < 4; z++) { /* the bits of parts 0 and 2, 1 and 3, 4 and 6, 5 and 7 */
+        const int part = z / 2 * 4 + z % 2;
+        const ints low = low_bits(_mm512_loadu_si512(block + 48 + z / 2 * 64), z % 2 * 4, 0x0f);
+        codes[z] = ints_select(bytes_set(0x10), rotated_twice(block + 16, 4 - part, 2 - part), low);
+    }
+}
+#endif
+
 INLINE void add_block(const bool fours, const int n_tile, window w, const act_block *act, floats *out) {
+#ifdef WHOLE_BLOCKS
+    if (fours) {
+        add_wholes_with_mins(n_tile, 31, w, act, out);
+        return;
+    }
+#endif
     ints sum[WIDE_TILE], low[8], high[8], codes[8], scales[2], mins[4];
     read_scales(w, scales);
     load_words(w, 16, high);

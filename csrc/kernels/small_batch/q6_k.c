@@ -24,7 +24,7 @@ static void unpack(const uint8_t *p, weight_block *x) {
 #define product(x, act) oe_sb_block256_product(16, x, act)
 #include "kernels/small_batch/scalar_product.h"
 #else
-#include "kernels/small_batch/tile_sums.h"
+#include "kernels/small_batch/whole_blocks.h"
 
 typedef struct block_scales {
     floats d;
@@ -92,10 +92,40 @@ INLINE void unpack_block(window w, panel_block *x) {
 #include "kernels/small_batch/amx_product.h"
 #else
 
+#ifdef WHOLE_BLOCKS
+INLINE void whole_acts(const int8_t *q, ints acts[4]) { memcpy(acts, q, 256); }
+
+INLINE void whole_codes(const uint8_t *block, ints codes[4]) {
+#pragma GCC unroll 4
+    for (int z = 0; z < 4; z++) {
+        const ints low = low_bits(_mm512_loadu_si512(block + z / 2 * 64), z % 2 * 4, 0x0f);
+        const ints high = rotated_twice(block + 128 + z / 2 * 32, 4 - z % 2 * 4, 2 - z % 2 * 4);
+        codes[z] = ints_select(bytes_set(0x30), high, low);
+    }
+}
+
+INLINE void whole_factors(const uint8_t *block, const uint32_t *scales, ints factors[4]) {
+    const ints scales_32 = _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(block + 192)));
+    const ints all = ints_and(scales_32, ints_set(0xffff)); /* factors of products of shorts */
+    (void)scales;
+#pragma GCC unroll 4
+    for (int z = 0; z < 4; z++) {
+        factors[z] = four_times(all, 4 * z, 4 * z + 1, 4 * z + 2, 4 * z + 3);
+    }
+}
+#endif
+
 INLINE void add_block(const bool fours, const int n_tile, window w, const act_block *act, floats *out) {
     block_scales s;
     ints sum[WIDE_TILE], low[8], high[4], codes[4];
     read_scales(w, &s);
+#ifdef WHOLE_BLOCKS
+    if (fours) {
+        add_up_wholes(n_tile, 63, w, NULL, act, sum);
+        add_sums_above(true, n_tile, s.d, sum, s.pair, act, out);
+        return;
+    }
+#endif
     clear_sums(n_tile, sum);
 #pragma GCC unroll 4
     for (int j = 0; j < 4; j++) {

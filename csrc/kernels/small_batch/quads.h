@@ -33,13 +33,17 @@ static inline void oe_quad_quantize(const oe_sb_kernel *kernel, const float *x, 
 }
 
 /* Copies a quad to its place in the kernel's activations. For multiply_interleaved, the words of the four blocks are
- * interleaved. */
+ * interleaved, but the first kernel->whole bytes of each come one block after the other. */
 static inline void oe_quad_store(const oe_sb_kernel *kernel, const oe_quad *quad, bool interleaved, char *to) {
     if (!interleaved) {
         memcpy(to, quad->bytes, oe_quad_bytes(kernel));
         return;
     }
-    for (size_t at = 0; at < kernel->act_bytes; at += 4) {
+    const size_t whole = (size_t)oe_sb_kernel_for(kernel, 1)->whole;
+    for (size_t b = 0; whole > 0 && b < OE_QUAD; b++) {
+        memcpy(to + b * whole, quad->bytes + b * kernel->act_bytes, whole);
+    }
+    for (size_t at = whole; at < kernel->act_bytes; at += 4) {
         for (size_t b = 0; b < OE_QUAD; b++) {
             memcpy(to + at * OE_QUAD + 4 * b, quad->bytes + b * kernel->act_bytes + at, 4);
         }

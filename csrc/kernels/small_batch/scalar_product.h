@@ -35,4 +35,5 @@ static void oe_multiply(const oe_sb_product *p, int64_t first, int64_t last) {
 
 #define MULTIPLY_INTERLEAVED NULL
 #define INTERLEAVED_ROWS 0
+#define WHOLE 0
 #define MOST_MISSING 0

@@ -34,7 +34,7 @@ static inline float oe_sb_product_with_mins(const weight_block *x, const oe_act2
 }
 
 #else
-#include "kernels/small_batch/tile_sums.h"
+#include "kernels/small_batch/whole_blocks.h"
 
 /* d in the low half of each lane, dmin in the high half. */
 INLINE ints read_steps(window w) {
@@ -63,6 +63,36 @@ INLINE void read_mins(window w, ints mins[4]) {
         mins[2 + j] = shorts_shift_right(byte_pair(high, j), 8);
     }
 }
+
+#ifdef WHOLE_BLOCKS
+/* Bytes of codes have parts j and j + 1 of 32 in their halves, and 64 bytes the parts j, j + 1, j + 2 and j + 3. */
+INLINE void whole_acts(const int8_t *q, ints acts[4]) {
+#pragma GCC unroll 4
+    for (int z = 0; z < 4; z++) {
+        acts[z] = turned(q + z / 2 * 128, z % 2);
+    }
+}
+
+INLINE void whole_factors(const uint8_t *block, const uint32_t *scales, ints factors[4]) {
+    const int none = (int)0x80808000;
+    const ints even = _mm512_mask_blend_epi32(0xff00, ints_set(none), ints_set(none + 2));
+    (void)block;
+#pragma GCC unroll 4
+    for (int z = 0; z < 4; z++) {
+        factors[z] = bytes_pick(ints_set((int32_t)scales[16 * (z / 2)]), ints_add(even, ints_set(z % 2)));
+    }
+}
+
+INLINE void add_wholes_with_mins(const int n_tile, const int most, window w, const oe_act256 *act, floats *out) {
+    ints sum[WIDE_TILE], scales[2], mins[4];
+    uint32_t words[32];
+    read_scales(w, scales);
+    memcpy(words, scales, sizeof words);
+    add_up_wholes(n_tile, most, w, words, act, sum);
+    read_mins(w, mins);
+    add_sums_with_mins(true, n_tile, read_steps(w), sum, 4, mins, act, out);
+}
+#endif
 
 #endif
 #endif

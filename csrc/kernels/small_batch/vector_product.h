@@ -92,10 +92,18 @@ static void oe_multiply(const oe_sb_product *p, int64_t first, int64_t last) {
 
 /* -- few rows of activations, or one, whose fours of blocks are interleaved ---------------------------------------- */
 
-#ifdef FOURS_IN_TWO
+#if defined(FOURS_IN_TWO)
 #define INTERLEAVED_ROWS 8 /* for more, multiply_tile is faster (measured) */
 #else
 #define INTERLEAVED_ROWS 1
+#endif
+#ifndef WHOLE
+#define WHOLE 0
+#endif
+#ifdef ROWS_OF_FOURS
+#define IN_FOURS_FROM 1 /* rows of activations */
+#else
+#define IN_FOURS_FROM 2
 #endif
 #define MULTIPLY_INTERLEAVED oe_multiply_interleaved
 #define MOST_MISSING (LANES == 16 ? 20 : 10) /* measured with AVX-512 and AVX2 */
@@ -137,7 +145,8 @@ INLINE void multiply_rows(const int n_tile, const int streams, const oe_sb_produ
 #pragma GCC unroll 2
     for (int s = 0; s < streams; s++) {
         group[s] = (size_t)from[s] * p->row_bytes;
-        w[s] = (window){p->weights + group[s], BLOCK_BYTES, p->row_bytes, n_tile > 1, NULL, OE_SB_FETCH_NONE};
+        w[s] = (window){.at = p->weights + group[s], .near = BLOCK_BYTES, .far = p->row_bytes};
+        w[s].in_fours = n_tile >= IN_FOURS_FROM;
 #pragma GCC unroll 8
         for (int n = 0; n < n_tile; n++) {
             out[s][n] = floats_set(0);

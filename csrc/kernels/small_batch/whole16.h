@@ -401,4 +401,4 @@ static void oe_multiply(const oe_sb_product *p, int64_t first, int64_t last) {
 
 #define OE_SB_DEFINE_16(type)                                                                                          \
     const oe_sb_kernel OE_SB_KERNEL(type) = {OE_LANES, sizeof(oe_act_whole16) / OE_QUAD, OE_SB_ACTS(whole16),          \
-                                             &OE_SB_ACTS(fused), oe_multiply, NULL, NULL, false, 0, false, 0}
+                                             &OE_SB_ACTS(fused), oe_multiply, NULL, NULL, false, 0, false, 0, 0}

@@ -64,6 +64,7 @@ cdef extern from "kernels/small_batch/kernel.h" nogil:
         void (*quantize)(const float *x, int64_t blocks, void *quad) noexcept
         bint packs
         int64_t interleaved
+        int64_t whole
 
     const oe_sb_kernel *oe_sb_kernel_find(oe_sb_type type, oe_sb_isa isa, int64_t m)
     const oe_sb_kernel *oe_sb_kernel_for(const oe_sb_kernel *kernel, int64_t rows)

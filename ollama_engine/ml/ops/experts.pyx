@@ -45,8 +45,8 @@ cdef Tensor _rounded(Graph graph, Tensor b, Tensor ids, Tensor plan, const oe_sb
     cdef int64_t[4] ne = [oe_experts_acts_size(kernel, b.ptr.ne[0], ids.ptr.ne[0] * ids.ptr.ne[1]), 1, 1, 1]
     cdef lib.ggml_tensor *operands[3]
     # Few rows are laid out for multiply_interleaved of the kernel for few rows.
-    most_interleaved = oe_sb_kernel_for(kernel, 1).interleaved
-    key = (<size_t>b.ptr, <size_t>plan.ptr, <size_t>kernel.quantize, most_interleaved)
+    few = oe_sb_kernel_for(kernel, 1)
+    key = (<size_t>b.ptr, <size_t>plan.ptr, <size_t>kernel.quantize, few.interleaved, few.whole)
     acts = graph.rounded.get(key)
     if acts is None:
         operands[0], operands[1], operands[2] = b.ptr, ids.ptr, plan.ptr

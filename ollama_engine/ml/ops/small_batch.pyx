@@ -241,7 +241,8 @@ cdef lib.ggml_tensor *_convert(
 
 cdef Tensor _rounded(Graph graph, Tensor b, const oe_sb_kernel *kernel, bint interleaved):
     """The node that converts the activations. Query, key and value multiply the same values and share it."""
-    key = (<size_t>b.ptr, <size_t>kernel.quantize, kernel.packs, interleaved)
+    whole = kernel.whole if interleaved else 0
+    key = (<size_t>b.ptr, <size_t>kernel.quantize, kernel.packs, interleaved, whole)
     acts = graph.rounded.get(key)
     if acts is None:
         acts = wrap(graph, _convert(graph, b.ptr, kernel, interleaved))

@@ -1,0 +1,103 @@
+/* Few rows of activations with four blocks of 256 each of four rows of weights, for AVX-512 (lanes_avx512.h). Codes are
+ * multiplied as they lie, so that lanes hold parts of one block's sum; what is turned, and added up, are the sums of 16
+ * blocks. Turning codes takes inserts and words that are repeated, and all of them the two ports that shuffles have on
+ * Zen 4: it waited for these, not for memory (measured). Activations are those of multiply_interleaved with the q of
+ * each block in one piece (WHOLE). A file defines before it calls add_up_wholes:
+ *
+ *      whole_acts     INLINE void whole_acts(const int8_t *q, ints acts[4]): 256 activations, in the order of codes
+ *      whole_codes    INLINE void whole_codes(const uint8_t *block, ints codes[4])
+ *      whole_factors  INLINE void whole_factors(const uint8_t *block, const uint32_t *scales, ints factors[4]): those
+ *                     of the lanes' parts; scales[16 * i] are the block's, if the file passes any */
+#ifndef OE_SB_WHOLE_BLOCKS_H
+#define OE_SB_WHOLE_BLOCKS_H
+
+#include "kernels/small_batch/tile_sums.h"
+
+#if defined(__AVX512VNNI__) && !defined(OE_SB_TILES)
+#define WHOLE_BLOCKS
+#define WHOLE 256
+
+/* 64 bytes each of every other 16 or 32 bytes of the 128 at `at`. */
+INLINE ints turned(const void *at, const int which) {
+    const ints a = _mm512_loadu_si512(at), b = _mm512_loadu_si512((const char *)at + 64);
+    return which == 0 ? _mm512_shuffle_i32x4(a, b, 0x44) : which == 1 ? _mm512_shuffle_i32x4(a, b, 0xee)
+         : which == 2 ? _mm512_shuffle_i32x4(a, b, 0x88) : _mm512_shuffle_i32x4(a, b, 0xdd);
+}
+
+/* The 32 bytes at `at` twice, and each rotated to the left. */
+INLINE ints rotated_twice(const uint8_t *at, int first, int second) {
+    const ints twice = _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)at));
+    return _mm512_rolv_epi32(twice, _mm512_mask_blend_epi32(0xff00, ints_set(first & 31), ints_set(second & 31)));
+}
+
+/* Numbers a, b, c, d of 16 words, each four times. */
+INLINE ints four_times(ints words, int a, int b, int c, int d) {
+    return _mm512_permutexvar_epi32(_mm512_setr_epi32(a, a, a, a, b, b, b, b, c, c, c, c, d, d, d, d), words);
+}
+
+/* Adds up the four parts of 16 bytes of each sum: sum i is in part i of the result. */
+INLINE ints fold_parts(const ints sum[4]) {
+    ints pair[2];
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; i++) {
+        const ints even = _mm512_shuffle_i32x4(sum[2 * i], sum[2 * i + 1], 0x88);
+        pair[i] = ints_add(even, _mm512_shuffle_i32x4(sum[2 * i], sum[2 * i + 1], 0xdd));
+    }
+    const ints even = _mm512_shuffle_i32x4(pair[0], pair[1], 0x88);
+    return ints_add(even, _mm512_shuffle_i32x4(pair[0], pair[1], 0xdd));
+}
+
+/* Adds up the words of each 16 bytes: those of sum i are in word i. */
+INLINE ints fold_words(const ints sum[4]) {
+    const ints first = ints_add(unpack_low_32(sum[0], sum[1]), unpack_high_32(sum[0], sum[1]));
+    const ints last = ints_add(unpack_low_32(sum[2], sum[3]), unpack_high_32(sum[2], sum[3]));
+    return ints_add(unpack_low_64(first, last), unpack_high_64(first, last));
+}
+
+INLINE void whole_acts(const int8_t *q, ints acts[4]);
+INLINE void whole_codes(const uint8_t *block, ints codes[4]);
+INLINE void whole_factors(const uint8_t *block, const uint32_t *scales, ints factors[4]);
+
+/* sum[n]: each block's, in its lane, with the n-th row of activations. `most`: the largest code. */
+INLINE void add_up_wholes(const int n_tile, const int most, window w, const uint32_t *scales, const oe_act256 *act,
+                          ints *sum) {
+    const bool in_16_bits = 4 * 127 * most < 1 << 15;
+    ints folded[WIDE_TILE][4];
+#pragma GCC unroll 4
+    for (int b = 0; b < 4; b++) {
+        ints acts[WIDE_TILE][4], part[WIDE_TILE][4];
+#pragma GCC unroll 8
+        for (int n = 0; n < n_tile; n++) {
+            whole_acts((const int8_t *)(act + OE_QUAD * n) + b * WHOLE, acts[n]);
+        }
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++) {
+            fetch_part(w, BLOCK_BYTES, 4 * b + i, 16);
+            const uint8_t *block = w.at + (size_t)b * BLOCK_BYTES + (size_t)i * w.far;
+            ints codes[4], factors[4];
+            whole_codes(block, codes);
+            whole_factors(block, scales + 4 * i + b, factors);
+#pragma GCC unroll 8
+            for (int n = 0; n < n_tile; n++) {
+                part[n][i] = ints_set(0);
+#pragma GCC unroll 4
+                for (int z = 0; z < 4; z++) {
+                    const ints dot = ints_add_products_of_bytes(ints_set(0), codes[z], acts[n][z]);
+                    part[n][i] = in_16_bits ? ints_add_pair_products(part[n][i], dot, factors[z])
+                                            : ints_add(part[n][i], ints_multiply(dot, factors[z]));
+                }
+            }
+        }
+#pragma GCC unroll 8
+        for (int n = 0; n < n_tile; n++) {
+            folded[n][b] = fold_parts(part[n]);
+        }
+    }
+#pragma GCC unroll 8
+    for (int n = 0; n < n_tile; n++) {
+        sum[n] = fold_words(folded[n]);
+    }
+}
+#endif
+
+#endif
