@@ -26,7 +26,6 @@ from ollama_engine.server.settings import ServerSettings
 __all__ = ["Server", "serve"]
 
 log = logging.getLogger(__name__)
-BACKLOG = 2048
 LAST_WORDS_SECONDS = 2
 """How long answers may take to end with an error, once they have to. Then uvicorn cancels them."""
 SAME_WISH_SECONDS = 0.3

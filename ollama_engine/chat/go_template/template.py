@@ -22,7 +22,6 @@ from ollama_engine.errors import ChatError
 
 __all__ = ["GoTemplate"]
 
-DATES = frozenset({"currentDate", "yesterdayDate"})
 RESPONSE = Action(Pipe((PipeCommand((Field(("Response",)),)),)), 0)
 
 

@@ -28,8 +28,7 @@ _Str: TypeAlias = str
 _Bool: TypeAlias = bool
 _List: TypeAlias = list[_T]
 _REQUIRED: Final[Any] = object()
-_U32 = (0, 2**32 - 1)
-_I64 = (-(2**63), 2**63 - 1)
+_MOST_U32 = 2**32 - 1
 
 
 class Metadata:
@@ -62,11 +61,7 @@ class Metadata:
 
     def u32(self, name: _Str, default: _D = _REQUIRED) -> int | _D:
         """An integer from 0 to 2**32 - 1."""
-        return self._one(name, default, lambda value: _integer(value, *_U32), "an unsigned 32-bit integer")
-
-    def i64(self, name: _Str, default: _D = _REQUIRED) -> int | _D:
-        """An integer from -2**63 to 2**63 - 1."""
-        return self._one(name, default, lambda value: _integer(value, *_I64), "an integer")
+        return self._one(name, default, _unsigned, "an unsigned 32-bit integer")
 
     def f32(self, name: _Str, default: _D = _REQUIRED) -> float | _D:
         """A finite float; an integer counts, NaN and infinity do not."""
@@ -74,7 +69,7 @@ class Metadata:
 
     def u32s(self, name: _Str, n: int, default: _D = _REQUIRED) -> _List[int] | _D:
         """`n` integers, one per layer; a stored scalar stands for all of them."""
-        return self._many(name, n, default, lambda value: _integer(value, *_U32), "unsigned 32-bit integers")
+        return self._many(name, n, default, _unsigned, "unsigned 32-bit integers")
 
     def f32s(self, name: _Str, n: int, default: _D = _REQUIRED) -> _List[float] | _D:
         """`n` finite numbers; a stored scalar stands for all of them."""
@@ -155,10 +150,10 @@ def _uniform(value: MetadataValue) -> object:
     return value
 
 
-def _integer(value: object, low: int, high: int) -> int | None:
+def _unsigned(value: object) -> int | None:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return int(value) if isinstance(value, int) and low <= value <= high else None
+    return int(value) if isinstance(value, int) and 0 <= value <= _MOST_U32 else None
 
 
 def _number(value: object) -> float | None:
