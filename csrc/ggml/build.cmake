@@ -21,7 +21,8 @@ if(OLLAMA_ENGINE_SANITIZE MATCHES "thread")
 endif()
 # ggml's errors name its files: by the same paths wherever it is built, so that the bytes of a wheel are the same.
 file(RELATIVE_PATH oe_ggml_below "${CMAKE_BINARY_DIR}" "${ggml_source}") # as ccache passes them
-set(oe_ggml_paths "-ffile-prefix-map=${ggml_source}=ggml" "-ffile-prefix-map=${oe_ggml_below}=ggml")
+set(oe_ggml_paths "-ffile-prefix-map=${ggml_source}=ggml" "-ffile-prefix-map=${oe_ggml_below}=ggml"
+    "-ffile-prefix-map=${ggml_source}/src/ggml-rpc/..=ggml/src") # the last one that fits; ccache has taken `..` away
 set(GIT_EXE OFF CACHE INTERNAL "else ggml would report our commit as its own")
 add_subdirectory("${ggml_source}" "${CMAKE_BINARY_DIR}/ggml" EXCLUDE_FROM_ALL)
 
