@@ -12,9 +12,15 @@ from functools import partial
 from threading import Lock
 from typing import Any
 
-from llguidance import LLExecutor, LLMatcher, LLTokenizer
+from ollama_engine.errors import GrammarError, Option
 
-from ollama_engine.errors import GrammarError
+try:
+    from llguidance import LLExecutor, LLMatcher, LLTokenizer
+except ModuleNotFoundError:  # it has no wheel for musl, nor for a Python without its lock; all else runs without it
+    raise GrammarError(
+        Option("format"), " needs the package llguidance, which is not installed", advice=["pip install llguidance"]
+    ) from None
+
 from ollama_engine.sample.constraints.answer import Reading
 from ollama_engine.sample.constraints.locate import located
 from ollama_engine.sample.constraints.matcher import GrammarConstraint, MaskMaker, short_message

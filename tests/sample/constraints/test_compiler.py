@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -236,3 +238,23 @@ def test_threads_make_the_vocabulary_once(tokenizer: Tokenizer) -> None:
             thread.start()
         join(*threads)
     assert len(made) == 1
+
+
+def test_without_llguidance_all_but_formats_runs() -> None:
+    """Where no wheel of it can be installed: musl, or a Python without its lock."""
+    code = """
+import sys
+sys.modules["llguidance"] = None
+from ollama_engine import Engine, demo
+from ollama_engine.errors import GrammarError
+with Engine(demo.path(), threads=1, num_ctx=64) as engine:
+    for _ in range(2):
+        try:
+            engine.generate("Once", max_tokens=2, format={"type": "boolean"})
+        except GrammarError as error:
+            print(error)
+    print(engine.generate("Once", max_tokens=2).usage.completion_tokens)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    told = "format needs the package llguidance, which is not installed; pip install llguidance"
+    assert done.stdout.splitlines() == [told, told, "2"]
