@@ -217,6 +217,13 @@ def test_usage_counts_the_tokens_after_the_first() -> None:
     ]
 
 
+def test_verbose_names_the_draft_model_and_counts_guesses(cli) -> None:
+    usage = Usage(100, 11, 40, 0.0, 0.5, 2.0, drafted_tokens=7, accepted_tokens=5)
+    assert usage_text(usage).splitlines()[2:] == ["drafts       7 tokens guessed, 5 of them right"]
+    deep = ("run", "demo", "Once upon a time", *GREEDY, "--max-tokens", "2", "--verbose")
+    assert "draft model" not in cli(*deep).err
+
+
 def test_an_interrupted_answer_ends_its_line(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     class Interrupted(io.StringIO):
         def flush(self) -> None:

@@ -102,11 +102,16 @@ def test_a_head_of_another_vocabulary_is_refused(deeper: str, tmp_path: Path) ->
         refuse_other_vocabulary(head, model)
 
 
-def test_what_is_no_draft_model_is_refused(deeper: str) -> None:
+def test_what_is_no_draft_model_is_refused(deeper: str, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         Engine(deeper, draft_model="/nowhere/at-all.gguf")
     with pytest.raises(ConfigError, match="draft_model is the path of a GGUF file, or a model's name, got 3"):
         Engine(deeper, draft_model=3)  # type: ignore[arg-type]
+    link = tmp_path / "link.gguf"
+    link.symlink_to(deeper)
+    for own in (deeper, str(link)):
+        with pytest.raises(ConfigError, match="draft_model is the file of the model itself"):
+            Engine(deeper, draft_model=own)
     with pytest.raises(ConfigError, match="draft is model, which needs a draft_model"):
         Engine(deeper, draft="model")
     with Engine(deeper, threads=1) as engine, pytest.raises(ConfigError, match="loaded without a draft_model"):

@@ -16,6 +16,7 @@ from ollama_engine.cli.models.show import facts
 from ollama_engine.errors import ConfigError, UnsupportedModelError
 from ollama_engine.input import FloatArray
 from ollama_engine.ml.gguf.gguf_file import GGUFFile
+from ollama_engine.runner.execute.executor import Executor
 from ollama_engine.runner.load.draft_parts import can_draft
 from ollama_engine.runner.speculative.eagle3 import Eagle3Source
 from ollama_engine.runner.speculative.guessing import DraftPart, Guess
@@ -131,6 +132,21 @@ def test_it_is_given_the_model_s_states_and_then_its_own(tmp_path: Path, name: s
     assert not aux[:, -N_EMBD:].any()
     assert not row[:, :-N_EMBD].any()
     assert np.array_equal(row[:, -N_EMBD:], states[0])
+
+
+def test_only_the_rows_that_it_reads_are_copied(engine: Engine) -> None:
+    copied: list[int] = []
+
+    def noting(executor: Executor, begin: int = 0, end: int | None = None) -> FloatArray:
+        rows = hidden(executor, begin, end)
+        copied.append(len(rows))
+        return rows
+
+    hidden, prompt = Executor.hidden, list(range(20, 20 + 2 * MOST_WAITING))
+    plain = engine.generate(prompt, PARAMS, draft="off", cache=False)
+    with patch.object(Executor, "hidden", noting), drafted_answers.eager(by_model=True):
+        assert engine.generate(prompt, PARAMS).tokens == plain.tokens
+    assert copied[0] == MOST_WAITING
 
 
 def test_tokens_that_are_never_drawn_are_guessed_as_others(engine: Engine) -> None:

@@ -81,18 +81,19 @@ def _write(text: str) -> None:
 
 
 def usage_text(usage: Usage) -> str:
-    """Tokens, seconds and tokens/s of prompt and answer, a line each.
+    """Tokens, seconds and tokens/s of prompt and answer, a line each, and how many guesses were right, if there were any.
 
     Computing the prompt gives the first token of the answer, so the answer's speed counts the tokens after it.
     """
     later = max(0, usage.completion_tokens - 1)
     cached = f", {usage.cached_tokens} of them cached" if usage.cached_tokens else ""
-    return "\n".join(
-        (
-            _line("prompt", usage.prompt_tokens, usage.prompt_tokens, usage.prompt_seconds) + cached,
-            _line("answer", usage.completion_tokens, later, usage.completion_seconds),
-        )
-    )
+    lines = [
+        _line("prompt", usage.prompt_tokens, usage.prompt_tokens, usage.prompt_seconds) + cached,
+        _line("answer", usage.completion_tokens, later, usage.completion_seconds),
+    ]
+    if usage.drafted_tokens:
+        lines.append(f"drafts  {usage.drafted_tokens:6d} tokens guessed, {usage.accepted_tokens} of them right")
+    return "\n".join(lines)
 
 
 def _line(name: str, tokens: int, timed: int, seconds: float) -> str:

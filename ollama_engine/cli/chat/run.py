@@ -200,10 +200,11 @@ def _load(path: str, projector: str | None, config: EngineConfig, verbose: bool)
         seconds = time.perf_counter() - started
         info = engine.info
         attention = "on" if info.flash_attention else "off"
+        drafts = f"draft model: {config.draft_model}\n" if config.draft_model else ""
         print(
             f"loaded in {seconds:.2f} s: {info.architecture}, num_ctx {info.num_ctx}, {info.threads} threads, "
             f"flash attention {attention}, cache {config.kv_cache_type}\nsystem: {info.system}\n"
-            f"kernels: {'; '.join(info.kernels) or 'by the built-in table'}\n\n{engine.memory}\n",
+            f"kernels: {'; '.join(info.kernels) or 'by the built-in table'}\n{drafts}\n{engine.memory}\n",
             file=sys.stderr,
         )
     return engine

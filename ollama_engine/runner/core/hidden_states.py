@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from ollama_engine.input import FloatArray
 from ollama_engine.runner.execute.executor import Executor
 from ollama_engine.runner.schedule.batching import Step
 from ollama_engine.runner.schedule.sequence import Generation
@@ -22,19 +21,18 @@ def give_hidden(step: Step, executor: Executor) -> None:
     """
     if executor.splits is None:
         return
-    hidden: FloatArray | None = None
     row = at = 0
     for entry in step.entries:
         row, at, n_drawn = row + entry.outputs, at + entry.n, entry.outputs - entry.read
         if not n_drawn or not entry.alive or not isinstance(entry.sequence, Generation):
             continue
         reader: object = entry.sequence.drafter
-        if not isinstance(reader, HiddenReader) or not reader.reads:
+        if not isinstance(reader, HiddenReader) or not (wanted := reader.reads):
             continue
-        hidden = executor.hidden() if hidden is None else hidden
-        n, end = (entry.n, at) if len(hidden) == len(step.batch) else (n_drawn, row)
-        begin = int(step.batch.positions[at - n])
-        right = min(n, entry.sequence.submitted - begin)
+        n, end = (entry.n, at) if executor.hidden_rows == len(step.batch) else (n_drawn, row)
+        first = int(step.batch.positions[at - n])
+        right = min(n, entry.sequence.submitted - first)
+        left_out = max(0, right - wanted)
         with suppress(Exception):  # a gap, behind which the drafter begins anew; the step's tokens must not get lost
             slot = int(step.batch.sequences[at - 1])
-            reader.read_hidden(begin, hidden[end - n : end - n + right], slot)
+            reader.read_hidden(first + left_out, executor.hidden(end - n + left_out, end - n + right), slot)

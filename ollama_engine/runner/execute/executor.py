@@ -261,14 +261,26 @@ class Executor:
         finally:
             self._read_graph = None
 
-    def hidden(self) -> FloatArray:
-        """What the logits within a block of `results` are made of, float32 [len(batch.outputs), n_embd]; a copy.
+    def hidden(self, begin: int = 0, end: int | None = None) -> FloatArray:
+        """What the logits within a block of `results` are made of, float32 [n, n_embd]: a copy of rows [begin, end).
 
-        Of all rows of the batch where `splits` gives those.
+        There are `hidden_rows` of them.
         """
+        tensor = self._hidden
+        rows = np.empty(((self.hidden_rows if end is None else end) - begin, tensor.dim(0)), np.float32)
+        tensor.read_part(begin * rows.strides[0], rows)
+        return rows
+
+    @property
+    def hidden_rows(self) -> int:
+        """Rows of `hidden`: one for each of the batch's outputs, or for each of its rows where `splits` gives those."""
+        return self._hidden.dim(1)
+
+    @property
+    def _hidden(self) -> Tensor:
         assert self._read_graph is not None, "within a block of results"
         assert self._read_graph.hidden is not None, "the executor keeps them, and the step has outputs"
-        return self._read_graph.hidden.numpy().reshape(-1, self._read_graph.hidden.dim(0))
+        return self._read_graph.hidden
 
     def scrap(self) -> None:
         """Drop the prepared batch and free its cells."""

@@ -131,6 +131,11 @@ def load_draft(
     Raises ConfigError where it is none for that model, and what loading a model raises.
     """
     with naming(gguf.path):
+        if os.path.samefile(gguf.path, target.gguf.path):
+            raise ConfigError(
+                Option("draft_model"), " is the file of the model itself, whose guesses would take as long as its answers",
+                advice=["choose a smaller model of the same family", ("leave ", Option("draft_model"), " out")],
+            )  # fmt: skip
         refuse_other_vocabulary(gguf, target.gguf)
         if gguf.architecture not in (ASSISTANT, EAGLE3):
             return _load_model(backend, gguf, target, config, undo)

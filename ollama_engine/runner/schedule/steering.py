@@ -109,8 +109,9 @@ class HiddenReader(Protocol):
     """A drafter that guesses from the model's hidden states. The engine thread calls it."""
 
     @property
-    def reads(self) -> bool:
-        """Whether it wants those of the step that was computed."""
+    def reads(self) -> int:
+        """How many rows of the step that was computed it wants: the last ones of its answer, or fewer where it has
+        fewer."""
 
     def read_hidden(self, begin: int, rows: FloatArray, slot: int, /) -> None:
         """A step has computed hidden states, float32 [n, n_embd], of positions from `begin` on. It raises nothing.

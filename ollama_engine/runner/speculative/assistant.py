@@ -48,9 +48,9 @@ class AssistantDrafter(GuessingDrafter):
         """What the assistant gave for its last guess, float32 [1, n_embd]."""
 
     @property
-    def reads(self) -> bool:
-        """Whether it wants hidden states: always, since it guesses from the last one alone."""
-        return True
+    def reads(self) -> int:
+        """The last hidden state: it guesses from that one alone."""
+        return 1
 
     def read_hidden(self, begin: int, rows: FloatArray, slot: int) -> None:
         """A step has computed hidden states, float32 [n, n_embd], of positions from `begin` on, in this sequence."""

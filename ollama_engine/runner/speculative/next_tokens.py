@@ -107,9 +107,9 @@ class HeadDrafter(GuessingDrafter):
         return super().propose(tokens, most)
 
     @property
-    def reads(self) -> bool:
-        """Whether it wants hidden states: not while nothing is guessed until more than MOST_WAITING have come."""
-        return self._look_at - self._length <= MOST_WAITING
+    def reads(self) -> int:
+        """How many hidden states it wants: none while nothing is guessed until more than MOST_WAITING have come."""
+        return MOST_WAITING if self._look_at - self._length <= MOST_WAITING else 0
 
     def read_hidden(self, begin: int, rows: FloatArray, slot: int) -> None:
         """A step has computed hidden states, float32 [n, n_embd], of positions from `begin` on."""
