@@ -214,7 +214,7 @@ class Executor:
     def _start(self, batch: Batch, graph: StepGraph, tokens: Int32Array, media: MediaRows) -> None:
         self.counts.built += not graph.used
         self.counts.reused += graph.used
-        graph.used = True
+        graph.reused, graph.used = graph.used, True
         graph.ctx.alloc()  # does little for a graph that had memory before
         write_inputs(graph.inputs, batch, tokens, media)
         graph.of_cache.write()

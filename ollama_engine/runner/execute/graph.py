@@ -77,6 +77,8 @@ class StepGraph:
     """The result of `best_rows`; None where rows are fetched whole."""
     used: bool = False
     """Whether a step has computed it."""
+    reused: bool = False
+    """Whether more than one has."""
 
 
 class MediaRows(NamedTuple):

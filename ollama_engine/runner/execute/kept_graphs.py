@@ -15,6 +15,9 @@ __all__ = ["MOST", "MOST_BYTES", "KeptGraphs", "bytes_of"]
 
 MOST = 16
 """Most graphs."""
+FEW = 64
+"""Rows of a graph that is likely to be used again: steps of answers have as many at most, with their drafts. How long a
+prompt is comes once."""
 MOST_BYTES = 16 << 20
 """Most host memory that they take. The results of all lie in one place, which the backend has."""
 
@@ -25,7 +28,7 @@ def bytes_of(ctx: Context) -> int:
 
 
 class KeptGraphs:
-    """Graphs by shape, of which the one used longest ago goes first. Closes those that go."""
+    """Graphs by shape. Prompts' that were used once go first, then the one used longest ago. Closes those that go."""
 
     def __init__(self) -> None:
         self._graphs: OrderedDict[GraphShape, StepGraph] = OrderedDict()
@@ -49,7 +52,7 @@ class KeptGraphs:
         """Keep a new graph, and drop others as far as there are too many; never the one in flight."""
         self._graphs[graph.shape] = graph
         others = [kept for kept in self._graphs.values() if kept is not graph and kept is not in_flight]
-        for kept in others:
+        for kept in sorted(others, key=lambda kept: kept.reused or kept.shape.n_tokens <= FEW):
             if len(self._graphs) <= MOST and self.nbytes <= MOST_BYTES:
                 return
             self.drop(kept)

@@ -18,8 +18,8 @@ WORTH = 1.05
 SEVERAL = 1.3
 """Drafts of one among several answers must promise so many times more: all wait for the step, and chances and costs
 are estimates."""
-ROWS = frozenset([*range(1, 9), 10, 12, 14, *range(16, 32, 4), *range(32, 65, 8)])
-"""Numbers of rows that a step with drafts has, up to 64: few, so that most of their graphs are kept."""
+ROWS = frozenset([*range(1, 7), 8, 10, 12, 16, 24, 32, 48, 64])
+"""Numbers of rows that a step with drafts has, up to 64: few, so that their graphs are kept."""
 MOST_ROWS = max(ROWS)
 LEAST_CHANCE = 0.02
 """Less likely guesses are not verified, whatever a row costs."""

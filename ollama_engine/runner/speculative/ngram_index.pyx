@@ -24,7 +24,8 @@ def agreements(tuple indexes not None, list tokens not None):
     """For each token but the first two, how far these texts agree that it comes behind the two before it.
 
     Of the last TRIED places of that pair in each index, as many go on so: 0: at most a quarter, 1: at most half,
-    2: most of them, or there is one or none to ask, 3: all of two or more. Places before negative tokens are not asked.
+    2: all, but there is one or none to ask, 3: most of them, 4: all of two or more. Places before negative tokens are
+    not asked.
     """
     cdef Py_ssize_t i, alike, asked
     cdef NgramIndex index
@@ -35,9 +36,9 @@ def agreements(tuple indexes not None, list tokens not None):
             with cython.critical_section(index):
                 index.ask(tokens[i - 2], tokens[i - 1], tokens[i], &alike, &asked)
         if alike == asked:
-            levels.append(3 if asked > 1 else 2)
+            levels.append(4 if asked > 1 else 2)
         else:
-            levels.append(0 if 4 * alike <= asked else 1 if 2 * alike <= asked else 2)
+            levels.append(0 if 4 * alike <= asked else 1 if 2 * alike <= asked else 3)
     return levels
 
 

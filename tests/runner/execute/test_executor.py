@@ -127,3 +127,20 @@ def test_graphs_that_are_kept_are_few(parts: Loaded) -> None:
     with patch.object(kept_graphs, "MOST_BYTES", kept.nbytes // 2):
         parts.executor.run(Batch.of([1] * (2 * MOST), 0))
         assert MOST // 3 < len(kept) <= MOST // 2
+
+
+def test_prompts_take_no_place_of_answers_graphs(parts: Loaded) -> None:
+    """Unless their length comes again, as that of a long prompt's parts does."""
+
+    def run(*sizes: int) -> int:
+        before = parts.executor.counts.built
+        for n in sizes:
+            parts.executor.run(Batch.of([1] * n, 0))
+            parts.cache.remove(0)
+        return parts.executor.counts.built - before
+
+    answers, prompts = range(1, MOST - 2), range(MOST + 1, 4 * MOST)
+    with patch.object(kept_graphs, "FEW", MOST):
+        assert run(*answers, *prompts) == len(answers) + len(prompts)
+        assert run(*answers) == 0
+        assert run(prompts[-1], prompts[-1], *prompts[:MOST], prompts[-1]) == MOST

@@ -57,8 +57,8 @@ def agreement(texts: Sequence[Sequence[int]], first: int, second: int, third: in
     ]
     share = next_tokens.count(third) / len(next_tokens) if next_tokens else 1.0
     if share == 1.0:
-        return 3 if len(next_tokens) > 1 else 2
-    return 0 if share <= 0.25 else 1 if share <= 0.5 else 2
+        return 4 if len(next_tokens) > 1 else 2
+    return 0 if share <= 0.25 else 1 if share <= 0.5 else 3
 
 
 @pytest.mark.parametrize("seed", range(30))
