@@ -1,4 +1,8 @@
-"""Drafts over HTTP: tokens/s of this server and of llama.cpp's, with drafts and without, in turn."""
+"""Drafts over HTTP: tokens/s of this server and of llama.cpp's, with drafts and without, in turn.
+
+Run it behind `chrt -r 1`, and nothing else beside it: llama-server's threads wait for each other by spinning. With as
+many threads as CPUs, and other programs that compute, it made 11 tokens/s, and did not end one kind in a minute.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from bench.draft_texts import SERVED, texts
+from bench.draft_texts import texts
 from bench.servers import NAMES, Setting, missing, serving
 
 __all__ = ["compare_servers"]
@@ -27,9 +31,9 @@ WAYS: dict[str, dict[str, tuple[str, ...]]] = {
 Body = dict[str, Any]
 
 
-def compare_servers(model: Path, clients: int, rounds: int) -> None:
-    """Measure and print a table."""
-    print(table(list(measured(model, clients, rounds)), clients), flush=True)
+def compare_servers(model: Path, clients: int, rounds: int, kinds: Sequence[str], ways: Sequence[str]) -> None:
+    """Measure and print a table. `ways` names those beside "off"; none: all."""
+    print(table(list(measured(model, clients, rounds, kinds, ways)), clients, kinds), flush=True)
 
 
 def bodies(kind: str) -> list[Body]:
@@ -68,7 +72,9 @@ def speed(port: int, name: str, asked: Sequence[Body], clients: int) -> float:
     return n_tokens / seconds
 
 
-def measured(model: Path, clients: int, rounds: int) -> Iterator[tuple[str, str, dict[str, float]]]:
+def measured(
+    model: Path, clients: int, rounds: int, kinds: Sequence[str], ways: Sequence[str]
+) -> Iterator[tuple[str, str, dict[str, float]]]:
     """(server, way, tokens/s by kind), the median of rounds in which all take part in turn.
 
     A server is started anew for each round, so that no answer of an earlier one can be looked up.
@@ -78,20 +84,22 @@ def measured(model: Path, clients: int, rounds: int) -> Iterator[tuple[str, str,
     for number in range(rounds):
         for name in servers:
             for way, options in WAYS[name].items():
-                print(f"round {number + 1} of {rounds}, {clients} clients: {name} {way}", flush=True)
+                if ways and way not in ("off", *ways):
+                    continue
                 with serving(name, Setting(model, clients, 4096, 2, options)) as port:
-                    for kind in SERVED:
+                    for kind in kinds:
                         of_kind = seen.setdefault((name, way), {}).setdefault(kind, [])
                         of_kind.append(speed(port, model.stem, bodies(kind), clients))
-    for (name, way), kinds in seen.items():
-        yield name, way, {kind: statistics.median(speeds) for kind, speeds in kinds.items()}
+                        print(f"round {number + 1}: {name} {way} {kind} {of_kind[-1]:.0f} tokens/s", flush=True)
+    for (name, way), of_kinds in seen.items():
+        yield name, way, {kind: statistics.median(speeds) for kind, speeds in of_kinds.items()}
 
 
-def table(rows: Sequence[tuple[str, str, dict[str, float]]], clients: int) -> str:
+def table(rows: Sequence[tuple[str, str, dict[str, float]]], clients: int, kinds: Sequence[str]) -> str:
     """Tokens/s, and beside them how many times those without drafts."""
-    lines = [f"| {clients} clients | drafts | " + " | ".join(SERVED) + " |", "|---|---|" + "---:|" * len(SERVED)]
-    for name, way, kinds in rows:
+    lines = [f"| {clients} clients | drafts | " + " | ".join(kinds) + " |", "|---|---|" + "---:|" * len(kinds)]
+    for name, way, speeds in rows:
         plain = next(of_plain for server, off, of_plain in rows if (server, off) == (name, "off"))
-        cells = [f"{kinds[kind]:.0f} ({kinds[kind] / plain[kind]:.2f})" for kind in SERVED]
+        cells = [f"{speeds[kind]:.0f} ({speeds[kind] / plain[kind]:.2f})" for kind in kinds]
         lines.append(f"| {name} | {way} | " + " | ".join(cells) + " |")
     return "\n".join(lines)

@@ -1,7 +1,7 @@
 """Drafts beside answers without them: how many times as fast, with an interval; and llama.cpp's own beside ours.
 
     python bench/drafts.py [MODEL] [--clients 1 4] [--rounds 6] [--kinds edit JSON ...] [--draft lookup] [--beside]
-    python bench/drafts.py servers [MODEL] [--clients 1 4] [--rounds 3]
+    python bench/drafts.py servers [MODEL] [--clients 1 4] [--rounds 3] [--kinds code JSON ...] [--ways lookup ...]
 
 MODEL is SmolLM2 135M by default. Kinds of answers: a file that is written again with an edit, which is dictated
 (`draft_texts.py` says why), JSON with a schema, and, as the model writes them, code, JSON, a summary with quotations,
@@ -32,7 +32,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for when this file is run as a program
 
 from bench.draft_servers import compare_servers
-from bench.draft_texts import KINDS, Dictated, Text, texts
+from bench.draft_texts import KINDS, SERVED, Dictated, Text, texts
 from bench.real_model import real_model
 from ollama_engine import ChatResult, Engine, SamplingParams
 from ollama_engine.config import Drafting
@@ -171,6 +171,7 @@ def main() -> None:
     parser.add_argument("--clients", nargs="+", type=int, default=[1, 4])
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    parser.add_argument("--ways", nargs="+", default=[], help="of drafting, for servers: those of draft_servers.WAYS")
     parser.add_argument("--draft", choices=("lookup", "mtp"), default="lookup")
     parser.add_argument("--beside", action="store_true")
     args = parser.parse_args()
@@ -182,7 +183,7 @@ def main() -> None:
     print("| clients | answers | times as fast | interval | accepted |\n|---:|---|---:|---|---|" if not servers else "")
     for clients in args.clients:
         if servers:
-            compare_servers(model, clients, args.rounds)
+            compare_servers(model, clients, args.rounds, [kind for kind in args.kinds if kind in SERVED], args.ways)
         else:
             compare_ways(model, args.kinds, clients, args.rounds, args.draft, beside=args.beside)
 
