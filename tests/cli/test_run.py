@@ -8,12 +8,14 @@ import sys
 
 import pytest
 
+from ollama_engine import demo
 from ollama_engine.cli.chat.answer import Answerer, usage_text
 from ollama_engine.engine import Engine
 from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.runner.request.results import Usage
 from ollama_engine.sample import SamplingParams
 from tests.cli.program import LETTERS, LETTERS_BIAS, program
+from tests.support.deeper_model import write_deeper
 from tests.support.tiny import write_tiny_llama
 
 GREEDY = ("--temperature", "0", "--num-ctx", "128", "--threads", "1")
@@ -217,11 +219,13 @@ def test_usage_counts_the_tokens_after_the_first() -> None:
     ]
 
 
-def test_verbose_names_the_draft_model_and_counts_guesses(cli) -> None:
+def test_verbose_names_the_draft_model_and_counts_guesses(cli, tmp_path) -> None:
+    deeper = write_deeper(demo.path(), tmp_path / "deeper.gguf", 1, 0.05)
+    asked = ("run", deeper, "One day, a little cat", *GREEDY, "--max-tokens", "2", "--verbose")
+    assert "draft" not in cli(*asked).err
+    assert "\ndraft model: demo\n" in cli(*asked, "--draft-model", "demo").err
     usage = Usage(100, 11, 40, 0.0, 0.5, 2.0, drafted_tokens=7, accepted_tokens=5)
     assert usage_text(usage).splitlines()[2:] == ["drafts       7 tokens guessed, 5 of them right"]
-    deep = ("run", "demo", "Once upon a time", *GREEDY, "--max-tokens", "2", "--verbose")
-    assert "draft model" not in cli(*deep).err
 
 
 def test_an_interrupted_answer_ends_its_line(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,7 @@ def _write(text: str) -> None:
 
 
 def usage_text(usage: Usage) -> str:
-    """Tokens, seconds and tokens/s of prompt and answer, a line each, and how many guesses were right, if there were any.
+    """Tokens, seconds and tokens/s of prompt and answer, a line each, and how many guesses were right, if any.
 
     Computing the prompt gives the first token of the answer, so the answer's speed counts the tokens after it.
     """

@@ -133,7 +133,7 @@ def load_draft(
     with naming(gguf.path):
         if os.path.samefile(gguf.path, target.gguf.path):
             raise ConfigError(
-                Option("draft_model"), " is the file of the model itself, whose guesses would take as long as its answers",
+                Option("draft_model"), " is the file of the model itself, whose guesses take as long as answers",
                 advice=["choose a smaller model of the same family", ("leave ", Option("draft_model"), " out")],
             )  # fmt: skip
         refuse_other_vocabulary(gguf, target.gguf)

@@ -110,8 +110,7 @@ class HiddenReader(Protocol):
 
     @property
     def reads(self) -> int:
-        """How many rows of the step that was computed it wants: the last ones of its answer, or fewer where it has
-        fewer."""
+        """How many rows of the step that was computed it wants at most, the last ones of its answer."""
 
     def read_hidden(self, begin: int, rows: FloatArray, slot: int, /) -> None:
         """A step has computed hidden states, float32 [n, n_embd], of positions from `begin` on. It raises nothing.
