@@ -13,10 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ollama_engine.errors import ConfigError
 from ollama_engine.input import Batch, FloatArray, Int32Array, MediaItem, MediaTraits
 from ollama_engine.kvcache import LayerView, StepCache
-from ollama_engine.kvcache.cells import MAX_SEQUENCES
 from ollama_engine.kvcache.config import PIECE_ROWS
 from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.context import Context
@@ -28,7 +26,7 @@ from ollama_engine.runner.execute.graph import (
     GraphShape,
     MediaRows,
     StepGraph,
-    check_range,
+    check_batch,
     image_rows,
     input_sizes,
     make_inputs,
@@ -154,7 +152,8 @@ class Executor:
         Raises ConfigError for a batch out of range, and ContextOverflowError when the cache has no room, with nothing
         changed.
         """
-        self._check(batch)
+        largest = max(self.batch_size, self.traits.largest_group)
+        check_batch(batch, largest, self.max_outputs, self._model.n_input_ids, self._n_types)
         media = self.media_rows(batch, raise_error)
         self.prepare(batch)
         self.launch(batch.tokens, media)
@@ -288,20 +287,6 @@ class Executor:
             return
         batch, self._prepared = self._prepared.batch, None
         self._cache.roll_back(batch)
-
-    def _check(self, batch: Batch) -> None:
-        largest = max(self.batch_size, self.traits.largest_group)
-        if not 1 <= len(batch) <= largest:
-            raise ConfigError(f"a batch has 1 to {largest} tokens, got {len(batch)}")
-        if len(batch.outputs) > self.max_outputs:
-            raise ConfigError(f"a batch asks for at most {self.max_outputs} rows of logits, got {len(batch.outputs)}")
-        check_range("tokens", batch.tokens, self._model.n_input_ids)
-        check_range("positions", batch.positions, 1 << 31)
-        check_range("sequences", batch.sequences, MAX_SEQUENCES)
-        if len(batch.outputs):
-            check_range("outputs", batch.outputs, len(batch))
-        if batch.types is not None:
-            check_range("types", batch.types, self._n_types)
 
     def _shape(self, n_tokens: int, n_outputs: int, n_embedded: int, n_image_rows: int, n_best: int) -> GraphShape:
         return GraphShape(n_tokens, n_outputs, n_embedded, n_image_rows, n_best, self._cache.shape_key)

@@ -11,6 +11,7 @@ import numpy as np
 from ollama_engine.errors import ComputeError, ConfigError
 from ollama_engine.input import Batch, BatchMedia, FloatArray, Int32Array, MediaItem, MediaTraits
 from ollama_engine.kvcache import GraphInputs
+from ollama_engine.kvcache.cells import MAX_SEQUENCES
 from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models import Embeds, Model, ModelInputs
@@ -20,7 +21,7 @@ __all__ = [
     "InputSizes",
     "MediaRows",
     "StepGraph",
-    "check_range",
+    "check_batch",
     "image_rows",
     "input_sizes",
     "make_inputs",
@@ -174,6 +175,21 @@ def input_sizes(model: Model, traits: MediaTraits | None, n_types: int) -> Input
     width = traits.row_width(model.n_embd) if traits is not None and isinstance(model, Embeds) else 0
     axes = 1 if traits is None else traits.position_axes
     return InputSizes(width, axes, image_rows if reads_media else 0, n_types > 0, reads_media and not image_rows)
+
+
+def check_batch(batch: Batch, most: int, max_outputs: int, n_input_ids: int, n_types: int) -> None:
+    """Raise ConfigError for a batch that no graph of these limits computes."""
+    if not 1 <= len(batch) <= most:
+        raise ConfigError(f"a batch has 1 to {most} tokens, got {len(batch)}")
+    if len(batch.outputs) > max_outputs:
+        raise ConfigError(f"a batch asks for at most {max_outputs} rows of logits, got {len(batch.outputs)}")
+    check_range("tokens", batch.tokens, n_input_ids)
+    check_range("positions", batch.positions, 1 << 31)
+    check_range("sequences", batch.sequences, MAX_SEQUENCES)
+    if len(batch.outputs):
+        check_range("outputs", batch.outputs, len(batch))
+    if batch.types is not None:
+        check_range("types", batch.types, n_types)
 
 
 def check_range(name: str, values: Int32Array, end: int) -> None:
