@@ -27,12 +27,12 @@ def give_hidden(step: Step, executor: Executor) -> None:
         if not n_drawn or not entry.alive or not isinstance(entry.sequence, Generation):
             continue
         reader: object = entry.sequence.drafter
-        if not isinstance(reader, HiddenReader) or not (wanted := reader.reads):
+        if not isinstance(reader, HiddenReader) or not (n_read := reader.reads):
             continue
         n, end = (entry.n, at) if executor.hidden_rows == len(step.batch) else (n_drawn, row)
         first = int(step.batch.positions[at - n])
         right = min(n, entry.sequence.submitted - first)
-        left_out = max(0, right - wanted)
+        left_out = max(0, right - n_read)
         with suppress(Exception):  # a gap, behind which the drafter begins anew; the step's tokens must not get lost
             slot = int(step.batch.sequences[at - 1])
             reader.read_hidden(first + left_out, executor.hidden(end - n + left_out, end - n + right), slot)
