@@ -287,15 +287,17 @@ def test_products_share_activations(backend: Backend, dtype: str, rows: int, k: 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("rows", [1, 3, 40])
 def test_products_of_one_operation_have_the_bits_of_each_alone(rows: int, threads: int) -> None:
-    """Of several types and sizes, more than fit one operation; those with blocks of 32 round activations otherwise."""
-    kinds = [("q6_K", 100), ("q4_K", 16), ("q8_0", 33), ("q4_K", 5), ("f16", 20)] + [("q5_K", 16 + i) for i in range(9)]
-    x, raws = RNG.standard_normal((rows, 512)).astype(np.float32), [raw_weights(kind, m, 512) for kind, m in kinds]
+    """Of several types and sizes, more than fit one operation; those with blocks of 32 round activations otherwise,
+    and with AVX-512 a row alone lies otherwise for Q3_K."""
+    kinds = [("q6_K", 100), ("q4_K", 16), ("q8_0", 33), ("q4_K", 5), ("f16", 20), ("q3_K", 18)]
+    kinds += [("q5_K", 16 + i) for i in range(8)]
+    x, raws = RNG.standard_normal((rows, 1024)).astype(np.float32), [raw_weights(kind, m, 1024) for kind, m in kinds]
     with (
         Backend(BackendParams(threads=threads), max_nodes=128) as backend,
         Storage(backend, len(kinds)) as storage,
         Context(backend) as ctx,
     ):
-        weights = [storage.add(f"w{i}", kind, (512, m)) for i, (kind, m) in enumerate(kinds)]
+        weights = [storage.add(f"w{i}", kind, (1024, m)) for i, (kind, m) in enumerate(kinds)]
         storage.allocate(0)
         for weight, raw in zip(weights, raws, strict=True):
             weight.set_bytes(raw)

@@ -234,6 +234,23 @@ def test_kernels_share_activations_of_one_layout_only(
                 assert y.numpy().tobytes() == expected[y.dim(0)], (first, name)
 
 
+def test_types_share_activations_of_one_layout_only(backend: Backend) -> None:
+    """With AVX-512 a row alone lies for Q3_K otherwise than for Q4_K."""
+    raws = [(dtype, raw_experts(dtype, 4, 32, 1024)) for dtype in ("q4_K", "q3_K", "q6_K")]
+    x, ids = RNG.normal(0, 1, (2, 1, 1024)).astype(np.float32), np.array([[0, 1], [2, 3]], np.int32)
+    with Storage(backend, len(raws)) as storage, Context(backend) as ctx:
+        weights = [storage.add(dtype, dtype, (1024, 32, 4)) for dtype, _ in raws]
+        storage.allocate(0)
+        for weight, (_, raw) in zip(weights, raws, strict=True):
+            weight.set_bytes(raw)
+        b, i = ctx.from_floats(x), ctx.from_ints(ids)
+        results = [ops.mul_mat_id_small_batch(weight, b, i) for weight in weights]
+        ctx.forward(*results)
+        ctx.compute()
+        got = [y.numpy().tobytes() for y in results]
+    assert got == [product(backend, dtype, raw, x, ids, None).tobytes() for dtype, raw in raws]
+
+
 def test_strides(backend: Backend) -> None:
     """Values and ids may be windows of something larger."""
     raw = raw_experts("q4_0", 4, 20, 64)
