@@ -175,7 +175,7 @@ def test_tensors_that_it_does_not_read_are_said(
 ) -> None:
     head = changed(pair[1], tmp_path / "more.gguf", {}, {"stray.weight": np.zeros(32, np.float32)})
     opened(pair[0], draft_model=str(head), draft="model").close()
-    assert "1 tensors of the file are not used by architecture eagle3: stray.weight" in caplog.text
+    assert "architecture eagle3 does not use 1 of the file's tensors: stray.weight" in caplog.text
 
 
 def test_it_is_for_one_model_alone(pair: tuple[Path, Path], tmp_path: Path) -> None:

@@ -40,8 +40,8 @@ def warn_of_unused(names: Sequence[str], architecture: str) -> None:
     """Log the tensors of a file that its architecture does not read, if there are any."""
     if names:
         shown = ", ".join(names[:8])
-        log.warning("%d tensors of the file are not used by architecture %s: %s%s", len(names), architecture, shown,
-                    " ..." if len(names) > 8 else "")  # fmt: skip
+        more = " ..." if len(names) > 8 else ""
+        log.warning("architecture %s does not use %d of the file's tensors: %s%s", architecture, len(names), shown, more)
 
 
 def does_not_fit(path: str, error: NoMemoryError, report: object) -> NoMemoryError:
