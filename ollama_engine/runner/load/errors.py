@@ -39,9 +39,8 @@ def naming(path: str) -> Iterator[None]:
 def warn_of_unused(names: Sequence[str], architecture: str) -> None:
     """Log the tensors of a file that its architecture does not read, if there are any."""
     if names:
-        shown = ", ".join(names[:8])
-        more = " ..." if len(names) > 8 else ""
-        log.warning("architecture %s does not use %d of the file's tensors: %s%s", architecture, len(names), shown, more)
+        shown = ", ".join(names[:8]) + (" ..." if len(names) > 8 else "")
+        log.warning("architecture %s does not use %d of the file's tensors: %s", architecture, len(names), shown)
 
 
 def does_not_fit(path: str, error: NoMemoryError, report: object) -> NoMemoryError:
