@@ -8,18 +8,20 @@ __all__ = ["SIZE", "bytes_of"]
 
 SIZE = "a number of bytes, or a size such as 512MiB"
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT])(?:i?B)?|(B?))\s*", re.IGNORECASE | re.ASCII)
-_LONGEST = 18
-"""Digits, with which no size is beyond 64 bits."""
+_SIZE = re.compile(r"\s*(\d{1,19}(?:\.\d+)?)\s*(?:([KMGT])(?:i?B)?|(B?))\s*", re.IGNORECASE | re.ASCII)
 
 
 def bytes_of(text: str, *, bare: bool = True) -> int:
-    """The bytes: powers of 1024, whichever way the unit is spelled. Raises ValueError, which says what was expected.
+    """The bytes, below 2**63: powers of 1024, whichever way the unit is spelled.
 
+    Raises ValueError, which says what was expected, also for a part of a byte.
     `bare`: a number without a unit is one of bytes, otherwise it is refused.
     """
     match = _SIZE.fullmatch(text)
-    if match is None or len(match[1]) > _LONGEST or not (bare or match[2] or match[3]):
+    if match is None or not (bare or match[2] or match[3]):
         raise ValueError(SIZE)
-    unit = _UNITS[(match[2] or "").upper()]
-    return round(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit
+    unit, is_whole = _UNITS[(match[2] or "").upper()], "." not in match[1]
+    size = int(match[1]) * unit if is_whole else round(float(match[1]) * unit)
+    if size >= 1 << 63 or (unit == 1 and not is_whole):
+        raise ValueError(SIZE)
+    return size

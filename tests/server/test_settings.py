@@ -32,6 +32,7 @@ GOOD: list[tuple[str, str, Any]] = [
     ("load_timeout", "0", math.inf), ("load_timeout", "30s", 30), ("debug", "1", 1), ("debug", "true", 1),
     ("debug", "2", 2), ("isolation", "process", "process"), ("api_keys", "a,b", ("a", "b")), ("max_body", "10", 10),
     ("max_body", "1.5 MiB", 3 << 19), ("prefix_store_bytes", "4GiB", 4 << 30), ("expert_cache_bytes", "0", 0),
+    ("max_body", "8388607T", (2**23 - 1) << 40), ("max_body", str(2**63 - 1), 2**63 - 1),
     ("devices", "rpc://a:1, CUDA0", ("rpc://a:1", "CUDA0")),
     ("read_timeout", "0", math.inf), ("shutdown_timeout", "500ms", 0.5), ("debug", "  ", 0),
 ]  # fmt: skip
@@ -42,6 +43,7 @@ BAD = [
     ("kv_cache_type", "q3"), ("flash_attention", "maybe"), ("debug", "3"), ("isolation", "thread"),
     ("multiuser_cache", "2"), ("devices", "rpc://a:0"), ("devices", "rpc://"),
     ("max_body", "0"), ("prefix_store_bytes", "much"), ("prefix_store_bytes", "-1"), ("max_body", "9" * 30),
+    ("prefix_store_bytes", "1.5"), ("prefix_store_bytes", "1.5B"), ("max_body", "8388608T"),
 ]  # fmt: skip
 
 
