@@ -140,13 +140,12 @@ INLINE void add_block(const bool fours, const int n_tile, window w, const act_bl
     if (fours) {
         uint32_t words[2 * LANES];
         memcpy(words, s.scale, sizeof words);
-        add_up_wholes(n_tile, 255, w, words, act, sum);
-    } else {
+        sum[0] = add_up_wholes(255, w, words, act);
+    } else
+#endif
+    {
         add_up_parts(fours, n_tile, w, s.scale, act, sum);
     }
-#else
-    add_up_parts(fours, n_tile, w, s.scale, act, sum);
-#endif
 #pragma GCC unroll 8
     for (int n = 0; n < n_tile; n++) {
         const act_block *a = act + OE_QUAD * n;

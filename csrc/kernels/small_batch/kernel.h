@@ -89,8 +89,7 @@ typedef struct oe_sb_product {
     const uint8_t *next;    /* weights that are read next, whose first lines are fetched at the end of these; or NULL */
     size_t row_bytes;
     const void *acts;       /* [blocks / OE_QUAD][rows][OE_QUAD] oe_act256, oe_act32 or 16 numbers, or in tiles (see
-                             * oe_quad_put). For multiply_interleaved the words of each four are: the first of each,
-                             * the second of each */
+                             * oe_quad_put). For multiply_interleaved as oe_quad_store puts each four */
     const void *packed;     /* the same as oe_act_panel (packed.h), for each 32 rows oe_chunks(blocks); or NULL */
     int64_t blocks;
     int64_t m;
@@ -131,7 +130,7 @@ struct oe_sb_kernel {
     bool packs;                  /* oe_sb_quantize_op writes `packed` behind `acts`, and `multiply` reads it */
     int64_t interleaved;
     bool in_tiles; /* activations lie in tiles (oe_quad_put) */
-    int64_t whole;           /* bytes of each block that multiply_interleaved has in one piece; others in words */
+    int64_t whole; /* bytes of each block that multiply_interleaved has in one piece; others in words */
     int64_t most_missing; /* percent of the blocks of a row's fours with which multiply_interleaved is the faster */
 };
 

@@ -78,6 +78,25 @@ INLINE ints load_column(window w, size_t offset, size_t j) {
 #endif
 }
 
+/* Adds up the four parts of 16 bytes of each sum: sum i is in part i of the result. */
+INLINE ints fold_parts(const ints sum[4]) {
+    ints pair[2];
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; i++) {
+        const ints even = _mm512_shuffle_i32x4(sum[2 * i], sum[2 * i + 1], 0x88);
+        pair[i] = ints_add(even, _mm512_shuffle_i32x4(sum[2 * i], sum[2 * i + 1], 0xdd));
+    }
+    const ints even = _mm512_shuffle_i32x4(pair[0], pair[1], 0x88);
+    return ints_add(even, _mm512_shuffle_i32x4(pair[0], pair[1], 0xdd));
+}
+
+/* Adds up the words of each 16 bytes: those of sum i are in word i. */
+INLINE ints fold_words(const ints sum[4]) {
+    const ints first = ints_add(unpack_low_32(sum[0], sum[1]), unpack_high_32(sum[0], sum[1]));
+    const ints last = ints_add(unpack_low_32(sum[2], sum[3]), unpack_high_32(sum[2], sum[3]));
+    return ints_add(unpack_low_64(first, last), unpack_high_64(first, last));
+}
+
 /* -- four small blocks side by side -------------------------------------------------------------------------------- */
 
 #if defined(BLOCK_BYTES) && BLOCK_BYTES <= 34
@@ -85,38 +104,6 @@ INLINE ints load_column(window w, size_t offset, size_t j) {
 
 typedef int16_t shorts
     __attribute__((vector_size(64)));
-
-#if BLOCK_BYTES > 24 /* Q8_0 waits for memory, and longer where its loads are wider than its codes (measured) */
-/* load_words of a window in_fours, with 4 permutations and 8 shuffles: no 16 loads that are merged. (A single row of
- * activations is faster with those where weights come from memory.) */
-INLINE void load_fours(window w, size_t offset, ints word[4]) {
-    enum { ALL = OE_QUAD * BLOCK_BYTES, ODD = BLOCK_BYTES % 2 };
-    const int16_t from = (int16_t)offset, low = ODD ? from : from + ALL - BLOCK_BYTES + 16 <= 128 ? 0 : ALL - 128;
-    const int16_t high = ODD ? from + 3 : ALL <= 128 ? ALL - 64 : low + 64, low_end = low + 64;
-    const shorts block = {0, 0, 1, 1, 2, 2, 3, 3, 0, 0, 1, 1, 2, 2, 3, 3,
-                          0, 0, 1, 1, 2, 2, 3, 3, 0, 0, 1, 1, 2, 2, 3, 3};
-    const shorts part = {0, 1, 0, 1, 0, 1, 0, 1, 2, 3, 2, 3, 2, 3, 2, 3,
-                         4, 5, 4, 5, 4, 5, 4, 5, 6, 7, 6, 7, 6, 7, 6, 7};
-    const shorts at = block * BLOCK_BYTES + 2 * part + from; /* in bytes, from where the first block begins */
-    const shorts in_low = ODD ? (block & 1) == 0 : at < low_end;
-    const shorts index = (in_low & (at - low) / 2) | (~in_low & ((at - high) / 2 + 32));
-    ints row[4], pair[4];
-#pragma GCC unroll 4
-    for (size_t i = 0; i < 4; i++) {
-        const uint8_t *p = w.at + i * w.far;
-        row[i] = _mm512_permutex2var_epi16(_mm512_loadu_si512(p + low), (ints)index, _mm512_loadu_si512(p + high));
-    }
-    pair[0] = _mm512_shuffle_i32x4(row[0], row[1], 0x88);
-    pair[1] = _mm512_shuffle_i32x4(row[0], row[1], 0xdd);
-    pair[2] = _mm512_shuffle_i32x4(row[2], row[3], 0x88);
-    pair[3] = _mm512_shuffle_i32x4(row[2], row[3], 0xdd);
-    word[0] = _mm512_shuffle_i32x4(pair[0], pair[2], 0x88);
-    word[1] = _mm512_shuffle_i32x4(pair[1], pair[3], 0x88);
-    word[2] = _mm512_shuffle_i32x4(pair[0], pair[2], 0xdd);
-    word[3] = _mm512_shuffle_i32x4(pair[1], pair[3], 0xdd);
-}
-#else
-#define ROWS_OF_FOURS
 
 enum { ODD_BLOCKS = BLOCK_BYTES % 2, FOUR_BLOCKS = OE_QUAD * BLOCK_BYTES };
 
@@ -138,6 +125,31 @@ INLINE shorts index_of_fours(const int from) {
     const shorts in_low = ODD_BLOCKS ? (block & 1) == 0 : at < low_end;
     return (in_low & (at - low) / 2) | (~in_low & ((at - high) / 2 + 32));
 }
+
+#if BLOCK_BYTES > 24 /* Q8_0 waits for memory, and longer where its loads are wider than its codes (measured) */
+/* load_words of a window in_fours, with 4 permutations and 8 shuffles: no 16 loads that are merged. (A single row of
+ * activations is faster with those where weights come from memory.) */
+INLINE void load_fours(window w, size_t offset, ints word[4]) {
+    const int from = (int)offset;
+    const ints index = (ints)index_of_fours(from);
+    ints row[4], pair[4];
+#pragma GCC unroll 4
+    for (size_t i = 0; i < 4; i++) {
+        const uint8_t *p = w.at + i * w.far;
+        const ints low = _mm512_loadu_si512(p + low_of_fours(from));
+        row[i] = _mm512_permutex2var_epi16(low, index, _mm512_loadu_si512(p + high_of_fours(from)));
+    }
+    pair[0] = _mm512_shuffle_i32x4(row[0], row[1], 0x88);
+    pair[1] = _mm512_shuffle_i32x4(row[0], row[1], 0xdd);
+    pair[2] = _mm512_shuffle_i32x4(row[2], row[3], 0x88);
+    pair[3] = _mm512_shuffle_i32x4(row[2], row[3], 0xdd);
+    word[0] = _mm512_shuffle_i32x4(pair[0], pair[2], 0x88);
+    word[1] = _mm512_shuffle_i32x4(pair[1], pair[3], 0x88);
+    word[2] = _mm512_shuffle_i32x4(pair[0], pair[2], 0xdd);
+    word[3] = _mm512_shuffle_i32x4(pair[1], pair[3], 0xdd);
+}
+#else
+#define ROWS_OF_FOURS
 
 /* A vector that is read once: GCC would read it again for each use, and half of all loads cross a cache line. */
 INLINE ints load_once(const uint8_t *p) {
@@ -191,19 +203,13 @@ INLINE ints load_first_of_fours(window w) {
  * activations at q: each block's in its lane. */
 INLINE ints dots_of_rows(const ints codes[8], const char *q) {
     const ints first = _mm512_loadu_si512(q), last = _mm512_loadu_si512(q + 64);
-    ints sum[4], pair[2];
+    ints sum[4];
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
         sum[i] = ints_add_products_of_bytes(ints_set(0), codes[i], first);
         sum[i] = ints_add_products_of_bytes(sum[i], codes[4 + i], last);
     }
-#pragma GCC unroll 2
-    for (int i = 0; i < 2; i++) {
-        const ints even = _mm512_shuffle_i32x4(sum[2 * i], sum[2 * i + 1], 0x88);
-        pair[i] = ints_add(even, _mm512_shuffle_i32x4(sum[2 * i], sum[2 * i + 1], 0xdd));
-    }
-    const ints even = _mm512_shuffle_i32x4(pair[0], pair[1], 0x88);
-    return ints_add(even, _mm512_shuffle_i32x4(pair[0], pair[1], 0xdd));
+    return fold_parts(sum);
 }
 
 /* add_fifth_bits to codes of load_fours. */

@@ -86,7 +86,7 @@ INLINE void whole_codes(const uint8_t *block, ints codes[4]) {
 INLINE void add_block(const bool fours, const int n_tile, window w, const act_block *act, floats *out) {
 #ifdef WHOLE_BLOCKS
     if (fours) {
-        add_wholes_with_mins(n_tile, 15, w, act, out);
+        add_wholes_with_mins(15, w, act, out);
         return;
     }
 #endif

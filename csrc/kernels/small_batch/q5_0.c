@@ -64,11 +64,8 @@ INLINE void add_fours(window w, const act_block *act, floats *out) {
         sum[i] = ints_add_products_of_bytes(ints_set(0), _mm512_mask_add_epi8(a, a_more, a, bytes_set(16)), first);
         sum[i] = ints_add_products_of_bytes(sum[i], _mm512_mask_add_epi8(b, b_more, b, bytes_set(16)), last);
     }
-    const ints s01 = ints_add(unpack_low_32(sum[0], sum[1]), unpack_high_32(sum[0], sum[1]));
-    const ints s23 = ints_add(unpack_low_32(sum[2], sum[3]), unpack_high_32(sum[2], sum[3]));
-    const ints sums = ints_add(unpack_low_64(s01, s23), unpack_high_64(s01, s23));
     const ints minus8 = act_word(true, &act->minus8, act);
-    const ints dot = ints_add(_mm512_permutexvar_epi32(turn, sums), ints_add(minus8, minus8));
+    const ints dot = ints_add(_mm512_permutexvar_epi32(turn, fold_words(sum)), ints_add(minus8, minus8));
     const __m256i d = _mm256_setr_epi64x((int64_t)head[0][2], (int64_t)head[1][2], (int64_t)head[2][2],
                                          (int64_t)head[3][2]);
     add_scaled(true, floats_multiply(_mm512_cvtph_ps(d), floats_from_ints(dot)), &act->d, act, out);

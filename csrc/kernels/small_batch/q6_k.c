@@ -121,8 +121,8 @@ INLINE void add_block(const bool fours, const int n_tile, window w, const act_bl
     read_scales(w, &s);
 #ifdef WHOLE_BLOCKS
     if (fours) {
-        add_up_wholes(n_tile, 63, w, NULL, act, sum);
-        add_sums_above(true, n_tile, s.d, sum, s.pair, act, out);
+        sum[0] = add_up_wholes(63, w, NULL, act);
+        add_sums_above(true, 1, s.d, sum, s.pair, act, out);
         return;
     }
 #endif

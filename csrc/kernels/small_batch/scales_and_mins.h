@@ -83,14 +83,14 @@ INLINE void whole_factors(const uint8_t *block, const uint32_t *scales, ints fac
     }
 }
 
-INLINE void add_wholes_with_mins(const int n_tile, const int most, window w, const oe_act256 *act, floats *out) {
-    ints sum[WIDE_TILE], scales[2], mins[4];
-    uint32_t words[32];
+INLINE void add_wholes_with_mins(const int most, window w, const oe_act256 *act, floats *out) {
+    ints scales[2], mins[4];
+    uint32_t words[2 * LANES];
     read_scales(w, scales);
     memcpy(words, scales, sizeof words);
-    add_up_wholes(n_tile, most, w, words, act, sum);
+    const ints sum = add_up_wholes(most, w, words, act);
     read_mins(w, mins);
-    add_sums_with_mins(true, n_tile, read_steps(w), sum, 4, mins, act, out);
+    add_sums_with_mins(true, 1, read_steps(w), &sum, 4, mins, act, out);
 }
 #endif
 

@@ -100,6 +100,7 @@ static void oe_multiply(const oe_sb_product *p, int64_t first, int64_t last) {
 #ifndef WHOLE
 #define WHOLE 0
 #endif
+_Static_assert(WHOLE == 0 || INTERLEAVED_ROWS == 1, "whole_blocks.h takes a single row of activations");
 #ifdef ROWS_OF_FOURS
 #define IN_FOURS_FROM 1 /* rows of activations */
 #else

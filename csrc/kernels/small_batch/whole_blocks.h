@@ -1,8 +1,8 @@
-/* Few rows of activations with four blocks of 256 each of four rows of weights, for AVX-512 (lanes_avx512.h). Codes are
- * multiplied as they lie, so that lanes hold parts of one block's sum; what is turned, and added up, are the sums of 16
- * blocks. Turning codes takes inserts and words that are repeated, and all of them the two ports that shuffles have on
- * Zen 4: it waited for these, not for memory (measured). Activations are those of multiply_interleaved with the q of
- * each block in one piece (WHOLE). A file defines before it calls add_up_wholes:
+/* A single row of activations with four blocks of 256 each of four rows of weights, for AVX-512 (lanes_avx512.h). Codes
+ * are multiplied as they lie, so that lanes hold parts of one block's sum; what is turned, and added up, are the sums
+ * of 16 blocks. Turning codes takes inserts and words that are repeated, and all of them the two ports that shuffles
+ * have on Zen 4: it waited for these, not for memory (measured). Activations are those of multiply_interleaved with the
+ * q of each block in one piece (WHOLE). A file defines before it calls add_up_wholes:
  *
  *      whole_acts     INLINE void whole_acts(const int8_t *q, ints acts[4]): 256 activations, in the order of codes
  *      whole_codes    INLINE void whole_codes(const uint8_t *block, ints codes[4])
@@ -35,68 +35,37 @@ INLINE ints four_times(ints words, int a, int b, int c, int d) {
     return _mm512_permutexvar_epi32(_mm512_setr_epi32(a, a, a, a, b, b, b, b, c, c, c, c, d, d, d, d), words);
 }
 
-/* Adds up the four parts of 16 bytes of each sum: sum i is in part i of the result. */
-INLINE ints fold_parts(const ints sum[4]) {
-    ints pair[2];
-#pragma GCC unroll 2
-    for (int i = 0; i < 2; i++) {
-        const ints even = _mm512_shuffle_i32x4(sum[2 * i], sum[2 * i + 1], 0x88);
-        pair[i] = ints_add(even, _mm512_shuffle_i32x4(sum[2 * i], sum[2 * i + 1], 0xdd));
-    }
-    const ints even = _mm512_shuffle_i32x4(pair[0], pair[1], 0x88);
-    return ints_add(even, _mm512_shuffle_i32x4(pair[0], pair[1], 0xdd));
-}
-
-/* Adds up the words of each 16 bytes: those of sum i are in word i. */
-INLINE ints fold_words(const ints sum[4]) {
-    const ints first = ints_add(unpack_low_32(sum[0], sum[1]), unpack_high_32(sum[0], sum[1]));
-    const ints last = ints_add(unpack_low_32(sum[2], sum[3]), unpack_high_32(sum[2], sum[3]));
-    return ints_add(unpack_low_64(first, last), unpack_high_64(first, last));
-}
-
 INLINE void whole_acts(const int8_t *q, ints acts[4]);
 INLINE void whole_codes(const uint8_t *block, ints codes[4]);
 INLINE void whole_factors(const uint8_t *block, const uint32_t *scales, ints factors[4]);
 
-/* sum[n]: each block's, in its lane, with the n-th row of activations. `most`: the largest code. */
-INLINE void add_up_wholes(const int n_tile, const int most, window w, const uint32_t *scales, const oe_act256 *act,
-                          ints *sum) {
+/* The sums of all blocks with a row of activations, each in its block's lane. `most`: the largest code. `scales`: a
+ * word of each lane and behind it another, or NULL. */
+INLINE ints add_up_wholes(const int most, window w, const uint32_t *scales, const oe_act256 *act) {
     const bool in_16_bits = 4 * 127 * most < 1 << 15;
-    ints folded[WIDE_TILE][4];
+    ints folded[4];
 #pragma GCC unroll 4
     for (int b = 0; b < 4; b++) {
-        ints acts[WIDE_TILE][4], part[WIDE_TILE][4];
-#pragma GCC unroll 8
-        for (int n = 0; n < n_tile; n++) {
-            whole_acts((const int8_t *)(act + OE_QUAD * n) + b * WHOLE, acts[n]);
-        }
+        ints acts[4], part[4];
+        whole_acts((const int8_t *)act + b * WHOLE, acts);
 #pragma GCC unroll 4
         for (int i = 0; i < 4; i++) {
             fetch_part(w, BLOCK_BYTES, 4 * b + i, 16);
             const uint8_t *block = w.at + (size_t)b * BLOCK_BYTES + (size_t)i * w.far;
             ints codes[4], factors[4];
             whole_codes(block, codes);
-            whole_factors(block, scales + 4 * i + b, factors);
-#pragma GCC unroll 8
-            for (int n = 0; n < n_tile; n++) {
-                part[n][i] = ints_set(0);
+            whole_factors(block, scales ? scales + 4 * i + b : NULL, factors);
+            part[i] = ints_set(0);
 #pragma GCC unroll 4
-                for (int z = 0; z < 4; z++) {
-                    const ints dot = ints_add_products_of_bytes(ints_set(0), codes[z], acts[n][z]);
-                    part[n][i] = in_16_bits ? ints_add_pair_products(part[n][i], dot, factors[z])
-                                            : ints_add(part[n][i], ints_multiply(dot, factors[z]));
-                }
+            for (int z = 0; z < 4; z++) {
+                const ints dot = ints_add_products_of_bytes(ints_set(0), codes[z], acts[z]);
+                part[i] = in_16_bits ? ints_add_pair_products(part[i], dot, factors[z])
+                                     : ints_add(part[i], ints_multiply(dot, factors[z]));
             }
         }
-#pragma GCC unroll 8
-        for (int n = 0; n < n_tile; n++) {
-            folded[n][b] = fold_parts(part[n]);
-        }
+        folded[b] = fold_parts(part);
     }
-#pragma GCC unroll 8
-    for (int n = 0; n < n_tile; n++) {
-        sum[n] = fold_words(folded[n]);
-    }
+    return fold_words(folded);
 }
 #endif
 

@@ -86,7 +86,7 @@ class BlockFolder:
                 hits.write(b"\n")
 
     def write(self, key: bytes, kind: int, saved: SavedRows) -> bool:
-        """Write a block's rows, given in pieces; False where the disk does not take them, which the log says once."""
+        """Write a block's rows; False where the disk does not take them, which the log says once."""
         path = self.path(key, kind)
         try:
             self._make_folder(path.parent)
