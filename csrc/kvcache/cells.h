@@ -107,6 +107,9 @@ oe_cells_held oe_cells_usage(oe_cells *cells);
 
 /* -- one sequence -- */
 
+/* The index in s->cell of the first cell at `position` or later; s->end where there is none. */
+int32_t oe_index(const oe_cells *cells, const oe_sequence *s, int64_t position);
+
 /* Whether the sequence has every position in [begin, end). */
 bool oe_cells_has_all(const oe_cells *cells, int32_t sequence, int64_t begin, int64_t end);
 

@@ -39,9 +39,6 @@ static inline void oe_drop_owner(oe_cells *cells, int32_t cell) {
     }
 }
 
-/* The index in s->cell of the first cell at `position` or later; s->end where there is none. */
-int32_t oe_index(const oe_cells *cells, const oe_sequence *s, int64_t position);
-
 /* Makes room behind s->end for `n` more cells. False, with nothing changed, when there is no memory. */
 bool oe_list_grow(oe_sequence *s, int32_t n);
 

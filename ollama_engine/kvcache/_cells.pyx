@@ -67,13 +67,16 @@ cdef class Cells:
         return out.base
 
     @critical_section
-    def of(self, sequence):
-        """The cells of a sequence and their positions, in the order of positions: two int32 arrays of equal length."""
+    def of(self, sequence, begin=0, end=None):
+        """The cells of a sequence at positions [begin, end), and these positions, ascending: two int32 arrays of equal
+        length.
+        """
         cdef lib.oe_sequence *s = &self._cells.sequence[self._sequence(sequence)]
-        cdef int32_t n = s.end - s.begin, i
+        cdef int32_t first = lib.oe_index(self._cells, s, bound_of(begin)), i
+        cdef int32_t n = max(0, (s.end if end is None else lib.oe_index(self._cells, s, bound_of(end))) - first)
         cdef int32_t[::1] cells = np.empty(n, dtype=np.int32), positions = np.empty(n, dtype=np.int32)
         for i in range(n):
-            cells[i] = s.cell[s.begin + i]
+            cells[i] = s.cell[first + i]
             positions[i] = self._cells.position[cells[i]]
         return cells.base, positions.base
 

@@ -76,7 +76,7 @@ class ImageSaver:
         return {p: slot for p, slot in images if p >= begin and (end is None or p < end)}
 
     def _cells(self, slots: Iterable[int]) -> Int32Array:
-        return _ints(slot * self._rows + row for slot in slots for row in range(self._rows))
+        return (_ints(slots)[:, None] * self._rows + np.arange(self._rows, dtype=np.int32)).ravel()
 
     def require_restore(self, saved: Sequence[SavedRows], without: Collection[int] = ()) -> None:
         """Raise ContextOverflowError where `restore` would. Changes nothing."""

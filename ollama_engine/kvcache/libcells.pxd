@@ -41,6 +41,7 @@ cdef extern from "kvcache/cells.h" nogil:
     int32_t oe_cells_room_for(oe_cells *cells, const int32_t *position, const int32_t *sequence, int64_t n) noexcept
     int32_t oe_cells_room(oe_cells *cells, const int32_t *sequence, int64_t n) noexcept
     oe_cells_held oe_cells_usage(oe_cells *cells) noexcept
+    int32_t oe_index(const oe_cells *cells, const oe_sequence *s, int64_t position) noexcept
     bint oe_cells_has_all(const oe_cells *cells, int32_t sequence, int64_t begin, int64_t end) noexcept
     int32_t oe_cells_share(oe_cells *cells, int32_t source, int32_t target, int64_t end) noexcept
     int32_t oe_cells_remove(oe_cells *cells, int32_t sequence, int64_t begin, int64_t end) noexcept

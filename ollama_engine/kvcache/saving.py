@@ -7,7 +7,6 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from ollama_engine.errors import ContextOverflowError
-from ollama_engine.input import Int32Array
 from ollama_engine.kvcache.cells import Cells
 from ollama_engine.kvcache.rows import (
     SavedRows,
@@ -44,25 +43,18 @@ class CellSaver:
 
     def save(self, sequence: int, begin: int = 0, end: int | None = None) -> list[SavedRows]:
         """The keys and values of a sequence."""
-        cells, positions = self._held(sequence, begin, end)
+        cells, positions = self._cells.of(sequence, begin, end)
         return [SavedRows(positions, read_rows(self._store, cells))]
-
-    def _held(self, sequence: int, begin: int, end: int | None) -> tuple[Int32Array, Int32Array]:
-        """The cells and positions of a sequence between two positions."""
-        cells, positions = self._cells.of(sequence)
-        last = np.iinfo(np.int32).max if end is None else end
-        chosen = slice(*np.searchsorted(positions, (begin, last)).tolist())
-        return cells[chosen], positions[chosen]
 
     def saving(self, sequence: int, begin: int = 0, end: int | None = None) -> Saving:
         """`save`, piece by piece. Begins anew where cells are moved meanwhile; rows given up meanwhile are left out."""
-        cells, positions = self._held(sequence, begin, end)
+        cells, positions = self._cells.of(sequence, begin, end)
         rows, whole = empty_rows(self._store, len(cells)), False
         while not whole:
             whole = True
             for piece in reading(self._store, cells, rows):
                 yield piece
-                now, left = self._held(sequence, begin, end)
+                now, left = self._cells.of(sequence, begin, end)
                 if not np.array_equal(left, positions):
                     return [SavedRows(positions[:0], empty_rows(self._store, 0))]
                 if not np.array_equal(now, cells):

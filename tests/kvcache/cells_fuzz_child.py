@@ -97,7 +97,7 @@ CALLS: dict[str, Callable[[random.Random, Cells], Any]] = {
     "slide": lambda r, c: c.slide(*rows(r)),
     "usage": lambda r, c: c.usage(),
     "span": lambda r, c: c.span(array(r, r.randrange(9), 64)),
-    "of": lambda r, c: c.of(number(r)),
+    "of": lambda r, c: c.of(number(r), *r.choice([(), (number(r),), (number(r), number(r))])),
     "has_all": lambda r, c: c.has_all(number(r), number(r), number(r)),
     "fill_mask": fill,
     "fill_indices": list_indices,

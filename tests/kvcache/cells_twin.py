@@ -45,8 +45,9 @@ class CellsTwin:
     def n_free(self) -> int:
         return int((~self.owners.any(axis=0)).sum())
 
-    def of(self, sequence: int) -> tuple[Int32Array, Int32Array]:
-        mine = np.flatnonzero(self._of(sequence))
+    def of(self, sequence: int, begin: int = 0, end: int | None = None) -> tuple[Int32Array, Int32Array]:
+        last = 2**31 if end is None else end
+        mine = np.flatnonzero(self._of(sequence) & (self.positions >= begin) & (self.positions < last))
         mine = mine[np.argsort(self.positions[mine])]
         return mine.astype(np.int32), self.positions[mine]
 

@@ -98,8 +98,9 @@ class CellsBesideTwin(RuleBasedStateMachine):
         self.both("pack", begin, end, most)
 
     @rule(sequence=sequences, begin=st.integers(-3, 40), end=st.integers(-3, 40))
-    def has_all(self, sequence: int, begin: int, end: int) -> None:
-        self.both("has_all", sequence, begin, end)
+    def between(self, sequence: int, begin: int, end: int) -> None:
+        for name in ("has_all", "of"):
+            self.both(name, sequence, begin, end)
 
     @rule(
         rows=st.lists(st.tuples(positions, sequences), min_size=1, max_size=6),
