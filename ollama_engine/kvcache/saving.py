@@ -47,7 +47,7 @@ class CellSaver:
         return [SavedRows(positions, read_rows(self._store, cells))]
 
     def saving(self, sequence: int, begin: int = 0, end: int | None = None) -> Saving:
-        """`save`, piece by piece. Begins anew where cells are moved meanwhile; rows given up meanwhile are left out."""
+        """`save`, piece by piece. Begins anew where cells are moved meanwhile; no rows where some were given up."""
         cells, positions = self._cells.of(sequence, begin, end)
         rows, whole = empty_rows(self._store, len(cells)), False
         while not whole:

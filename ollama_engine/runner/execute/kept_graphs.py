@@ -16,8 +16,8 @@ __all__ = ["MOST", "MOST_BYTES", "KeptGraphs", "bytes_of"]
 MOST = 16
 """Most graphs."""
 FEW = 64
-"""Rows of a graph that is likely to be used again: steps of answers have as many at most, with their drafts. How long a
-prompt is comes once."""
+"""Rows of a graph that is likely to be used again: steps of answers have as many at most, with their drafts. Few
+prompts have the length of another."""
 MOST_BYTES = 16 << 20
 """Most host memory that they take. The results of all lie in one place, which the backend has."""
 
@@ -28,7 +28,7 @@ def bytes_of(ctx: Context) -> int:
 
 
 class KeptGraphs:
-    """Graphs by shape. Prompts' that were used once go first, then the one used longest ago. Closes those that go."""
+    """Graphs by shape. Those of prompts that were used once are closed first, then the one used longest ago."""
 
     def __init__(self) -> None:
         self._graphs: OrderedDict[GraphShape, StepGraph] = OrderedDict()
