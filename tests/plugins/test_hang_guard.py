@@ -53,8 +53,8 @@ HANGS = {
 }
 
 
-def run(code: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    (folder / "conftest.py").write_text("from tests.plugins import hang_guard\nhang_guard.GRACE_SECONDS = 1\n")
+def run(code: str, folder: Path, *options: str, grace: float = 1) -> subprocess.CompletedProcess[str]:
+    (folder / "conftest.py").write_text(f"from tests.plugins import hang_guard\nhang_guard.GRACE_SECONDS = {grace}\n")
     (folder / "test_it.py").write_text("import pytest, signal, threading, time\n" + textwrap.dedent(code))
     command = [sys.executable, "-m", "pytest", "-c", "/dev/null", "--rootdir", str(folder), "-p", "no:cacheprovider",
                "-p", "tests.plugins.hang_guard", "--timeout", "1", *options, str(folder)]  # fmt: skip
@@ -71,13 +71,14 @@ def test_the_run_ends_and_says_where_the_test_is(name: str, tmp_path: Path) -> N
 
 
 def test_a_test_that_ends_is_left_alone(tmp_path: Path) -> None:
-    done = run("def test_it():\n    time.sleep(0.1)\n", tmp_path)
+    # a busy machine takes seconds to end Python
+    done = run("def test_it():\n    time.sleep(0.1)\n", tmp_path, grace=20)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.slow
 def test_a_process_of_xdist_that_is_done_waits_for_the_others(tmp_path: Path) -> None:
     pytest.importorskip("xdist")
-    code = "def test_short(): pass\n\n\ndef test_long():\n    time.sleep(4)\n"
-    done = run(code, tmp_path, "-n", "2", "--timeout", "20")
+    code = "def test_short(): pass\n\n\ndef test_long():\n    time.sleep(8)\n"
+    done = run(code, tmp_path, "-n", "2", "--timeout", "30", grace=6)
     assert (done.returncode, done.stderr) == (0, "")
