@@ -72,8 +72,7 @@ def empty_rows(store: KeyValueStore, n: int) -> tuple[Bytes, ...]:
 def read_rows(store: KeyValueStore, cells: Int32Array) -> tuple[Bytes, ...]:
     """The rows of these cells, uint8 [n, bytes of a row]."""
     rows = empty_rows(store, len(cells))
-    for span in pieces(cells):
-        chosen, at = _within(span, cells)
+    for span, chosen, at in _parts(cells):
         for mine, block in zip(rows, _read(store, span), strict=True):
             mine[chosen] = block[at]
     return rows
@@ -85,24 +84,21 @@ def reading(store: KeyValueStore, cells: Int32Array, rows: Sequence[Bytes]) -> I
     Where a graph gathers values, the rows of FEW cells.
     """
     if store.permuted:
-        for span in pieces(cells, FEW):
-            chosen, at = _within(span, cells)
+        for span, chosen, at in _parts(cells, FEW):
             for mine, block in zip(rows, _read(store, span), strict=True):
                 mine[chosen] = block[at]
             yield
         return
     for tensor, mine in zip(store.tensors(), rows, strict=True):
         size = mine.shape[1]
-        for span in pieces(cells, max(1, SLICE // size)):
-            chosen, at = _within(span, cells)
+        for span, chosen, at in _parts(cells, max(1, SLICE // size)):
             mine[chosen] = _read_part(tensor, span, size)[at]
             yield
 
 
 def write_rows(store: KeyValueStore, cells: Int32Array, rows: Sequence[Bytes]) -> None:
     """Write rows from `read_rows`, of any store, into these cells."""
-    for span in pieces(cells):
-        chosen, at = _within(span, cells)
+    for span, chosen, at in _parts(cells):
         if len(at) == span.n:
             blocks = [np.empty((span.n, size), dtype=np.uint8) for size in row_bytes(store)]
         else:  # the span contains cells of other sequences: read it, change it, write it back
@@ -140,10 +136,12 @@ def pieces(cells: Int32Array, most: int = PIECE) -> Iterator[CellSpan]:
             yield CellSpan(begin, min(begin + most, end))
 
 
-def _within(span: CellSpan, cells: Int32Array) -> tuple[Indices, Indices]:
-    """The indices of those `cells` that lie in a span, and their places within the span."""
-    chosen = np.flatnonzero((cells >= span.begin) & (cells < span.end))
-    return chosen, cells[chosen] - span.begin
+def _parts(cells: Int32Array, most: int = PIECE) -> Iterator[tuple[CellSpan, Indices, Indices]]:
+    """The pieces that hold any of these cells, with the indices of those and their places within the span."""
+    for span in pieces(cells, most):
+        chosen = np.flatnonzero((cells >= span.begin) & (cells < span.end))
+        if len(chosen):
+            yield span, chosen, cells[chosen] - span.begin
 
 
 # -- a span of all layers ----------------------------------------------------------------------------------------------

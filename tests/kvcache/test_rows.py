@@ -317,3 +317,24 @@ def test_a_short_sequence_in_a_large_cache_is_copied_alone(flash: bool) -> None:
         assert (saved.rows[1] == mine + 1).all()
         assert backend.graph_bytes() == taken
         cache.close()
+
+
+def test_no_graph_reads_cells_of_others_alone() -> None:
+    """Cells of 16 answers lie in turn: one in 16 is of the sequence, and a graph reads 8."""
+    config, read, copied = CacheConfig(dtype="f16", flash_attention=False, paged=False), rows._read, list[int]()
+
+    def note_read(store: object, span: CellSpan) -> object:
+        copied.append(span.n)
+        return read(store, span)  # type: ignore[arg-type]
+
+    with Backend(BackendParams(threads=1, gpu_layers=0)) as backend:
+        cache = CausalCache(backend, [LayerShape(kv_heads=1, key_dim=32, value_dim=32)], [0], 64, config)
+        for position in range(4):
+            for sequence in range(16):
+                row = np.full((1, 64), 16 * position + sequence, np.uint8)
+                cache.saveable.restore(sequence, [SavedRows(ints([position]), (row, row))])
+        with patch.object(rows, "_read", note_read):
+            (saved,) = rows.result_of(cache.saveable.saving(3))
+        assert len(copied) == 4
+        assert [part[:, 0].tolist() for part in saved.rows] == [[3, 19, 35, 51]] * 2
+        cache.close()
