@@ -76,7 +76,9 @@ class ImageSaver:
         return {p: slot for p, slot in images if p >= begin and (end is None or p < end)}
 
     def _cells(self, slots: Iterable[int]) -> Int32Array:
-        return (_ints(slots)[:, None] * self._rows + np.arange(self._rows, dtype=np.int32)).ravel()
+        firsts = [slot * self._rows for slot in slots]
+        cells: Int32Array = np.add.outer(_ints(firsts), np.arange(self._rows, dtype=np.int32)).ravel()
+        return cells
 
     def require_restore(self, saved: Sequence[SavedRows], without: Collection[int] = ()) -> None:
         """Raise ContextOverflowError where `restore` would. Changes nothing."""
