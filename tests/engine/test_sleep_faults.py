@@ -137,10 +137,10 @@ def test_a_sleep_that_waits_costs_nothing_and_names_what_it_waits_for(tmp_path: 
     go, looked = threading.Event(), threading.Event()
     missing = PrefixStore._missing
 
-    def stuck(self: PrefixStore, keys: Any) -> Any:
+    def stuck(self: PrefixStore, keys: Any, images: Any) -> Any:
         looked.set()
         assert go.wait(2 * WAIT_SECONDS)
-        return missing(self, keys)
+        return missing(self, keys, images)
 
     with (
         patch.object(PrefixStore, "_missing", stuck),
