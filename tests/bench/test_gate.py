@@ -170,8 +170,8 @@ def test_a_known_loss_is_that_of_one_kind_of_cpu(tmp_path: Path, cpuinfo: str, k
 
 def test_a_known_loss_is_of_some_rows_and_has_a_floor_of_its_own() -> None:
     loss = known_losses.KNOWN["AuthenticAMD 25 avx512_vnni"]
-    few, many = "q4_K product from memory, 1 row", "q4_K product from memory, 512 rows"
-    missed = [Verdict(few, FLOOR, sides(2.0)), Verdict(few, FLOOR, sides(4.0)), Verdict(many, FLOOR, sides(2.0))]
+    few, many = "f16 product from memory, 1 row", "f16 product from memory, 512 rows"
+    missed = [Verdict(few, FLOOR, sides(1.25)), Verdict(few, FLOOR, sides(2.0)), Verdict(many, FLOOR, sides(1.25))]
     assert known_losses.unknown(missed, loss) == missed[1:]
     assert known_losses.unknown(missed, None) == missed
 
