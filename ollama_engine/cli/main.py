@@ -287,7 +287,7 @@ def _flush() -> None:
 
 
 def _output_is_whole() -> bool:
-    """Whether standard output can take what is left of it; else it is discarded."""
+    """Flush standard output. False: it could not be written, and what was left is discarded."""
     try:
         _flush()
     except OSError:
