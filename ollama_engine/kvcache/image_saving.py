@@ -13,7 +13,6 @@ from ollama_engine.kvcache.rows import (
     Bytes,
     SavedRows,
     Saving,
-    empty_rows,
     reading,
     reserve_rows,
     result_of,
@@ -27,7 +26,7 @@ _LENGTH = np.dtype("<i4")
 
 
 class ImageSaver:
-    """Saves the images of a sequence: one entry per image, with room for all its rows. See `Saveable`.
+    """Saves the images of a sequence: one entry per image, with room for the rows of the largest. See `Saveable`.
 
     The last part of an entry says how many rows it has, int32. A second SavedRows has positions only: those of images
     that lost their slots.
@@ -57,13 +56,13 @@ class ImageSaver:
         """`save`, piece by piece. Images given up meanwhile are left out, and those beside them."""
         images = self._held(sequence, begin, end)
         kept = {p: slot for p, slot in images.items() if slot is not None}
-        rows = empty_rows(self._store, len(kept) * self._rows)
-        for piece in reading(self._store, self._cells(kept.values()), rows):
-            yield piece
-            if self._held(sequence, begin, end) != images:
-                return [SavedRows(_ints(()), tuple(np.empty((0, size), np.uint8) for size in sizes))
-                        for sizes in self.row_bytes]  # fmt: skip
-        parts = [part.reshape(len(kept), self._rows * part.shape[1]) for part in rows]
+        parts = [np.zeros((len(kept), size), np.uint8) for size in self.row_bytes[0][:-1]]  # all of it goes to disk
+        for entry, slot in enumerate(kept.values()):
+            for piece in reading(self._store, self._cells(slot), self._used(parts, entry, slot)):
+                yield piece
+                if self._held(sequence, begin, end) != images:
+                    return [SavedRows(_ints(()), tuple(np.empty((0, size), np.uint8) for size in sizes))
+                            for sizes in self.row_bytes]  # fmt: skip
         lengths = np.array([self._slots.n_rows[slot] for slot in kept.values()], dtype=_LENGTH)
         return [
             SavedRows(_ints(kept), (*parts, lengths.view(np.uint8).reshape(len(kept), _LENGTH.itemsize))),
@@ -75,10 +74,14 @@ class ImageSaver:
         images = self._slots.of(sequence).items()
         return {p: slot for p, slot in images if p >= begin and (end is None or p < end)}
 
-    def _cells(self, slots: Iterable[int]) -> Int32Array:
-        firsts = [slot * self._rows for slot in slots]
-        cells: Int32Array = np.add.outer(_ints(firsts), np.arange(self._rows, dtype=np.int32)).ravel()
-        return cells
+    def _cells(self, slot: int) -> Int32Array:
+        """The cells of a slot that its image has rows in."""
+        first = slot * self._rows
+        return np.arange(first, first + self._slots.n_rows[slot], dtype=np.int32)
+
+    def _used(self, parts: Sequence[Bytes], entry: int, slot: int) -> list[Bytes]:
+        """The rows of an entry that the image in this slot has, uint8 [rows, bytes of a row]: views of `parts`."""
+        return [part[entry].reshape(self._rows, -1)[: self._slots.n_rows[slot]] for part in parts]
 
     def require_restore(self, saved: Sequence[SavedRows], without: Collection[int] = ()) -> None:
         """Raise ContextOverflowError where `restore` would. Changes nothing."""
@@ -101,8 +104,8 @@ class ImageSaver:
         *parts, lengths = (part[len(part) - n :] for part in kept.rows)
         self._slots.restore(sequence, images, self._lengths(lengths))
         try:
-            rows = [part.reshape(n * self._rows, part.shape[1] // self._rows) for part in parts]
-            write_rows(self._store, self._cells(slots[:n]), rows)
+            for entry, slot in enumerate(slots[:n]):
+                write_rows(self._store, self._cells(slot), self._used(parts, entry, slot))
         except BaseException:
             self._slots.remove(sequence, min(images))
             raise

@@ -21,7 +21,7 @@ from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.ml.graph.types import block_of
 from tests.kvcache.drawing import ints
-from tests.kvcache.kinds import KINDS, N_CELLS, N_IMAGES, Fed, Kind, answers, fed, run
+from tests.kvcache.kinds import IMAGE_ROWS, KINDS, N_CELLS, N_IMAGES, Fed, Kind, answers, fed, run
 from tests.kvcache.test_images import cross_attention_of
 
 each_kind = pytest.mark.parametrize("kind", KINDS, ids=str)
@@ -228,6 +228,25 @@ def test_an_image_that_does_not_fit_at_all_changes_nothing() -> None:
         there.restore(saved, 0, 0, here)
         there._n_tokens = 100
         there.feed([(0, 3), (1, 1)])
+
+
+def test_of_an_image_its_own_rows_are_copied() -> None:
+    """What an earlier and larger one left behind them in the slot is not, nor does it reach a file."""
+    with fed(IMAGES) as here, fed(IMAGES) as there:
+        here._n_tokens = IMAGE_ROWS - 1
+        here.feed([(1, 0)], [0])  # as large as a slot
+        here.remove(1)
+        here._n_tokens = IMAGE_ROWS
+        here.feed(run(0, 0, 3), [0])  # of one row, in the same slot
+        saver = saveable(here.cache)
+        saved, (number,) = saver.save(0), saver.image_kinds
+        for rows in saved[number].rows[:-1]:
+            (its_own, unused) = np.split(rows[0], [rows.shape[1] // IMAGE_ROWS])
+            assert its_own.any()
+            assert not unused.any()
+        there.restore(saved, 0, 0, here)
+        there._n_tokens = 100
+        there.feed([(0, 3)])
 
 
 # -- bytes -------------------------------------------------------------------------------------------------------------
