@@ -99,6 +99,9 @@ def reading(store: KeyValueStore, cells: Int32Array, rows: Sequence[Bytes]) -> I
 def write_rows(store: KeyValueStore, cells: Int32Array, rows: Sequence[Bytes]) -> None:
     """Write rows from `read_rows`, of any store, into these cells."""
     for span, chosen, at in _parts(cells):
+        if np.array_equal(chosen, np.arange(chosen[0], chosen[0] + span.n)) and (np.diff(at) == 1).all():
+            _write(store, span, [new[chosen[0] : chosen[0] + span.n] for new in rows])  # as they lie
+            continue
         if len(at) == span.n:
             blocks = [np.empty((span.n, size), dtype=np.uint8) for size in row_bytes(store)]
         else:  # the span contains cells of other sequences: read it, change it, write it back

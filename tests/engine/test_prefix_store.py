@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from threading import Event, local
+from threading import Event
 from typing import Any
 from unittest.mock import patch
 
@@ -373,15 +373,14 @@ def test_what_is_read_makes_way_for_what_runs(llama: str, tmp_path: Path) -> Non
     (expected,) = answers(llama, False, [prompt(200)])
     for ids in long:
         answers(llama, tmp_path, [ids])
-    read, of_thread = BlockFolder.read, local()
+    read = PrefixStore._read_block
 
-    def all_but_the_last(self: BlockFolder, *args: Any) -> Any:
-        of_thread.n = getattr(of_thread, "n", 0) + 1
-        if of_thread.n == 1290 // BLOCK:
+    def all_but_the_last(self: PrefixStore, reading: Any, kinds: Any, block: int) -> Any:
+        if block == 1290 // BLOCK - 1:
             go.wait(60)
-        return read(self, *args)
+        return read(self, reading, kinds, block)
 
-    with patch.object(BlockFolder, "read", all_but_the_last), opened(llama, tmp_path) as engine:
+    with patch.object(PrefixStore, "_read_block", all_but_the_last), opened(llama, tmp_path) as engine:
         running = engine.submit(prompt(200), params(1000))
         waiting = [engine.submit(ids, params()) for ids in long]
         answer = running.result(60)

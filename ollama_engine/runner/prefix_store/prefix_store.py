@@ -14,8 +14,10 @@ from queue import Empty, SimpleQueue
 from threading import Condition, Semaphore, Thread
 
 from ollama_engine.kvcache import SavedRows
+from ollama_engine.ml.device.placement import usable_cpus
 from ollama_engine.runner.prefix_store.block_file import block_bytes
 from ollama_engine.runner.prefix_store.block_folder import BlockFolder
+from ollama_engine.runner.prefix_store.in_order import in_order
 from ollama_engine.runner.prefix_store.stored_prefix import (
     BlockPart,
     FirstSeen,
@@ -30,6 +32,9 @@ __all__ = ["PrefixReading", "PrefixStore", "StoreLayout"]
 log = logging.getLogger(__name__)
 
 READERS = 2
+"""Prompts that are looked for, and read, at a time."""
+BLOCKS_AT_ONCE = 4
+"""Most blocks of a prompt that are read at a time, one for each CPU: most of the time goes into checksums."""
 
 
 @dataclass(frozen=True)
@@ -107,8 +112,10 @@ class PrefixStore:
         self._folder = folder
         self._read_speed = Speed()
         self._put_speed = Speed()
-        self._ahead = Semaphore(blocks_ahead(layout.block_bytes))
+        ahead = blocks_ahead(layout.block_bytes)
+        self._ahead = Semaphore(ahead)
         """Blocks that may be read before the engine has taken them."""
+        self._at_once = min(BLOCKS_AT_ONCE, usable_cpus(), ahead)
         self._closed = False
         self._readings: SimpleQueue[PrefixReading | None] = SimpleQueue()
         self._writings: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -148,21 +155,38 @@ class PrefixStore:
         parts = [part for part in blocks_needed(n, layout.first_seen) if layout.positions(part, images)]
         if not self.pays(n * BLOCK - reading.cached, layout.nbytes(parts, images), reading.tokens_per_second):
             return
-        for block in range(n):
-            while not self._ahead.acquire(timeout=1.0):
-                if reading.stopped or self._closed:
-                    return
+        kinds = [[part.kind for part in parts if part.block == block] for block in range(n)]
+        self._read_blocks(reading, kinds)
+
+    def _read_blocks(self, reading: PrefixReading, kinds: Sequence[Sequence[int]]) -> None:
+        """Read these kinds of each block, and give them to the engine, up to the first that is not there."""
+        over = False
+
+        def allowed() -> bool:
+            while not (over or reading.stopped or self._closed):
+                if self._ahead.acquire(timeout=1.0):
+                    return True
+            return False
+
+        def read(block: int) -> list[SavedRows | None] | None:
             rows = None
             try:
-                rows = self._read_block(reading, [part.kind for part in parts if part.block == block], block)
-            finally:
-                if rows is None:
-                    self.took()
+                rows = self._read_block(reading, kinds[block], block)
+            except Exception:
+                log.exception("a stored prefix could not be read")
             if rows is None:
-                return
-            reading.taken(block, rows)
-            if block == 0:
-                self._folder.count_hit()
+                self.took()
+            return rows
+
+        for block, rows in enumerate(in_order(len(kinds), self._at_once, allowed, read)):
+            if rows is None:
+                over = True
+            elif over:
+                self.took()
+            else:
+                reading.taken(block, rows)
+                if block == 0:
+                    self._folder.count_hit()
 
     def _read_block(self, reading: PrefixReading, kinds: Sequence[int], block: int) -> list[SavedRows | None] | None:
         """The rows of these kinds; None where they are gone, or no longer wanted."""
@@ -192,7 +216,8 @@ class PrefixStore:
         begin = time.perf_counter()
         rows = self._folder.read(key, kind, self.layout.row_bytes[kind])
         if rows is not None:
-            self._read_speed.note(sum(part.nbytes for part in rows.rows), time.perf_counter() - begin)
+            nbytes = self._at_once * sum(part.nbytes for part in rows.rows)  # as many are read meanwhile
+            self._read_speed.note(nbytes, time.perf_counter() - begin)
         return rows
 
     # -- writing -------------------------------------------------------------------------------------------------------
