@@ -9,7 +9,7 @@ BUILD_REQUIRES := scikit-build-core>=0.11 cython>=3.1 cmake>=3.26 ninja>=1.11 pi
 NATIVE := CMakeLists.txt pyproject.toml Makefile $(shell find csrc ollama_engine -name '*.pyx' -o -name '*.pxd' -o -name '*.[ch]' -o -name '*.cmake' -o -name 'ggml.lock' -o -name fetch.py -o -name transpile.py)
 
 .PHONY: run chat test test-all test-failed test-peers test-ray clients ray parity lint types bench bench-smoke bench-check build reference portable-check gpu-check \
-	docs docs-check wheel wheels check-package wheel-twice wheel-bare arm64-check sanitize tsan fuzz soak clean
+	docs docs-check wheel wheels check-package wheel-twice wheel-bare arm64-check sanitize tsan fuzz soak soak-store clean
 
 run: $(VENV)/.built
 	$(VENV)/bin/ollama-engine run demo "Tell me a story about a fox." --verbose
@@ -213,6 +213,11 @@ fuzz: .venv-fuzz/.built
 # Random clients for MINUTES minutes, whose answers are compared; memory, descriptors and threads must stay flat.
 soak: $(VENV)/.built $(VENV)/.plot
 	$(PY) -m bench.soak --minutes $(MINUTES) --picture soak.png
+
+# The prefix store: 1,000 conversations with restarts and kills, half an hour or more; then 16 processes for MINUTES minutes.
+soak-store: $(VENV)/.built
+	$(PY) bench/soak/prefix_store.py --conversations 1000
+	$(PY) bench/soak/prefix_store.py --processes 16 --minutes $(MINUTES)
 
 # KERNELS=all compiles kernels for every CPU, which a build for this one does not need.
 # The build requirements go into .venv, not into pip's throw-away environment: a changed file rebuilds in seconds.
