@@ -297,6 +297,9 @@ def test_reading_that_is_slower_than_computing_is_left_out(llama: str, tmp_path:
     answers(llama, tmp_path, [ids])
     with patch.object(PrefixStore, "pays", lambda *_: False), opened(llama, tmp_path) as engine:
         assert engine.generate(ids, params()).usage.cached_tokens == 0
+        assert engine.metrics.prefix_store_left_tokens == WHOLE
+        engine.generate(ids, params())
+        assert engine.metrics.prefix_store_left_tokens == WHOLE, "it is in memory now"
     with opened(llama, tmp_path) as engine:
         store: Any = engine._core.queue.stored._reads
         pays: Callable[..., bool] = store._store.pays

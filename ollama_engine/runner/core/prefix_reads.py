@@ -110,6 +110,7 @@ class PrefixReads:
             tokens_per_second=self._monitor.prompt_speed,
             taken=lambda block, rows: self._post(lambda: self._put(restoring, block, rows)),
             ended=lambda: self._post(lambda: self._end(first)),
+            left=self._monitor.left_stored,
         )
         self._asked.add(sequence.key)
         restoring = self._restoring[first] = _Restoring(sequence.key, inputs, reading, self._monitor.clock())

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from ollama_engine.runner.schedule.queued import Kind
 
@@ -128,6 +128,8 @@ class MetricsSnapshot:
     """Prompt tokens whose keys and values were read from the prefix store."""
     prefix_store_written_tokens: int = 0
     """Tokens whose keys and values were written to it."""
+    prefix_store_left_tokens: int = 0
+    """Prompt tokens that it has, and that were computed: reading them would have taken longer."""
     evictions: int = 0
     shifts: int = 0
     moved_cells: int = 0
@@ -234,27 +236,11 @@ class Metrics:
             self._queued, self._running, self._cells = queued, running, cells
             self._image_bytes, self._threads = image_bytes, threads
 
-    def count(
-        self, *, cached_tokens: int = 0, preemptions: int = 0, evictions: int = 0, shifts: int = 0,
-        moved_cells: int = 0, image_hits: int = 0, prefix_store_read_tokens: int = 0,
-        prefix_store_written_tokens: int = 0, sleeps: int = 0, wake_seconds: float = 0.0,
-    ) -> None:  # fmt: skip
-        """Add to counters of rare events."""
+    def count(self, **added: float) -> None:
+        """Add to counters of rare events, by their names."""
         with self._lock:
-            old = self._counts
-            self._counts = replace(
-                old,
-                cached_tokens=old.cached_tokens + cached_tokens,
-                preemptions=old.preemptions + preemptions,
-                evictions=old.evictions + evictions,
-                shifts=old.shifts + shifts,
-                moved_cells=old.moved_cells + moved_cells,
-                image_hits=old.image_hits + image_hits,
-                prefix_store_read_tokens=old.prefix_store_read_tokens + prefix_store_read_tokens,
-                prefix_store_written_tokens=old.prefix_store_written_tokens + prefix_store_written_tokens,
-                sleeps=old.sleeps + sleeps,
-                wake_seconds=old.wake_seconds + wake_seconds,
-            )
+            changed: dict[str, Any] = {name: getattr(self._counts, name) + n for name, n in added.items()}
+            self._counts = replace(self._counts, **changed)
 
     def embedded(self, seconds: float, *, texts: int, tokens: int) -> None:
         """A batch of texts was computed."""

@@ -228,6 +228,10 @@ class Monitor:
         """Keys and values of so many tokens were written to the prefix store."""
         self.metrics.count(prefix_store_written_tokens=tokens)
 
+    def left_stored(self, tokens: int) -> None:
+        """So many tokens of a prompt are in the prefix store, and are computed, because that is quicker. Any thread."""
+        self.metrics.count(prefix_store_left_tokens=tokens)
+
     def shifted(self) -> None:
         """A full context was shifted."""
         self.metrics.count(shifts=1)

@@ -82,6 +82,8 @@ class PrefixReading:
     """Called with each block, in order, and its rows of each kind; None: not needed."""
     ended: Callable[[], None]
     """Called once, at the end; also where nothing was read."""
+    left: Callable[[int], None] = lambda tokens: None
+    """Called with the tokens that are stored where none of them is read, because computing them is quicker."""
     stopped: bool = False
     """Set by the engine where no more is wanted."""
 
@@ -153,7 +155,10 @@ class PrefixStore:
 
         n = longest_stored(len(reading.keys), layout.first_seen, is_there)
         parts = [part for part in blocks_needed(n, layout.first_seen) if layout.positions(part, images)]
-        if not self.pays(n * BLOCK - reading.cached, layout.nbytes(parts, images), reading.tokens_per_second):
+        tokens = n * BLOCK - reading.cached
+        if not self.pays(tokens, layout.nbytes(parts, images), reading.tokens_per_second):
+            if tokens >= BLOCK:
+                reading.left(tokens)
             return
         kinds = [[part.kind for part in parts if part.block == block] for block in range(n)]
         self._read_blocks(reading, kinds)

@@ -30,6 +30,7 @@ COUNTERS = {
     "image_hits": "Images that a request needed and that were encoded already",
     "prefix_store_read_tokens": "Prompt tokens whose keys and values were read from the prefix store",
     "prefix_store_written_tokens": "Tokens whose keys and values were written to the prefix store",
+    "prefix_store_left_tokens": "Prompt tokens in the prefix store that were computed, because reading takes longer",
     "expert_uses": "Times that a layer used an expert, of models with an expert cache",
     "expert_misses": "Those for which the expert was neither in memory nor being read",
     "experts_read_ahead": "Experts that were read before they were chosen",
