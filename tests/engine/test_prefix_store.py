@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Event
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -22,7 +25,7 @@ from ollama_engine.runner.core import engine_thread, prefix_reads
 from ollama_engine.runner.core.engine_core import EngineCore
 from ollama_engine.runner.prefix_store.block_folder import BlockFolder
 from ollama_engine.runner.prefix_store.block_format import check_block
-from ollama_engine.runner.prefix_store.folder_contents import files_of
+from ollama_engine.runner.prefix_store.folder_contents import ABOUT, HITS, LOCK, files_of
 from ollama_engine.runner.prefix_store.prefix_store import PrefixStore
 from ollama_engine.runner.prefix_store.stored_prefix import rows_of_block
 from ollama_engine.runner.schedule.prefix_blocks import BLOCK, LEAST, most_in_memory
@@ -416,6 +419,25 @@ def test_options(llama: str, tmp_path: Path) -> None:
     with opened(llama, False) as engine:
         engine.generate(prompt(N_PROMPT), params())
         assert engine.metrics.prefix_store_written_tokens == 0
+
+
+def test_the_bound_is_4_gib_or_a_tenth_of_the_free_disk(llama: str, tmp_path: Path) -> None:
+    for free, option, expected in ((1 << 40, None, 4 << 30), (10 << 30, None, 1 << 30), (10 << 30, 5 << 30, 5 << 30)):
+        disk = patch("ollama_engine.runner.session.stored.shutil.disk_usage", return_value=SimpleNamespace(free=free))
+        with disk, opened(llama, tmp_path, prefix_store_bytes=option) as engine:
+            reads: Any = engine._core.queue.stored._reads
+            assert reads._store._folder._most_bytes == expected
+
+
+def test_names_of_files_tell_nothing_of_a_prompt(llama: str, tmp_path: Path) -> None:
+    """A hash, which begins with that of the model: who does not know the whole prompt cannot look for it."""
+    answers(llama, tmp_path, [prompt(N_PROMPT)])
+    names = [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()]
+    others = {name for name in names if not re.fullmatch(r"[0-9a-f]{32}/[0-9a-f]{2}/[0-9a-f]{62}\.0", name)}
+    assert {name.rsplit("/")[-1] for name in others} <= {ABOUT, HITS, LOCK}
+    assert len(names) - len(others) >= WHOLE // BLOCK
+    found = b"".join((tmp_path / name).read_bytes() for name in others)
+    assert found.replace(b"\n", b"") == json.dumps({"model": Path(llama).name}).encode()
 
 
 def test_a_bound_that_holds_no_block(llama: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -72,6 +72,7 @@ def test_wrong_values_say_what_was_expected(name: str, text: str) -> None:
 
 def test_nothing_said_is_the_default() -> None:
     assert ServerSettings.from_environment({}) == ServerSettings()
+    assert ServerSettings().prefix_store == "on"
     assert ServerSettings.from_environment({"OLLAMA_DEBUG": "1"}, debug=2).debug == 2
 
 
