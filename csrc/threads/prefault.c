@@ -5,15 +5,15 @@
 
 #include <stdint.h>
 #include <string.h>
+#ifdef __linux__
 #include <sys/mman.h>
 #include <unistd.h>
-
-#include "threads/fan_out.h"
-
-// For C libraries older than Linux 5.14, whose headers lack the name.
-#if defined(__linux__) && !defined(MADV_POPULATE_READ)
+#ifndef MADV_POPULATE_READ // in headers from before Linux 5.14
 #define MADV_POPULATE_READ 22
 #endif
+#endif
+
+#include "threads/fan_out.h"
 
 static const size_t STRETCH = 4 << 20;
 

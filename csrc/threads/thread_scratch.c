@@ -2,11 +2,15 @@
 
 #include <pthread.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdlib.h>
+
+#define LINE 64
 
 typedef struct memory {
     size_t size;
-    void *at;
+    void *block;
+    void *at; // in the block, at the start of a cache line: Windows has no aligned_alloc
 } memory;
 
 static pthread_key_t key;
@@ -14,7 +18,7 @@ static pthread_once_t prepared = PTHREAD_ONCE_INIT;
 static bool usable;
 
 static void free_memory(void *of) {
-    free(((memory *)of)->at);
+    free(((memory *)of)->block);
     free(of);
 }
 
@@ -36,10 +40,11 @@ void *oe_thread_scratch(size_t size) {
         return NULL;
     }
     if (mine->size < size) {
-        free(mine->at);
-        mine->size = (size + 63) / 64 * 64;
-        mine->at = aligned_alloc(64, mine->size);
-        mine->size = mine->at ? mine->size : 0;
+        free(mine->block);
+        mine->size = (size + LINE - 1) / LINE * LINE;
+        mine->block = malloc(mine->size + LINE - 1);
+        mine->at = (void *)(((uintptr_t)mine->block + LINE - 1) / LINE * LINE);
+        mine->size = mine->block ? mine->size : 0;
     }
     return mine->at;
 }
