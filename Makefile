@@ -9,7 +9,7 @@ BUILD_REQUIRES := scikit-build-core>=0.11 cython>=3.1 cmake>=3.26 ninja>=1.11 pi
 NATIVE := CMakeLists.txt pyproject.toml Makefile $(shell find csrc ollama_engine -name '*.pyx' -o -name '*.pxd' -o -name '*.[ch]' -o -name '*.cmake' -o -name 'ggml.lock' -o -name fetch.py -o -name transpile.py)
 
 .PHONY: run chat test test-all test-failed test-peers test-ray clients ray parity lint types bench bench-smoke bench-check build reference portable-check gpu-check \
-	docs docs-check wheel wheels check-package wheel-twice wheel-bare arm64-check sanitize tsan fuzz soak soak-store clean
+	docs docs-check wheel wheels check-package wheel-twice wheel-bare wheel-musl arm64-check sanitize tsan fuzz soak soak-store clean
 
 run: $(VENV)/.built
 	$(VENV)/bin/ollama-engine run demo "Tell me a story about a fox." --verbose
@@ -115,6 +115,10 @@ wheels: $(VENV)/.wheel
 # The package as it is installed elsewhere: sdist, a wheel of it for this CPU, its symbols, contents, and an answer.
 check-package: $(VENV)/.wheel
 	$(PY) tests/check_package.py
+
+# A wheel for Linux with musl (Alpine), tried in a root that has nothing of glibc: wheels/musl.py names what it needs.
+wheel-musl: $(VENV)/.musl $(VENV)/.test
+	$(PY) wheels/musl.py --variants "$(WHEEL_VARIANTS)" $(MUSL_TESTS)
 
 # Whether two builds are the same bytes, 10 minutes; and a wheel in a Debian that has nothing else (apt install mmdebstrap).
 wheel-twice: $(VENV)/.wheel

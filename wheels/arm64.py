@@ -9,23 +9,25 @@ speed. Needs gcc-aarch64-linux-gnu, g++-aarch64-linux-gnu, qemu-user-static, bin
 from __future__ import annotations
 
 import argparse
-import re
 import shutil
-import subprocess
 import sys
-from importlib.metadata import requires
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from wheels import foreign  # noqa: E402 (beside this file)
+from wheels.foreign import run  # noqa: E402
+
 FOLDER = ROOT / "build" / "arm64"
 DEBIAN, BUILD, SITE, TREE = FOLDER / "root", FOLDER / "build", FOLDER / "site", FOLDER / "tree"
 PACKAGES = "python3,python3-dev,ca-certificates,libgomp1"
 SUITE, PYTHON = "bookworm", "3.11"
 LIBRARY = "aarch64-linux-gnu"
 COMPILER = {"C": f"{LIBRARY}-gcc", "CXX": f"{LIBRARY}-g++"}
-COPIED = ("ollama_engine", "tests", "bench", "docs", "examples", "csrc", "pyproject.toml", "README.md", "LICENSE")
 NEWEST_GLIBC = 36
 """Of SUITE: wheels for an older one are taken, too."""
+PLATFORMS = ("manylinux2014_aarch64", *(f"manylinux_2_{n}_aarch64" for n in range(17, NEWEST_GLIBC + 1)))
 TESTS = ("tests/ml/ops", "tests/ml/weights", "tests/kvcache", "tests/sample", "tests/nn", "tests/tokenizer")
 
 
@@ -37,22 +39,10 @@ def main() -> None:
     if not (DEBIAN / "usr/bin/python3").exists():
         run("mmdebstrap", "--arch=arm64", "--variant=minbase", f"--include={PACKAGES}", SUITE, str(DEBIAN))
     if not SITE.exists():
-        install_packages()
+        foreign.install_packages(SITE, PYTHON, PLATFORMS)
     build()
     inside("python3 -m ollama_engine.selftest")
     inside(f"python3 -m pytest -q -p no:cacheprovider --timeout=900 {' '.join(chosen.tests)}")
-
-
-def install_packages() -> None:
-    """What the package and its tests depend on, as wheels for ARM64."""
-    known = [line.split(";") for line in requires("ollama_engine") or ()]
-    wanted = [name for name, *extra in known if not extra or re.search(r"['\"](server|test)['\"]", extra[0])]
-    platforms = ["manylinux2014_aarch64", *(f"manylinux_2_{n}_aarch64" for n in range(17, NEWEST_GLIBC + 1))]
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(SITE), "--only-binary=:all:"]
-    command += [f"--platform={name}" for name in platforms]
-    command += [f"--python-version={PYTHON}", "--implementation=cp"]
-    command += [f"--abi={abi}" for abi in ("cp" + PYTHON.replace(".", ""), "abi3", "none")]
-    run(*command, *(name for name in wanted if not name.startswith("ollama_engine")))
 
 
 def build() -> None:
@@ -67,44 +57,17 @@ def build() -> None:
         "Python_EXECUTABLE": sys.executable, "Python_INCLUDE_DIR": headers / f"python{PYTHON}",
         "GGML_NATIVE": "OFF", "GGML_CPU_ARM_ARCH": "armv8.2-a+dotprod+fp16",
     }  # fmt: skip
-    run(
-        "cmake",
-        "-S",
-        str(ROOT),
-        "-B",
-        str(BUILD),
-        "-G",
-        "Ninja",
-        *(f"-D{key}={value}" for key, value in options.items()),
-    )
-    run("cmake", "--build", str(BUILD))
-    shutil.rmtree(TREE, ignore_errors=True)
-    for name in COPIED:
-        source = ROOT / name
-        if source.is_dir():
-            shutil.copytree(source, TREE / name, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
-        else:
-            shutil.copy(source, TREE / name)
-    run("cmake", "--install", str(BUILD), "--prefix", str(TREE))
+    run("cmake", "-S", ROOT, "-B", BUILD, "-G", "Ninja", *(f"-D{key}={value}" for key, value in options.items()))
+    run("cmake", "--build", BUILD)
+    foreign.copy_tree(TREE)
+    run("cmake", "--install", BUILD, "--prefix", TREE)
     for module in (TREE / "ollama_engine").rglob("*.cpython-*.so"):  # FindPython gives them this machine's name
         module.rename(module.with_name(f"{module.name.split('.')[0]}.cpython-{version}-{LIBRARY}.so"))
 
 
 def inside(command: str) -> None:
     """Run a shell command in the emulated Debian, in the tree."""
-    mounts = "".join(
-        f"mkdir -p {DEBIAN}/{path.name}; mount --bind {path} {DEBIAN}/{path.name}; " for path in (TREE, SITE)
-    )
-    variables = "HOME=/root PATH=/usr/bin:/bin PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=/tree:/site"
-    entered = f"chroot {DEBIAN} env -i {variables} sh -c 'cd /tree && {command}'"
-    run("unshare", "--mount", "--pid", "--fork", f"--mount-proc={DEBIAN}/proc", "sh", "-ec", mounts + entered)
-
-
-def run(*command: str) -> None:
-    """Run a program; SystemExit where it fails."""
-    status = subprocess.run(command, check=False).returncode
-    if status:
-        raise SystemExit(f"arm64: `{' '.join(command[:3])} ...` ended with {status}")
+    foreign.run_inside(DEBIAN, {"tree": TREE, "site": SITE}, "/usr/bin:/bin", command)
 
 
 if __name__ == "__main__":

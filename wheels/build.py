@@ -21,6 +21,8 @@ sys.path.insert(0, str(ROOT))
 from wheels import check, old_symbols  # noqa: E402 (a script of this folder)
 
 BUILD = ROOT / "build" / "wheels"
+NEWEST = {"manylinux": old_symbols.GLIBC, "musllinux": (1, 2)}
+"""Of each C library, the version that a wheel may ask for."""
 MATRIX = ("python3.10", "python3.11", "python3.12", "python3.13", "python3.14")
 
 
@@ -81,18 +83,20 @@ def requirements() -> list[str]:
     return [*re.findall(r'"([^"]+)"', listed[1]), "cmake>=3.26", "ninja>=1.11"]
 
 
-def audited(wheel: Path, out: Path) -> Path:
-    """The wheel under the name of the oldest Linux that its symbols allow. SystemExit where that is too new."""
+def audited(wheel: Path, out: Path, libc: str = "manylinux") -> Path:
+    """The wheel under the name of the oldest Linux that its symbols allow. SystemExit where that is too new.
+
+    `libc`: whose Linux it is for, as names of wheels have it: manylinux (glibc) or musllinux.
+    """
     out.mkdir(parents=True, exist_ok=True)
     before = set(out.glob("*.whl"))
     _run(sys.executable, "-m", "auditwheel", "repair", "--plat", "auto", "--wheel-dir", out, wheel)
     made = max(out.glob("*.whl"), key=lambda path: (path not in before, path.stat().st_mtime))
-    tag = re.search(r"manylinux_(\d+)_(\d+)", made.name)
-    if tag is None or tuple(map(int, tag.groups())) > old_symbols.GLIBC:
-        wanted = ".".join(map(str, old_symbols.GLIBC))
-        raise SystemExit(
-            f"{made.name} is for a newer glibc than {wanted}: `auditwheel show --verbose` names the symbols"
-        )
+    tag = re.search(rf"{libc}_(\d+)_(\d+)", made.name)
+    newest = NEWEST[libc]
+    if tag is None or tuple(map(int, tag.groups())) > newest:
+        wanted = f"{libc} {'.'.join(map(str, newest))}"
+        raise SystemExit(f"{made.name} is not for {wanted} or older: `auditwheel show --verbose` names the symbols")
     return made
 
 

@@ -1,4 +1,4 @@
-"""Write what is compiled into a wheel, its SBOM: `sbom.py VERSION GGML_LOCK OUTPUT [LIBSTDCXX_VERSION]`.
+"""Write what is compiled into a wheel, its SBOM: `sbom.py VERSION GGML_LOCK OUTPUT [libstdc++==VERSION]`.
 
 The list is in CycloneDX's form, and lies where PEP 770 says. It names what is compiled into the libraries, and no times
 or random numbers: the same build writes the same bytes.
@@ -13,9 +13,14 @@ from typing import Any
 
 import Cython
 
+CXX_LIBRARIES = {
+    "libstdc++": ("GPL-3.0-or-later WITH GCC-exception-3.1", "functions that older systems lack"),
+    "libc++": ("Apache-2.0 WITH LLVM-exception", "with libc++abi, libunwind and compiler-rt"),
+}
+
 
 def main() -> None:
-    version, lock_path, output, *libstdcxx = sys.argv[1:]
+    version, lock_path, output, *compiled_in = sys.argv[1:]
     lines = (line.split(maxsplit=1) for line in Path(lock_path).read_text(encoding="utf-8").splitlines())
     lock = {line[0]: line[1].strip() for line in lines if len(line) == 2 and line[0] != "#"}
     package, package_version = lock["package"].split("==")
@@ -29,8 +34,7 @@ def main() -> None:
                   purl=f"pkg:pypi/cython@{Cython.__version__}"),
     ]  # fmt: skip
     components += [
-        component("libstdc++", number, "GPL-3.0-or-later WITH GCC-exception-3.1", "functions that older systems lack")
-        for number in libstdcxx
+        component(name, number, *CXX_LIBRARIES[name]) for name, number in (part.split("==") for part in compiled_in)
     ]
     bom = {
         "bomFormat": "CycloneDX",

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from wheels import build, check, old_symbols
+from wheels import build, check, foreign, old_symbols
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = """
@@ -90,7 +90,7 @@ def test_the_parts_of_a_wheel_are_listed(tmp_path: Path) -> None:
     lock = ROOT / "csrc/ggml/ggml.lock"
     written = []
     for name in ("a.json", "b.json"):
-        command = [sys.executable, ROOT / "csrc/base/sbom.py", "1.2", lock, tmp_path / name, "12.2"]
+        command = [sys.executable, ROOT / "csrc/base/sbom.py", "1.2", lock, tmp_path / name, "libstdc++==12.2"]
         subprocess.run([str(word) for word in command], check=True)
         written.append((tmp_path / name).read_text())
     assert written[0] == written[1]
@@ -99,6 +99,13 @@ def test_the_parts_of_a_wheel_are_listed(tmp_path: Path) -> None:
     assert parts["libstdc++"]["licenses"] == [{"expression": "GPL-3.0-or-later WITH GCC-exception-3.1"}]
     installed = [file for file in importlib.metadata.files("ollama_engine") or () if "sboms" in file.parts]
     assert [file.name for file in installed] == ["ollama_engine.cdx.json"]
+
+
+def test_dependencies_are_those_of_the_extras_that_are_asked_for() -> None:
+    assert not any(name.startswith(("pytest", "ollama")) for name in foreign.dependencies())
+    named = {re.split(r"[<>\[=]", name)[0] for name in foreign.dependencies("test", without=["llguidance"])}
+    assert {"numpy", "pytest"} <= named
+    assert not named & {"llguidance", "fastapi", "auditwheel"}
 
 
 def test_a_wheel_without_a_licence_or_with_sources_is_refused(tmp_path: Path) -> None:
