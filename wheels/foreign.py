@@ -10,18 +10,7 @@ from importlib.metadata import requires
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-COPIED = (
-    "ollama_engine",
-    "tests",
-    "bench",
-    "docs",
-    "examples",
-    "csrc",
-    "wheels",
-    "pyproject.toml",
-    "README.md",
-    "LICENSE",
-)
+COPIED = ("ollama_engine", "tests", "bench", "docs", "examples", "csrc", "pyproject.toml", "README.md", "LICENSE")
 
 __all__ = ["copy_tree", "dependencies", "install_packages", "pip", "run", "run_inside"]
 
@@ -37,10 +26,8 @@ def install_packages(site: Path, python: str, platforms: Iterable[str], *, witho
 
 def dependencies(*extras: str, without: Iterable[str] = ()) -> list[str]:
     """What the package needs, and its extras do, as pip wants it."""
-    known = [line.split(";") for line in requires("ollama_engine") or ()]
-    wanted = [
-        name for name, *extra in known if not extra or any(f"{e!r}" in extra[0].replace('"', "'") for e in extras)
-    ]
+    known = [line.replace('"', "'").split(";") for line in requires("ollama_engine") or ()]
+    wanted = [name for name, *marker in known if not marker or any(f"'{extra}'" in marker[0] for extra in extras)]
     return [name for name in wanted if not name.startswith(("ollama_engine", *without))]
 
 
