@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import subprocess
 import sys
 import time
 import zipfile
@@ -64,7 +65,9 @@ def make_python() -> None:
     """Compile Debian's Python, with zlib and libffi in it, by musl-gcc."""
     SOURCES.mkdir(parents=True, exist_ok=True)
     listed = SOURCES / "sources.list"
-    listed.write_text(f"deb-src [signed-by={KEYS}] http://deb.debian.org/debian {SUITE} main\n", encoding="ascii")
+    targets = ["apt-get", "indextargets", "--format", "$(SITE)", "Created-By: Packages", f"Release: {SUITE}"]
+    mirror = subprocess.run(targets, check=True, capture_output=True, text=True).stdout.splitlines()[0]
+    listed.write_text(f"deb-src [signed-by={KEYS}] {mirror} {SUITE} main\n", encoding="ascii")
     lists = SOURCES / "lists"
     (lists / "partial").mkdir(parents=True, exist_ok=True)
     apt = ["apt-get", "-qq", f"-oDir::Etc::SourceList={listed}", "-oDir::Etc::SourceParts=/dev/null",
@@ -74,26 +77,35 @@ def make_python() -> None:
     for archive in SOURCES.glob("*.orig.tar.*"):
         run("tar", "xf", archive, cwd=SOURCES)
     zlib, libffi, python = (next(SOURCES.glob(f"{name}-*/")) for name in ("zlib", "libffi", "Python"))
-    own = ["--host=x86_64-linux-musl", "--build=x86_64-linux-gnu"]
+    here = [f"--host={TARGET}", f"--build={TARGET}"]  # what musl-gcc makes runs here, by musl's loader
     static = [f"--prefix={LIBRARIES}", f"--libdir={LIBRARIES}/lib"]
     configured(zlib, "--static", *static)
     run("autoreconf", "-i", cwd=libffi)
-    configured(libffi, *own, *static, "--disable-shared", "--disable-docs")
-    configured(
-        python, *own, f"--prefix={PREFIX}", f"--with-build-python={sys.executable}", "--with-ensurepip=no",
-        "ac_cv_file__dev_ptmx=yes", "ac_cv_file__dev_ptc=no", "ac_cv_buggy_getaddrinfo=no", root=BARE,
-    )  # fmt: skip
+    configured(libffi, *here, *static, "--disable-shared", "--disable-docs", "--disable-exec-static-tramp")
+    configured(python, *here, f"--prefix={PREFIX}", "--with-ensurepip=no", root=BARE)
 
 
 def configured(source: Path, *options: str, root: Path | None = None) -> None:
     """Configure, make and install one package."""
     env = {
-        **os.environ, "CC": "musl-gcc", "AR": shutil.which("ar") or "", "READELF": shutil.which("readelf") or "",
-        "CFLAGS": "-O2 -fPIC", "CPPFLAGS": f"-I{LIBRARIES}/include", "LDFLAGS": f"-L{LIBRARIES}/lib",
-        "PKG_CONFIG_LIBDIR": f"{LIBRARIES}/lib/pkgconfig",
+        **os.environ, "CC": str(compiler()), "CFLAGS": "-O2 -fPIC", "CPPFLAGS": f"-I{LIBRARIES}/include",
+        "LDFLAGS": f"-L{LIBRARIES}/lib", "PKG_CONFIG_LIBDIR": f"{LIBRARIES}/lib/pkgconfig",
     }  # fmt: skip
     run("./configure", *options, cwd=source, env=env)
     run("make", f"-j{os.cpu_count()}", "install", *([f"DESTDIR={root}"] if root else []), cwd=source, env=env)
+
+
+def compiler() -> Path:
+    """musl-gcc, but with musl's name for the system, by which modules are named and headers are looked for."""
+    return program("musl-cc", f'case "$*" in *-print-multiarch) echo {TARGET};; *) exec musl-gcc "$@";; esac')
+
+
+def program(name: str, text: str) -> Path:
+    """A shell script."""
+    path = FOLDER / name
+    path.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
+    path.chmod(0o755)
+    return path
 
 
 def make_root() -> None:
@@ -121,6 +133,7 @@ def built(variants: str, out: Path) -> Path:
         "cmake.define.OLLAMA_ENGINE_PORTABLE": "ON",
         "cmake.define.OLLAMA_ENGINE_CPU_VARIANTS": variants,
         "cmake.define.OLLAMA_ENGINE_GGML_SOURCE": str(ggml),
+        "cmake.define.GGML_ALL_WARNINGS": "OFF",  # ggml gives C those of the compiler for C++
         "cmake.define.Python_INCLUDE_DIR": str(BARE / PREFIX.relative_to("/") / f"include/python{PYTHON}"),
     }
     env = {
@@ -147,16 +160,15 @@ def built(variants: str, out: Path) -> Path:
 
 
 def zig() -> Path:
-    """A C++ compiler as one program, as CMake wants it."""
+    """A C++ compiler as one program, as CMake wants it.
+
+    With -O2, which later options replace: for each of its levels zig compiles libc++ once, a minute, and CMake's own
+    trials have none.
+    """
     spec = find_spec("ziglang")
     if spec is None or spec.origin is None:
         raise SystemExit("ziglang is not installed: make .venv/.musl")
-    program = FOLDER / "zig-c++"
-    program.write_text(
-        f'#!/bin/sh\nexec {Path(spec.origin).with_name("zig")} c++ -target {TARGET} "$@"\n', encoding="utf-8"
-    )
-    program.chmod(0o755)
-    return program
+    return program("zig-c++", f'exec {Path(spec.origin).with_name("zig")} c++ -target {TARGET} -O2 "$@"')
 
 
 def install(wheel: Path) -> None:
