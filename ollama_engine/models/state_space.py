@@ -10,6 +10,7 @@ from ollama_engine.errors import ModelFormatError
 from ollama_engine.ml import ops
 from ollama_engine.ml.gguf.metadata import Metadata
 from ollama_engine.ml.graph.tensor import Tensor
+from ollama_engine.ml.ops.recurrent import ssm_state_size
 from ollama_engine.models.attention import LayerStep
 from ollama_engine.models.options import Options, read_taps
 
@@ -51,8 +52,9 @@ class StateSpaceOptions(Options):
 
     @property
     def state(self) -> tuple[tuple[int, ...], ...]:
-        """The recurrent state of a layer: the convolution's window, and a matrix for each head."""
-        return (self.conv_size, self.n_taps - 1), (self.ssm_head_dim, self.d_state, self.n_ssm_heads)
+        """The recurrent state of a layer: the convolution's window, and the heads' matrices with their scales."""
+        matrices = ssm_state_size(self.ssm_head_dim, self.d_state, self.n_ssm_heads)
+        return (self.conv_size, self.n_taps - 1), (matrices,)
 
 
 def read_state_space(metadata: Metadata) -> dict[str, Any]:

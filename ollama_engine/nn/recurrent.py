@@ -42,7 +42,7 @@ def ssm_scan(
 ) -> Tensor:
     """State-space scan of Mamba-2, see `ops.ssm_scan`: x [dim, heads, n], dt [heads, n], b, c [d_state, groups, n].
 
-    -> [dim, heads, n]. `part` of the layer's state has shape (dim, d_state, heads).
+    -> [dim, heads, n]. `part` of the layer's state has `ssm_state_size` numbers.
     """
     return _stepped(cache, part, lambda *s: ops.ssm_scan(x, dt, a, b, c, *s, d=d))
 

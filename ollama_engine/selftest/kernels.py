@@ -18,7 +18,7 @@ from ollama_engine.ml.graph.storage import Storage, can_repack
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.ml.ops.amx import amx_allowed, amx_attention, amx_product
 from ollama_engine.ml.ops.paged import paged_attention_instructions
-from ollama_engine.ml.ops.recurrent import recurrent_instructions
+from ollama_engine.ml.ops.recurrent import recurrent_instructions, ssm_state_size
 from ollama_engine.ml.ops.small_batch import SMALL_BATCH_QUANTIZED, SMALL_BATCH_VARIANTS, small_batch_instructions
 from ollama_engine.ml.weights.quantize import dequantize_rows, quantize_rows
 from ollama_engine.selftest.check import Check, Floats, close, same_bits
@@ -48,7 +48,7 @@ def kernel_checks() -> Iterator[Check]:
     for name, build, size in (
         ("convolution", _convolution, CHANNELS * 3),
         ("delta net", _delta_net, 48 * 24 * 2),
-        ("state space", _state_space, 32 * 20 * 2),
+        ("state space", _state_space, ssm_state_size(20, 32, 2)),
     ):
         yield Check(name, partial(_recurrent, build, size))
     if amx_allowed():

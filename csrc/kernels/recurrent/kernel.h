@@ -67,7 +67,9 @@ typedef struct {
     oe_columns state;
     oe_operand x, dt, b, c;
     float a;
-    const float *d; /* NULL: 0 */
+    const float *d;          /* NULL: 0 */
+    const float *read_scale; /* of the columns' state; NULL or 0: 1 */
+    float *write_scale;      /* or NULL */
 } oe_ssm_scan;
 
 typedef struct oe_recurrent_kernel {

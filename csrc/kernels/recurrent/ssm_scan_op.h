@@ -11,8 +11,9 @@ struct ggml_tensor;
 
 /* dst f32 [head_dim, heads, n], contiguous, from f32 tensors with contiguous rows: src[0]: x [head_dim, heads, n];
  * src[1]: time steps [heads, n]; src[2]: a, one number for each head; src[3], src[4]: b and c [d_state, groups, n];
- * src[5] to src[7]: the operands of segments.h. src[8], or NULL: states f32 [head_dim * d_state * heads, slots], each
- * head's [head_dim, d_state] in blocks of 32 of head_dim. src[9], or NULL: d, one number for each head.
+ * src[5] to src[7]: the operands of segments.h. src[8], or NULL: states f32 [(head_dim * d_state + blocks) * heads,
+ * slots]: each head's matrix [head_dim, d_state] in blocks of 32 of head_dim, then the scale of each block, by which it
+ * is multiplied; all zeros are a new state. src[9], or NULL: d, one number for each head.
  *
  * For each token a head's state h becomes e^(dt a) h + dt b x^T, and h^T c + d x is the result. Head i has the b and c
  * of group i / (heads / groups). Tokens are computed one after the other, so the bits do not depend on how rows are cut

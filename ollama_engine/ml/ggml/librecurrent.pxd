@@ -5,6 +5,7 @@ from ollama_engine.ml.ggml.libggml cimport ggml_tensor
 
 cdef extern from "kernels/recurrent/kernel.h" nogil:
     const int OE_CONV_TAPS
+    const int OE_STATE_COLUMNS
     const int OE_STATE_ROWS
 
     ctypedef struct oe_recurrent_kernel:

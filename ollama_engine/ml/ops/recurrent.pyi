@@ -29,6 +29,7 @@ def gated_delta_net(
     eps: float | None = None,
     instructions: str | None = None,
 ) -> Tensor: ...
+def ssm_state_size(dim: int, d_state: int, heads: int) -> int: ...
 def ssm_scan(
     x: Tensor,
     dt: Tensor,

@@ -15,8 +15,8 @@ from ollama_engine.errors import ShapeError
 
 from ollama_engine.ml.ggml cimport libggml as lib
 from ollama_engine.ml.ggml.librecurrent cimport (
-    OE_CONV_TAPS, OE_RECURRENT_AVX2, OE_RECURRENT_AVX512, OE_RECURRENT_NEON, OE_RECURRENT_SCALAR, OE_STATE_ROWS,
-    oe_causal_conv_gated_op, oe_causal_conv_op, oe_causal_conv_silu_op, oe_delta_net_by, oe_delta_net_op,
+    OE_CONV_TAPS, OE_RECURRENT_AVX2, OE_RECURRENT_AVX512, OE_RECURRENT_NEON, OE_RECURRENT_SCALAR,
+    OE_STATE_COLUMNS, OE_STATE_ROWS, oe_causal_conv_gated_op, oe_causal_conv_op, oe_causal_conv_silu_op, oe_delta_net_by, oe_delta_net_op,
     oe_recurrent_isa, oe_recurrent_kernel, oe_recurrent_kernel_find, oe_ssm_scan_op,
 )
 from ollama_engine.ml.ops.operands cimport finite
@@ -222,6 +222,11 @@ def gated_delta_net(Tensor q not None, Tensor k not None, Tensor v not None, Ten
                  <void *>&by.values)
 
 
+def ssm_state_size(int64_t dim, int64_t d_state, int64_t heads):
+    """Numbers of a state of `ssm_scan`: for each head a matrix [dim, d_state], and a scale for each block of it."""
+    return (dim * d_state + (dim + OE_STATE_COLUMNS - 1) // OE_STATE_COLUMNS) * heads
+
+
 def ssm_scan(Tensor x not None, Tensor dt not None, Tensor a not None, Tensor b not None, Tensor c not None,
              Tensor rows not None, Tensor bounds not None, Tensor slots not None, Tensor states=None, *, Tensor d=None,
              str instructions=None):
@@ -230,7 +235,8 @@ def ssm_scan(Tensor x not None, Tensor dt not None, Tensor a not None, Tensor b 
 
     For each token a head's state h becomes e^(dt a) h + dt b x^T, and h^T c is the result, to which `d` times x is
     added, of a number for each head. Head i has b and c of group i // (heads / groups). dt is positive and a is not.
-    d_state is up to 256. A state is [dim, d_state, heads] as one row, in blocks of 32 of dim.
+    d_state is up to 256. A state is one row of `ssm_state_size` numbers: [dim, d_state, heads] in blocks of 32 of dim,
+    then the scale of each block, by which it is multiplied; zeros are a new state.
     """
     cdef Graph graph = _graph_of((x, dt, a, b, c, rows, bounds, slots, states, d))
     cdef int64_t dim = x.ptr.ne[0], heads = x.ptr.ne[1], n = x.ptr.ne[2], d_state = b.ptr.ne[0], groups = b.ptr.ne[1]
@@ -244,5 +250,5 @@ def ssm_scan(Tensor x not None, Tensor dt not None, Tensor a not None, Tensor b 
     _check_rows("ssm_scan", "a state", d_state)
     _check_share("ssm_scan", heads, groups)
     _check_segments("ssm_scan", n, rows, bounds, slots)
-    _check_states("ssm_scan", graph, states, d_state * dim * heads)
+    _check_states("ssm_scan", graph, states, ssm_state_size(dim, d_state, heads))
     return _scan(graph, x, [x, dt, a, b, c], rows, bounds, slots, states, d, oe_ssm_scan_op, _kernel(instructions))

@@ -10,6 +10,7 @@ from typing import Any, get_args
 import numpy as np
 
 from ollama_engine.config import CacheType
+from ollama_engine.ml.ops.recurrent import ssm_state_size
 from ollama_engine.ml.ops.small_batch import SMALL_BATCH_QUANTIZED
 from tests.ml.ops.fuzz_values import INTERNAL, UNIT, Call, Env, Value, unit_of
 
@@ -378,7 +379,7 @@ def ssm_scan(env: Env) -> Call:
     d_state, heads, n_slots = env.rng.randint(1, 48), groups * env.rng.randint(1, 3), env.rng.choice((0, 1, 5))
     times = env.make("f32", (heads, n), data=env.numbers.random(heads * n).astype(np.float32))
     sides = [env.make("f32", (d_state, groups, n)) for _ in range(2)]
-    states = [env.make("f32", (d_state * dim * heads, n_slots))] if n_slots else []
+    states = [env.make("f32", (ssm_state_size(dim, d_state, heads), n_slots))] if n_slots else []
     x = env.make("f32", (dim, heads, n), graph=True)
     kwargs = {"d": env.make("f32", (heads,))} if env.rng.choice((True, False)) else {}
     return Call("ssm_scan", [x, times, _small(env, heads), *sides, *_segments(env, n, n_slots), *states], kwargs)

@@ -276,24 +276,43 @@ def gated_delta_net(
     return out
 
 
+LEAST_SCALE = 2.0**-40
+"""Below it a scale of `ssm_scan` goes into the matrix."""
+
+
 def ssm_scan(
     x: Array, dt: Array, a: Array, b: Array, c: Array, d: Array, segments: tuple[NDArray, NDArray, NDArray],
     states: Array,
 ) -> Array:  # fmt: skip
-    """x [n, heads, dim], dt [n, heads], a, d [heads], b, c [n, groups, d_state]; `states` [slots, ...] is changed."""
-    out, heads = np.zeros_like(x), x.shape[1]
+    """x [n, heads, dim], dt [n, heads], a, d [heads], b, c [n, groups, d_state]; `states` [slots, ...] is changed.
+
+    A state has the scales of all blocks, by which these are multiplied, behind the matrices; 0 stands for 1.
+    """
+    out, heads, dim = np.zeros_like(x), x.shape[1], x.shape[2]
     rows, bounds, slots = segments
-    of = np.arange(heads) // (heads // b.shape[1])
+    of, n_scales = np.arange(heads) // (heads // b.shape[1]), heads * -(-dim // STATE_COLUMNS)
     for (begin, end), (read, write) in zip(bounds, slots, strict=True):
-        shape = (heads, b.shape[2], x.shape[2])
-        state = unblocked(states[read], shape) if read < len(states) else np.zeros(shape)
+        matrices, scales = np.zeros((heads, b.shape[2], dim)), np.ones((heads, n_scales // heads))
+        if read < len(states):
+            matrices = unblocked(states[read, :-n_scales], matrices.shape)
+            scales = states[read, -n_scales:].reshape(scales.shape)
+            scales = np.where(scales == 0, 1, scales)
         for row in rows[begin:end]:
-            moved = b[row][of][:, :, None] * (dt[row][:, None] * x[row])[:, None]
-            state = np.exp(dt[row] * a)[:, None, None] * state + moved
-            out[row] = np.einsum("hsd,hs->hd", state, c[row][of]) + d[:, None] * x[row]
+            decayed = scales * np.exp(dt[row] * a)[:, None]
+            kept = (decayed >= LEAST_SCALE) & (decayed <= 1)
+            scales, shrink = np.where(kept, decayed, 1), np.where(kept, 1, decayed)
+            moved = b[row][of][:, :, None] * (dt[row][:, None] * x[row] / by_column(scales, dim))[:, None]
+            matrices = matrices * by_column(shrink, dim)[:, None] + moved
+            y = np.einsum("hsd,hs->hd", matrices, c[row][of]) * by_column(scales, dim)
+            out[row] = y + d[:, None] * x[row]
         if write < len(states) and end > begin:
-            states[write] = blocked(state)
+            states[write] = np.concatenate((blocked(matrices), scales.reshape(-1)))
     return out
+
+
+def by_column(scales: Array, columns: int) -> Array:
+    """scales [heads, blocks] of states, for each column: [heads, columns]."""
+    return np.repeat(scales, STATE_COLUMNS, axis=1)[:, :columns]
 
 
 # -- types -------------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.storage import Storage
 from ollama_engine.ml.graph.tensor import Tensor
-from ollama_engine.ml.ops.recurrent import recurrent_instructions
+from ollama_engine.ml.ops.recurrent import recurrent_instructions, ssm_state_size
 from tests.ml.ops import reference as ref
 from tests.support.instruction_sets import RECURRENT, RecordProperty, every
 
@@ -127,7 +127,7 @@ class DeltaNet(Operation):
 
 class Scan(Operation):
     def __init__(self, backend: Backend, d_state: int, groups: int, dim: int, heads: int, *, skip: bool) -> None:
-        self.width, self.state_size = dim * heads, d_state * dim * heads
+        self.width, self.state_size = dim * heads, ssm_state_size(dim, d_state, heads)
         self._sizes = (d_state, groups, dim, heads)
         self.a = -np.abs(_noise(1, heads)[0])
         self.d = _noise(1, heads, 1)[0] if skip else None
@@ -239,6 +239,25 @@ def test_a_state_that_is_changed_in_place_has_the_same_bits(
             assert (operation.states.numpy()[2:] == operation.noise[2:]).all()
 
 
+def test_a_long_scan_of_heads_that_keep_and_that_forget(backend: Backend, record_property: RecordProperty) -> None:
+    """More tokens than are computed at once, and scales that become small: after some tokens, and with each."""
+    scan = Scan(backend, 37, 1, 40, 4, skip=True)
+    scan.a[:] = (0, -1e-3, -3, -90)
+    rows, n = scan.inputs(70), 70
+    states = scan.noise.astype(np.float64)
+    expected = scan.expected([part.astype(np.float64) for part in rows], laid_out([(list(range(n)), 4, 0)]), states)
+    for scan.instructions in every(RECURRENT, recurrent_instructions(), record_property):
+        whole = scan.run(rows, [(list(range(n)), 4, 0)])
+        np.testing.assert_allclose(whole, expected.reshape(whole.shape), atol=1e-5 * (1 + np.abs(expected).max()))
+        left = scan.states.numpy()[0]
+        np.testing.assert_allclose(left, states[0], rtol=1e-4, atol=1e-5 * (1 + np.abs(states[0]).max()))
+        for begin, end in pairwise((0, 1, 16, 31, 33, 65, n)):
+            piece = [part[begin:end] for part in rows]
+            found = scan.run(piece, [(list(range(end - begin)), 1 if begin else 4, 1)])
+            assert found.tobytes() == whole[begin:end].tobytes(), (scan.instructions, begin)
+        assert scan.states.numpy()[1].tobytes() == left.tobytes()
+
+
 @each_operation
 def test_without_states_every_segment_begins_anew(backend: Backend, name: str) -> None:
     operation = OPERATIONS[name](backend)
@@ -275,7 +294,7 @@ SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
     "gated_delta_net": {"q": (16, 2, 4), "k": (16, 2, 4), "v": (5, 4, 4), "g": (4, 4), "beta": (4, 4)},
     "ssm_scan": {"x": (5, 4, 4), "dt": (4, 4), "a": (4,), "b": (16, 2, 4), "c": (16, 2, 4)},
 }
-STATES = {"causal_conv": 16, "gated_delta_net": 320, "ssm_scan": 320}
+STATES = {"causal_conv": 16, "gated_delta_net": 320, "ssm_scan": 324}
 
 
 def _call(ctx: Context, name: str, other: dict[str, tuple[str, tuple[int, ...]]]) -> None:
