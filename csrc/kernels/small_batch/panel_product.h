@@ -117,8 +117,10 @@ static void oe_multiply_piece(const piece *of) {
     const oe_sb_product *const p = of->p;
     const panel_block *x[ACROSS];
     tile_totals sums[OE_QUAD][TILES];
-    if (p->blocks < OE_QUAD) {
-        memset(sums, 0, sizeof sums);
+    for (int64_t b = p->blocks; b < OE_QUAD; b++) {
+        for (int t = 0; t < of->tiles; t++) {
+            clear_totals(&sums[b][t]);
+        }
     }
     memcpy(x, of->panels, sizeof x);
     oe_fetch_results(of);
