@@ -12,9 +12,10 @@
 #define FEWEST_SHARED 16 /* rows that are computed by bands where they share their cells */
 #define MOST_PARTIALS 32768 /* floats for the partial results of queries that are computed together */
 
-/* Rows are split into pieces. With few rows a unit of work is one piece of one row for one key head, and the thread
- * that finishes a row's last piece adds them up. With many rows, and with some that share their cells, it is all pieces
- * of a band of rows, one after the other. Both do the same arithmetic. */
+/* Rows are split into pieces, and neighbours whose pieces begin alike, as those of a draft do, are a band. With few rows
+ * a unit of work is one piece of the rows of a band for one key head, and the thread that finishes a row's last piece
+ * adds them up. With many rows, and with some that share their cells, it is all pieces of a band, one after the other.
+ * Both do the same arithmetic. */
 typedef struct plan {
     oe_chunk_counter *taken; /* units of work taken */
     int32_t *first_piece;    /* [rows + 1] numbered across all rows */
@@ -23,11 +24,12 @@ typedef struct plan {
     int32_t *end;            /* [rows] the cell behind its last one, counted from `base`; equal to `phase`: none */
     int32_t *n_bands;        /* [1] */
     int32_t *band;           /* [rows + 1] first row of each band: up to BAND rows whose pieces begin alike */
+    int32_t *band_piece;     /* [rows + 1] first piece of each band, which has as many as its longest row */
     _Atomic int32_t *done;   /* [rows][kv_heads] finished pieces; 0 between operations */
 } plan;
 
 int64_t oe_attention_plan_size(int64_t rows, int64_t kv_heads) {
-    return 2 * OE_CACHE_LINE + (int64_t)sizeof(int32_t) * (5 * rows + 3 + rows * kv_heads);
+    return 2 * OE_CACHE_LINE + (int64_t)sizeof(int32_t) * (6 * rows + 4 + rows * kv_heads);
 }
 
 static plan plan_in(const struct ggml_tensor *t, int64_t rows) {
@@ -41,17 +43,23 @@ static plan plan_in(const struct ggml_tensor *t, int64_t rows) {
         .end = numbers + 3 * rows + 1,
         .n_bands = numbers + 4 * rows + 1,
         .band = numbers + 4 * rows + 2,
-        .done = (_Atomic int32_t *)(numbers + 5 * rows + 3),
+        .band_piece = numbers + 5 * rows + 3,
+        .done = (_Atomic int32_t *)(numbers + 6 * rows + 4),
     };
 }
+
+static int32_t pieces_of(const plan *plan, int64_t row) { return plan->first_piece[row + 1] - plan->first_piece[row]; }
 
 static void plan_bands(const plan *to, int64_t rows) {
     int64_t n = 0, first = 0;
     for (int64_t row = 0; row < rows; row++) {
         if (row == 0 || row - first == BAND || to->base[row] != to->base[first] ||
             oe_attention_piece_size(to->end[row]) != oe_attention_piece_size(to->end[first])) {
+            to->band_piece[n + 1] = to->band_piece[n];
             to->band[n++] = (int32_t)(first = row);
         }
+        const int32_t end = to->band_piece[n - 1] + pieces_of(to, row);
+        to->band_piece[n] = end > to->band_piece[n] ? end : to->band_piece[n];
     }
     to->band[n] = (int32_t)rows;
     *to->n_bands = (int32_t)n;
@@ -222,31 +230,40 @@ static void add_up(const operation *op, int64_t row, int64_t pieces, int64_t kv_
     }
 }
 
-/* Computes a piece. The thread that finishes a row's last piece adds all of them up. */
-static void do_piece(const operation *op, int64_t row, int64_t number, int64_t kv_head) {
-    const int32_t pieces = op->plan.first_piece[row + 1] - op->plan.first_piece[row];
-    const int64_t end = (kv_head + 1) * op->group;
-    _Atomic int32_t *done = op->plan.done + row * op->kv_heads + kv_head;
-    for (int64_t head = kv_head * op->group; head < end; head += QUERIES) {
-        oe_attention_query queries[QUERIES];
-        const int64_t some = end - head < QUERIES ? end - head : QUERIES;
-        for (int64_t i = 0; i < some; i++) {
-            queries[i] = query_in(op, row, head + i, number, partial_of(op, row, number, head + i));
+/* Computes a piece of the rows [first, last) of a band. The thread that finishes a row's last piece adds all of them
+ * up. */
+static void do_piece(const operation *op, int64_t first, int64_t last, int64_t number, int64_t kv_head) {
+    oe_attention_query queries[QUERIES];
+    int64_t n = 0;
+    for (int64_t row = first; row < last; row++) {
+        for (int64_t i = 0; number < pieces_of(&op->plan, row) && i < op->group; i++) {
+            const int64_t head = kv_head * op->group + i;
+            queries[n++] = query_in(op, row, head, number, partial_of(op, row, number, head));
+            if (n == QUERIES) {
+                attend(op, first, number, kv_head, queries, n);
+                n = 0;
+            }
         }
-        attend(op, row, number, kv_head, queries, some);
     }
-    if (atomic_fetch_add_explicit(done, 1, memory_order_acq_rel) == pieces - 1) {
-        atomic_store_explicit(done, 0, memory_order_relaxed);
-        add_up(op, row, pieces, kv_head);
+    if (n) {
+        attend(op, first, number, kv_head, queries, n);
+    }
+    for (int64_t row = first; row < last; row++) {
+        const int32_t pieces = pieces_of(&op->plan, row);
+        _Atomic int32_t *done = op->plan.done + row * op->kv_heads + kv_head;
+        if (number < pieces && atomic_fetch_add_explicit(done, 1, memory_order_acq_rel) == pieces - 1) {
+            atomic_store_explicit(done, 0, memory_order_relaxed);
+            add_up(op, row, pieces, kv_head);
+        }
     }
 }
 
-/* The row of a piece, by binary search. */
-static int64_t row_of(const plan *plan, int64_t rows, int64_t piece) {
-    int64_t low = 0, high = rows - 1;
+/* The band of a piece, by binary search. */
+static int64_t band_of(const plan *plan, int64_t piece) {
+    int64_t low = 0, high = *plan->n_bands - 1;
     while (low < high) {
         const int64_t middle = (low + high + 1) / 2;
-        if (plan->first_piece[middle] <= piece) {
+        if (plan->band_piece[middle] <= piece) {
             low = middle;
         } else {
             high = middle - 1;
@@ -255,15 +272,23 @@ static int64_t row_of(const plan *plan, int64_t rows, int64_t piece) {
     return low;
 }
 
-static void do_pieces(const operation *op, int64_t first, int64_t last) {
-    int64_t row = row_of(&op->plan, op->rows, first / op->kv_heads);
+/* Parts of a band that are units of their own, so that every thread gets some. */
+static int64_t parts_of_bands(const operation *op, int nth) {
+    const int64_t bands = *op->plan.n_bands, units = op->kv_heads * op->plan.band_piece[bands];
+    const int64_t parts = (2 * nth + units - 1) / units, most = op->rows - bands + 1;
+    return parts < most ? parts : most;
+}
+
+static void do_pieces(const operation *op, int64_t parts, int64_t first, int64_t last) {
+    const plan *plan = &op->plan;
     for (int64_t i = first; i < last; i++) {
-        row += i / op->kv_heads == op->plan.first_piece[row + 1];
         /* The heads of a piece one after the other, because they share cache lines and pages. The last piece first,
          * because it may be short: it evens out worst at the end. */
-        const int64_t pieces = op->plan.first_piece[row + 1] - op->plan.first_piece[row];
-        const int64_t at = i - op->plan.first_piece[row] * op->kv_heads, turn = at / op->kv_heads;
-        do_piece(op, row, turn ? turn - 1 : pieces - 1, at % op->kv_heads);
+        const int64_t kv_head = i % op->kv_heads, part = i / op->kv_heads % parts, at = i / op->kv_heads / parts;
+        const int64_t band = band_of(plan, at), turn = at - plan->band_piece[band];
+        const int64_t number = turn ? turn - 1 : plan->band_piece[band + 1] - plan->band_piece[band] - 1;
+        const int64_t begin = plan->band[band], rows = plan->band[band + 1] - begin;
+        do_piece(op, begin + rows * part / parts, begin + rows * (part + 1) / parts, number, kv_head);
     }
 }
 
@@ -313,10 +338,15 @@ void oe_attention_op(struct ggml_tensor *dst, int ith, int nth, void *params) {
     const oe_attention_params *given = params;
     const operation op = operation_of(dst, ith, given);
     const bool many = goes_by_bands(&op, nth);
-    const int64_t units = op.kv_heads * (many ? *op.plan.n_bands : op.plan.first_piece[op.rows]);
+    const int64_t bands = *op.plan.n_bands, parts = many ? 1 : parts_of_bands(&op, nth);
+    const int64_t units = op.kv_heads * (many ? bands : parts * op.plan.band_piece[bands]);
     int64_t first, last;
     while (ith < given->threads && oe_take_chunk(op.plan.taken, units, nth, &first, &last)) {
-        (many ? do_bands : do_pieces)(&op, first, last);
+        if (many) {
+            do_bands(&op, first, last);
+        } else {
+            do_pieces(&op, parts, first, last);
+        }
     }
     oe_leave_chunks(op.plan.taken, units, nth);
 }
