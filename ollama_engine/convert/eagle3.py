@@ -3,6 +3,9 @@
 Published in two forms: that of its authors (SafeAILab, SpecForge), whose config.json is a Llama's of one block named
 `midlayer`, and that of `speculators`, with the block's config in `transformer_layer_config`. Neither has a tokenizer,
 and config.json may leave out which blocks of the model the head reads: both come from that model's file.
+
+llama.cpp has no names for several blocks, for norms of each auxiliary state (`fc_norm`) and for states behind the final
+norm (`norm_output`): those of such heads are ours.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ollama_engine.convert.architecture import Architecture, Key, Sizes, TensorMap, decoder_sizes, linear
-from ollama_engine.convert.decoder import BLOCK, EMBEDDING, FFN_NORM, LAYER, MLP, norm
+from ollama_engine.convert.decoder import BLOCK, EMBEDDING, FFN_NORM, LAYER, MLP, norm, only
 from ollama_engine.convert.keys import DECODER_KEYS, require
 from ollama_engine.convert.rope import rope_keys
 from ollama_engine.convert.source.folder import Config
@@ -52,12 +55,13 @@ def _sizes(config: Config) -> Sizes:
     return sizes | {
         "n_embd_twice": 2 * sizes["n_embd"], "n_aux": len(_blocks(config)) * config.whole("target_hidden_size"),
         "n_draft": config.whole("draft_vocab_size", default=sizes["n_vocab"]), "one": 1,
-        "n_target": config.whole("target_vocab_size"),
+        "n_target": config.whole("target_vocab_size"), "n_target_embd": config.whole("target_hidden_size"),
+        "n_states": len(_blocks(config)),
     }  # fmt: skip
 
 
 def _keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
-    require(config, {"num_hidden_layers": 1, "hidden_act": "silu", "fc_norm": False, "norm_output": False})
+    require(config, {"hidden_act": "silu"})
     if "sliding_attention" in (config.get("layer_types") or []):
         raise UnsupportedModelError(f"{config.home}: layer_types has local layers, and GGUF files have none for a head")
     return {
@@ -65,6 +69,7 @@ def _keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
         "target_hidden_size": config.whole("target_hidden_size"),
         "norm_before_residual": bool(config.get("norm_before_residual", default=False)),
         "norm_before_fc": bool(config.get("norm_before_fc", default=False)),
+        **{name: True for name in ("fc_norm", "norm_output") if config.get(name)},
     }  # fmt: skip
 
 
@@ -79,16 +84,28 @@ def _tokens(offsets: NDArray[Any], sizes: Sizes) -> NDArray[Any]:
     return tokens
 
 
+def _projections(into: str) -> tuple[TensorMap, ...]:
+    return (
+        *linear(BLOCK + "attn_q", LAYER + "self_attn.q_proj", "q_size", into, pair_heads("n_head")),
+        *linear(BLOCK + "attn_k", LAYER + "self_attn.k_proj", "kv_size", into, pair_heads("n_head_kv")),
+        *linear(BLOCK + "attn_v", LAYER + "self_attn.v_proj", "kv_size", into),
+    )
+
+
+def _is_first(config: Config, layer: int) -> bool:
+    return layer == 0
+
+
 TENSORS = (
     replace(EMBEDDING, optional=True),
     TensorMap("fc.weight", "fc.weight", ("n_embd", "n_aux")),
     TensorMap("enc.output_norm.weight", "input_norm.weight", ("n_aux",),
               applies=lambda config, layer: bool(config.get("norm_before_fc"))),
+    TensorMap("enc.{i}.norm.weight", "fc_norm.{i}.weight", ("n_target_embd",), layers="n_states",
+              applies=lambda config, layer: bool(config.get("fc_norm"))),
     norm(BLOCK + "attn_norm", LAYER + "input_layernorm"),
-    norm(BLOCK + "attn_norm_2", LAYER + "hidden_norm"),
-    *linear(BLOCK + "attn_q", LAYER + "self_attn.q_proj", "q_size", "n_embd_twice", pair_heads("n_head")),
-    *linear(BLOCK + "attn_k", LAYER + "self_attn.k_proj", "kv_size", "n_embd_twice", pair_heads("n_head_kv")),
-    *linear(BLOCK + "attn_v", LAYER + "self_attn.v_proj", "kv_size", "n_embd_twice"),
+    *only(_is_first, norm(BLOCK + "attn_norm_2", LAYER + "hidden_norm"), *_projections("n_embd_twice")),
+    *only(lambda config, layer: layer > 0, *_projections("n_embd")),
     *linear(BLOCK + "attn_output", LAYER + "self_attn.o_proj", "n_embd", "q_size"),
     TensorMap(BLOCK + "attn_q_norm.weight", LAYER + "self_attn.q_norm.weight", ("head_dim",), pair_heads("one"),
               optional=True),

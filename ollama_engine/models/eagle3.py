@@ -1,14 +1,16 @@
 """EAGLE-3's head: `general.architecture` = eagle3, which drafts for one other model and is no model alone.
 
-One block, which reads the embedding of a token, and of the token before it what the model has behind three of its
-blocks (auxiliary states). Where it guesses further, what it made of its last row stands for these. Most heads guess
-among the most frequent tokens only, which `d2t` names; many read tokens by the model's own embeddings.
+Its first block reads the embedding of a token, and of the token before it what the model has behind three of its
+blocks (auxiliary states); most heads have no other. Where it guesses further, what it made of its last row stands for
+these. Most heads guess among the most frequent tokens only, which `d2t` names; many read tokens by the model's own
+embeddings. Heads of EAGLE 3.1 normalize each auxiliary state, and pass on what is behind the final norm.
 
 Source: Li et al. 2025 (arXiv:2503.01840), and the Eagle3 model of `speculators`.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -25,7 +27,7 @@ from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.models.attention import LayerStep, SelfAttention
 from ollama_engine.models.aux_states import part_of_rows
 from ollama_engine.models.base import ModelInputs
-from ollama_engine.models.decoder import Decoder
+from ollama_engine.models.decoder import Decoder, PreNormLayer
 from ollama_engine.models.options import Options, extended, read_common
 
 __all__ = ["Eagle3Head", "Eagle3Options", "read_eagle3"]
@@ -42,25 +44,36 @@ class Eagle3Options(Options):
     norm_before_residual: bool
     """Whether the block adds to the state's norm, instead of the state."""
     norm_before_fc: bool
+    n_aux_norms: int
+    """Auxiliary states that are normalized one by one: all, or none."""
+    n_target: int
+    """Numbers of each."""
+    norm_output: bool
+    """Whether the final norm's result stands for the next row's states."""
 
     @property
     def layer(self) -> LayerShape:
-        """What it stores for a token."""
+        """What a block stores for a token."""
         return LayerShape(kv_heads=self.n_head_kv, key_dim=self.head_dim, value_dim=self.head_dim)
 
 
-class JoinedAttention(SelfAttention):
-    """Queries, keys and values are made of an embedding and a state; a few heads normalize queries and keys."""
+class HeadAttention(SelfAttention):
+    """A few heads normalize queries and keys."""
 
-    q = nn.Linear("attn_q", "n_embd_twice", "q_size")
-    k = nn.Linear("attn_k", "n_embd_twice", "kv_size")
-    v = nn.Linear("attn_v", "n_embd_twice", "kv_size")
     q_norm = nn.RMSNorm("attn_q_norm", "head_dim", optional=True)
     k_norm = nn.RMSNorm("attn_k_norm", "head_dim", optional=True)
 
     def project(self, x: Tensor, o: Options) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = super().project(x, o)
         return self.q_norm(q, o.norm_eps) if self.q_norm else q, self.k_norm(k, o.norm_eps) if self.k_norm else k, v
+
+
+class JoinedAttention(HeadAttention):
+    """Queries, keys and values are made of an embedding and a state."""
+
+    q = nn.Linear("attn_q", "n_embd_twice", "q_size")
+    k = nn.Linear("attn_k", "n_embd_twice", "kv_size")
+    v = nn.Linear("attn_v", "n_embd_twice", "kv_size")
 
 
 class JoiningBlock(nn.Module):
@@ -78,6 +91,19 @@ class JoiningBlock(nn.Module):
         return self.mlp.forward(self.ffn_norm(x, o.norm_eps)) + x
 
 
+class FurtherBlock(PreNormLayer):
+    attention = nn.Part(HeadAttention)
+
+
+def make_block(scope: nn.Scope) -> JoiningBlock | FurtherBlock:
+    """One block; the first joins embeddings and states."""
+    return FurtherBlock(scope) if scope.block else JoiningBlock(scope)
+
+
+class AuxNorm(nn.Module):
+    norm = nn.RMSNorm("norm", "n_target")
+
+
 class Eagle3Head(nn.Module):
     """The head of `model`. It implements `Model` and `MakesLogits`.
 
@@ -90,8 +116,9 @@ class Eagle3Head(nn.Module):
 
     token_embd = nn.Embedding("token_embd", "n_embd", "n_vocab", optional=True)
     aux_norm = nn.RMSNorm("enc.output_norm", "n_aux", optional=True)
+    aux_norms = nn.Blocks(AuxNorm, "n_aux_norms", "enc")
     join = nn.Linear("fc", "n_aux", "n_embd")
-    layers: nn.Blocks[Any] = nn.Blocks(JoiningBlock, "n_layer")
+    layers: nn.Blocks[Any] = nn.Blocks(make_block, "n_layer")
     rope_freqs = nn.Factors("rope_freqs", "n_rope_factors")
     output_norm = nn.RMSNorm("output_norm", "n_embd")
     output = nn.Linear("output", "n_embd", "n_draft", optional=True)
@@ -149,26 +176,38 @@ class Eagle3Head(nn.Module):
 
     @property
     def cache_layers(self) -> tuple[LayerShape, ...]:
-        return (self.options.layer,)
+        return (self.options.layer,) * self.options.n_layer
 
     def hidden(self, inputs: ModelInputs, cache: LayerView) -> Tensor:
-        """Build the graph: states f32 [options.n_embd, n_outputs], before the final norm."""
+        """Build the graph: states f32 [options.n_embd, n_outputs], which stand for those of the next row."""
         o, rows = self.options, inputs.embeddings
         assert rows is not None, "each row has states"
         aux = part_of_rows(rows, 0, o.n_aux)
+        states = self.join(self._normed(aux)) + part_of_rows(rows, o.n_aux, o.n_embd)
+        tokens = (self.token_embd if self.token_embd else self._model.token_embd)(inputs.tokens)
+        x: Tensor = states
+        for i, block in enumerate(self.layers):
+            cache.set_layer(i)
+            outputs = inputs.outputs if i == o.n_layer - 1 else None
+            step = LayerStep(inputs.positions, o.rope, self.rope_freqs.weight, cache, outputs)
+            x = block.forward(x, step, o) if i else block.forward(tokens, states, step, o)
+        return self.output_norm(x, o.norm_eps) if o.norm_output else x
+
+    def _normed(self, aux: Tensor) -> Tensor:
+        """Auxiliary states [n_aux, n], normalized as this head does it."""
+        o = self.options
         if self.aux_norm:
             aux = self.aux_norm(aux, o.norm_eps)
-        states = self.join(aux) + part_of_rows(rows, o.n_aux, o.n_embd)
-        tokens = (self.token_embd if self.token_embd else self._model.token_embd)(inputs.tokens)
-        cache.set_layer(0)
-        step = LayerStep(inputs.positions, o.rope, self.rope_freqs.weight, cache, inputs.outputs)
-        (block,) = self.layers
-        x: Tensor = block.forward(tokens, states, step, o)
-        return x
+        parts = [
+            each.norm(part_of_rows(aux, i * o.n_target, o.n_target), o.norm_eps)
+            for i, each in enumerate(self.aux_norms)
+        ]
+        return functools.reduce(lambda joined, part: ops.concat(joined, part, 0), parts) if parts else aux
 
     def logits(self, x: Tensor) -> Tensor:
         """States [options.n_embd, n] -> f32 [n_vocab, n]."""
-        x = self.output_norm(x, self.options.norm_eps)
+        if not self.options.norm_output:
+            x = self.output_norm(x, self.options.norm_eps)
         return (self.output if self.output else self._model.output)(x)
 
     def forward(self, inputs: ModelInputs, cache: LayerView) -> Tensor:
@@ -179,14 +218,15 @@ class Eagle3Head(nn.Module):
 def read_eagle3(metadata: Metadata) -> Eagle3Options:
     """Options of a head's file. Raises ModelFormatError."""
     o = read_common(metadata, 0, rope_mode="norm")
-    if o.n_layer != 1:
-        raise ModelFormatError(f"an EAGLE-3 head has one block, and block_count is {o.n_layer}")
     blocks = metadata.list("target_layers", [])
     if not blocks or not all(isinstance(block, int) for block in blocks):
         raise ModelFormatError(f"target_layers are the numbers of blocks, got {blocks!r:.80}")
+    n_target = metadata.u32("target_hidden_size")
     return extended(
         o, Eagle3Options, blocks=tuple(int(block) for block in blocks),
-        n_aux=len(blocks) * metadata.u32("target_hidden_size"),
+        n_aux=len(blocks) * n_target, n_target=n_target,
+        n_aux_norms=len(blocks) if metadata.bool("fc_norm", False) else 0,
+        norm_output=metadata.bool("norm_output", False),
         norm_before_residual=metadata.bool("norm_before_residual", False),
         norm_before_fc=metadata.bool("norm_before_fc", False),
     )  # fmt: skip

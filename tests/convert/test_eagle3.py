@@ -74,8 +74,7 @@ def test_a_head_wants_its_model_and_others_none(target: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
-        ({"fc_norm": True}, "fc_norm is True, and GGUF files have False only"),
-        ({"norm_output": True}, "norm_output is True, and GGUF files have False only"),
+        ({"fc_norm": True}, r"missing from the checkpoint: fc_norm\.0\.weight"),
         ({"eagle_aux_hidden_state_layer_ids": [1, 2, 4]}, "expected numbers of the model's 3 blocks"),
         ({"target_hidden_size": 32}, r"fc.weight .* does not fit"),
     ],

@@ -170,6 +170,21 @@ def test_its_memory_is_in_the_report_and_planned(pair: tuple[Path, Path]) -> Non
     assert layers["draft model"] > 0
 
 
+def test_the_cache_of_several_blocks_is_planned(tmp_path: Path) -> None:
+    case = next(case for case in eagle_heads.cases() if case.name == "eagle3-two-blocks")
+    model = families.converted(case.family, tmp_path)
+    head = str(eagle_heads.converted(case, tmp_path, model))
+    options: dict[str, Any] = {"num_ctx": 256, "gpu_layers": 0, "threads": 1, "draft_model": head, "draft": "model"}
+    with Engine(model, **options) as engine, drafted_answers.eager(by_model=True):
+        (taken,) = engine.memory.devices
+        plain = engine.generate(case.family.prompt, PARAMS, draft="off")
+        found = engine.generate(case.family.prompt, PARAMS)
+    (planned,) = Engine.plan_memory(model, **options).devices
+    assert taken.cache == planned.cache
+    assert found.tokens == plain.tokens
+    assert found.usage.drafted_tokens > 0
+
+
 def test_tensors_that_it_does_not_read_are_said(
     pair: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,7 +1,7 @@
 """Write the goldens of EAGLE-3 heads: `python -m tests.models.make_eagle_goldens [case ...]`.
 
 Needs torch, transformers and `speculators` 0.9 (`pip install --no-deps speculators==0.9.0`, whose pins are older), with
-what its import wants: openai, datasets, loguru, pydantic-settings.
+what its import wants: openai, datasets, loguru, pydantic-settings, aiohttp, psutil, and hs-connectors (`--no-deps`).
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ def make(case: Case) -> Golden:
         n, tokens = len(aux), [drawn]
         kept: dict[str, list[Any]] = {}
         head.lm_head.register_forward_hook(lambda _, args, out: kept["logits"].append(out[0, n - 1]))
-        head.layers[0].register_forward_hook(lambda _, args, out: kept["states"].append(out[0, n - 1]))
+        given_on = head.norm if head.config.norm_output else head.layers[-1]
+        given_on.register_forward_hook(lambda _, args, out: kept["states"].append(out[0, n - 1]))
         for n_steps in range(1, GUESSES + 1):
             kept |= {"logits": [], "states": []}
             given = [*case.family.prompt[1:], *tokens, *[0] * (GUESSES - len(tokens))]
@@ -97,7 +98,7 @@ def make(case: Case) -> Golden:
             tokens.append(best if case.n_draft == head.embed_tokens.num_embeddings else best + int(head.d2t[best]))
     logits, states = (np.array([row.float().numpy() for row in kept[name]]) for name in ("logits", "states"))
     return Golden(
-        config, shapes, checksum(case.weights(shapes)), aux[-LAST_ROWS:].float().numpy(), tokens, logits, states
+        config, shapes, checksum(case.weights(shapes)), tokens, logits, states, aux[-LAST_ROWS:].float().numpy()
     )
 
 

@@ -74,7 +74,8 @@ def test_every_missing_or_misshapen_tensor_is_named(parts: Any, made: Made) -> N
 @pytest.mark.parametrize(
     ("keys", "expected"),
     [
-        ({"block_count": 2}, "has one block, and block_count is 2"),
+        ({"block_count": 2}, r"no tensor blk\.1\.attn_norm\.weight"),
+        ({"fc_norm": True}, r"no tensor enc\.0\.norm\.weight"),
         ({"target_layers": []}, r"target_layers are the numbers of blocks, got \[\]"),
         ({"target_layers": ["a"]}, "target_layers are the numbers of blocks"),
         ({"target_layers": np.array([0.5, 1.5, 2.5], np.float32)}, "target_layers are the numbers of blocks"),

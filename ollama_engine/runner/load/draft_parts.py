@@ -217,7 +217,8 @@ def planned_draft(report: MemoryReport, config: EngineConfig) -> MemoryReport:
 
 def _planned_cache(gguf: GGUFFile, config: EngineConfig) -> int:
     if gguf.architecture == EAGLE3:
-        return cells_bytes(read_eagle3(known_metadata(gguf)).layer, config.parallel * num_ctx_of(config), config)
+        head = read_eagle3(known_metadata(gguf))
+        return head.n_layer * cells_bytes(head.layer, config.parallel * num_ctx_of(config), config)
     with declared(gguf) as (model, _):
         return 0 if model is None else sum(layer_cache(layer, model, config) for layer in model.cache_layers)
 

@@ -14,4 +14,7 @@ CASES = (
     Case("eagle3-qwen3", "qwen3", _QWEN3, {"norm_before_fc": True, "norm_before_residual": True}, own_embeddings=True),
     Case("eagle3-hybrid", "qwen35", blocks=(2, 3, 4)),
     Case("eagle3-gemma4", "gemma4-small"),
+    Case("eagle3-norm-output", "llama", outer={"norm_before_fc": True, "norm_output": True}),
+    Case("eagle3.1", "llama", outer={"fc_norm": True, "norm_output": True, "norm_before_residual": True}),
+    Case("eagle3-two-blocks", "qwen3", {**_QWEN3, "num_hidden_layers": 2}, {"fc_norm": True}, blocks=(1, 2, 2, 1)),
 )
