@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 
 from ollama_engine import Engine, SamplingParams
@@ -17,6 +18,7 @@ from ollama_engine.runner.speculative.next_tokens import HeadDrafter
 from tests.models import families
 from tests.models.heads import agreeing, converted, with_head
 from tests.support import drafted_answers
+from tests.support.mmproj import changed
 from tests.support.suite import slow_except
 
 PARAMS = SamplingParams(temperature=0, max_tokens=60, logit_bias=families.BANNED)
@@ -108,6 +110,12 @@ def test_what_has_no_head_is_refused(agreed: Path, tmp_path: Path) -> None:
     plain = families.converted(families.case("glm4moe"), tmp_path)
     with pytest.raises(ConfigError, match="draft is mtp, and the file has no head that predicts further tokens"):
         Engine(plain, draft="mtp", threads=1)
+    published = changed(plain, tmp_path / "published.gguf", {}, {"mtp.fc.weight": np.zeros(32, np.float32)})
+    with pytest.raises(ConfigError, match=r"the file has its head under the checkpoint's names \(mtp\.\)"):
+        Engine(published, draft="mtp", threads=1)
+    two = changed(agreed, tmp_path / "two.gguf", {}, {"blk.9.nextn.eh_proj.weight": np.zeros(32, np.float32)})
+    with pytest.raises(ConfigError, match="the file has 2 heads, of which none can be used"):
+        Engine(two, draft="mtp", threads=1)
     with opened(plain) as engine, pytest.raises(ConfigError, match="draft is mtp, and the engine has no head"):
         engine.generate("One", draft="mtp")
     with opened(agreed, draft="lookup") as engine, pytest.raises(ConfigError, match="loaded for other drafts"):

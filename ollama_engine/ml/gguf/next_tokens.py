@@ -1,7 +1,8 @@
 """Blocks at the end of a model that predict tokens further ahead (multi-token prediction), for drafts.
 
 llama.cpp's converter counts them in `block_count`, and says how many they are in `nextn_predict_layers`. Ollama's files
-of early 2026 have them under their published names, which begin with `mtp.`; those are left unused.
+of early 2026 have them under their published names, which begin with `mtp.`; those are left unused. Its later ones have
+llama.cpp's names.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ from collections.abc import Iterable, Mapping
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.ml.gguf.metadata import Metadata, MetadataValue
 
-__all__ = ["ASSISTANT", "EAGLE3", "has_head", "n_blocks", "next_token_tensors"]
+__all__ = ["ASSISTANT", "EACH_HEAD", "EAGLE3", "has_head", "n_blocks", "next_token_tensors"]
 
 ASSISTANT = "gemma4-assistant"
 """The architecture of files that have nothing but such blocks, for another model's drafts."""
 EAGLE3 = "eagle3"
 """The architecture of EAGLE-3's heads, which have files of their own, too."""
+
+EACH_HEAD = ".nextn.eh_proj.weight"
+"""What the name of one tensor of each such block ends with."""
 
 _BLOCK = re.compile(r"blk\.(\d+)\.")
 
@@ -45,4 +49,4 @@ def next_token_tensors(values: Mapping[str, MetadataValue], names: Iterable[str]
 
 def has_head(values: Mapping[str, MetadataValue], names: Iterable[str]) -> bool:
     """Whether a file has one such block, with llama.cpp's names. Raises ModelFormatError."""
-    return sum(name.endswith(".nextn.eh_proj.weight") for name in next_token_tensors(values, names)) == 1
+    return sum(name.endswith(EACH_HEAD) for name in next_token_tensors(values, names)) == 1

@@ -12,7 +12,7 @@ from ollama_engine.errors import ConfigError, ModelFormatError, Option
 from ollama_engine.input import MediaTraits
 from ollama_engine.kvcache import Cache
 from ollama_engine.ml.gguf.gguf_file import GGUFFile
-from ollama_engine.ml.gguf.next_tokens import has_head, next_token_tensors
+from ollama_engine.ml.gguf.next_tokens import EACH_HEAD, has_head, next_token_tensors
 from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.ml.weights.weights import Weights
@@ -48,7 +48,7 @@ def uses_head(gguf: GGUFFile, config: EngineConfig, *, cpu_alone: bool) -> bool:
     there = has_head(gguf.metadata, gguf.tensors)
     if config.draft == "mtp" and not there:
         raise ConfigError(
-            Option("draft"), " is mtp, and the file has no head that predicts further tokens (blk.N.nextn tensors)",
+            Option("draft"), f" is mtp, and the file has {_found_instead(gguf)}",
             advice=[("leave ", Option("draft", "auto")), ("name a ", Option("draft_model"))],
         )  # fmt: skip
     if config.draft == "mtp" and not cpu_alone:
@@ -57,6 +57,16 @@ def uses_head(gguf: GGUFFile, config: EngineConfig, *, cpu_alone: bool) -> bool:
             advice=[("choose ", Option("gpu_layers", "0"))],
         )  # fmt: skip
     return there and cpu_alone
+
+
+def _found_instead(gguf: GGUFFile) -> str:
+    """What a file has where one head is expected."""
+    if any(name.startswith("mtp.") for name in gguf.tensors):
+        return "its head under the checkpoint's names (mtp.), which do not say how norms are stored: convert it anew"
+    n = sum(name.endswith(EACH_HEAD) for name in gguf.tensors)
+    return (
+        f"{n} heads, of which none can be used" if n else "no head that predicts further tokens (blk.N.nextn tensors)"
+    )
 
 
 def can_use_head(path: str | os.PathLike[str]) -> bool:
