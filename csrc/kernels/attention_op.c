@@ -12,10 +12,10 @@
 #define FEWEST_SHARED 16 /* rows that are computed by bands where they share their cells */
 #define MOST_PARTIALS 32768 /* floats for the partial results of queries that are computed together */
 
-/* Rows are split into pieces, and neighbours whose pieces begin alike, as those of a draft do, are a band. With few rows
- * a unit of work is one piece of the rows of a band for one key head, and the thread that finishes a row's last piece
- * adds them up. With many rows, and with some that share their cells, it is all pieces of a band, one after the other.
- * Both do the same arithmetic. */
+/* Rows are split into pieces, and neighbours whose pieces begin alike, as those of a draft do, are a band. With few
+ * rows a unit of work is one piece of the rows of a band for one key head, and the thread that finishes a row's last
+ * piece adds them up. With many rows, and with some that share their cells, it is all pieces of a band, one after the
+ * other. Both do the same arithmetic. */
 typedef struct plan {
     oe_chunk_counter *taken; /* units of work taken */
     int32_t *first_piece;    /* [rows + 1] numbered across all rows */

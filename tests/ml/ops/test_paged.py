@@ -387,6 +387,26 @@ def test_rows_of_a_prompt_are_computed_together(
         assert found.tobytes() == together[row].tobytes(), row
 
 
+@pytest.mark.parametrize("rows", [2, 5, 12, 50])
+@pytest.mark.parametrize("dtype", ["f16", "q8_0"])
+def test_rows_of_a_draft_at_the_end_of_a_piece(
+    backend: Backend, one_thread: Backend, dtype: str, rows: int, record_property: RecordProperty
+) -> None:
+    """Some of them have a piece more than the others, beside rows of another sequence."""
+    shape = Shape(3, 3, 64, 64, n_cells=258)
+    given = numbers(shape, rows + 2)
+    ranges = [[0, 5], *([0, shape.n_cells - rows + 1 + row] for row in range(rows)), [7, 270]]
+    once = [list(range(shape.n_cells)), list(range(12)), *[[]] * rows]
+    for name in every_set(dtype, record_property):
+        for some in (backend, one_thread):
+            found = attend(some, shape, dtype, given, once, name, parts=ranges)
+            for row, (begin, end) in enumerate(ranges):
+                alone = replace(given, query=given.query[row : row + 1])
+                seen = [*once[0], *once[1]][begin:end]
+                expected = attend(one_thread, shape, dtype, alone, [seen], name)
+                assert expected.tobytes() == found[row].tobytes(), (name, row)
+
+
 MANY = {
     "groups of 4": Shape(2, 4, 64, 64), "longer values": Shape(1, 7, 64, 128), "odd values": Shape(2, 3, 80, 40),
     "no groups, wide": Shape(2, 1, 256, 256), "wider than are unpacked": Shape(1, 2, 288, 64),
