@@ -389,21 +389,23 @@ def test_rows_of_a_prompt_are_computed_together(
 
 @pytest.mark.parametrize("rows", [2, 5, 12, 50])
 @pytest.mark.parametrize("dtype", ["f16", "q8_0"])
+@pytest.mark.parametrize(("n", "kv_heads"), [(200, 1), (258, 1), (258, 3), (514, 3)])
 def test_rows_of_a_draft_at_the_end_of_a_piece(
-    backend: Backend, one_thread: Backend, dtype: str, rows: int, record_property: RecordProperty
+    backend: Backend, one_thread: Backend, dtype: str, rows: int, n: int, kv_heads: int, record_property: RecordProperty
 ) -> None:
-    """Some of them have a piece more than the others, beside rows of another sequence."""
-    shape = Shape(3, 3, 64, 64, n_cells=258)
-    given = numbers(shape, rows + 2)
-    ranges = [[0, 5], *([0, shape.n_cells - rows + 1 + row] for row in range(rows)), [7, 270]]
-    once = [list(range(shape.n_cells)), list(range(12)), *[[]] * rows]
+    """Some have a piece more than the others, beside rows of another sequence; with one key head and few pieces they are
+    several units of work, so that each thread gets some."""
+    shape = Shape(kv_heads, 3, 64, 64, n_cells=n)
+    draft = [[0, n - rows + 1 + row] for row in range(rows)]
+    ranges = draft if kv_heads == 1 else [[0, 5], *draft, [7, n + 12]]
+    given = numbers(shape, len(ranges))
+    listed = [*range(n), *range(12)]
     for name in every_set(dtype, record_property):
         for some in (backend, one_thread):
-            found = attend(some, shape, dtype, given, once, name, parts=ranges)
+            found = attend(some, shape, dtype, given, [listed, *[[]] * (len(ranges) - 1)], name, parts=ranges)
             for row, (begin, end) in enumerate(ranges):
                 alone = replace(given, query=given.query[row : row + 1])
-                seen = [*once[0], *once[1]][begin:end]
-                expected = attend(one_thread, shape, dtype, alone, [seen], name)
+                expected = attend(one_thread, shape, dtype, alone, [listed[begin:end]], name)
                 assert expected.tobytes() == found[row].tobytes(), (name, row)
 
 
