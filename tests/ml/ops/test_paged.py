@@ -393,8 +393,8 @@ def test_rows_of_a_prompt_are_computed_together(
 def test_rows_of_a_draft_at_the_end_of_a_piece(
     backend: Backend, one_thread: Backend, dtype: str, rows: int, n: int, kv_heads: int, record_property: RecordProperty
 ) -> None:
-    """Some have a piece more than the others, beside rows of another sequence; with one key head and few pieces they are
-    several units of work, so that each thread gets some."""
+    """Some have a piece more than the others, beside rows of another sequence; with one key head and few pieces they
+    are several units of work, so that each thread gets some."""
     shape = Shape(kv_heads, 3, 64, 64, n_cells=n)
     draft = [[0, n - rows + 1 + row] for row in range(rows)]
     ranges = draft if kv_heads == 1 else [[0, 5], *draft, [7, n + 12]]
