@@ -109,26 +109,39 @@ INLINE void advance(const int rows, const int n, const int w0, int64_t i, const 
     }
 }
 
+/* Row i of a matrix, with one token. */
+INLINE void advance_row(const int n, int64_t i, const float *from, float *to, const bool past_caches, float b, float c,
+                        lanes shrink, const lanes *moved, lanes *sums) {
+    for (int w = 0; w < n; w++) {
+        const int64_t at = (i * n + w) * OE_LANES;
+        const lanes old = lanes_mul(lanes_load(from + at), shrink);
+        const lanes s = lanes_fma(lanes_set(b), moved[w], old);
+        (past_caches ? stream : lanes_store)(to + at, s);
+        sums[w] = lanes_fma(lanes_set(c), s, sums[w]);
+    }
+}
+
 /* One token: sums stay in registers, and rows come as memory has them. */
 INLINE void advance_once(const int n, int64_t rows, const float *from, float *to, const bool past_caches, steps *by) {
     const float *const b = by->b[0], *const c = by->c[0];
     const lanes shrink = lanes_set(by->shrink[0]);
-    lanes sums[2][MOST_VECTORS];
-    memcpy(sums[0], by->sums[0][0], sizeof sums[0]);
-    memcpy(sums[1], by->sums[1][0], sizeof sums[1]);
-    for (int64_t i = 0; i < rows; i += 2) {
-        for (int r = 0; r < 2 && i + r < rows; r++) {
-            for (int w = 0; w < n; w++) {
-                const int64_t at = ((i + r) * n + w) * OE_LANES;
-                const lanes old = lanes_mul(lanes_load(from + at), shrink);
-                const lanes s = lanes_fma(lanes_set(b[i + r]), by->moved[0][w], old);
-                (past_caches ? stream : lanes_store)(to + at, s);
-                sums[r][w] = lanes_fma(lanes_set(c[i + r]), s, sums[r][w]);
-            }
-        }
+    lanes even[MOST_VECTORS], odd[MOST_VECTORS], moved[MOST_VECTORS];
+    int64_t i = 0;
+    for (int w = 0; w < n; w++) {
+        even[w] = odd[w] = lanes_set(0.0f);
+        moved[w] = by->moved[0][w];
     }
-    memcpy(by->sums[0][0], sums[0], sizeof sums[0]);
-    memcpy(by->sums[1][0], sums[1], sizeof sums[1]);
+    for (; i + 1 < rows; i += 2) {
+        advance_row(n, i, from, to, past_caches, b[i], c[i], shrink, moved, even);
+        advance_row(n, i + 1, from, to, past_caches, b[i + 1], c[i + 1], shrink, moved, odd);
+    }
+    if (i < rows) {
+        advance_row(n, i, from, to, past_caches, b[i], c[i], shrink, moved, even);
+    }
+    for (int w = 0; w < n; w++) {
+        by->sums[0][0][w] = even[w];
+        by->sums[1][0][w] = odd[w];
+    }
 }
 
 INLINE void advance_all(const int n, int64_t rows, const float *from, float *to, const bool past_caches, steps *by) {
