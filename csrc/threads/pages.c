@@ -12,6 +12,7 @@
 #include <malloc.h>
 #endif
 
+
 static const size_t MOST = 8 << 20; // bytes of one write, between which the system can end the process
 
 static size_t page_size(void) {
@@ -85,6 +86,19 @@ int oe_pages_drop(char *start, size_t size) {
     (void)start;
     (void)size;
     return ENOSYS;
+#endif
+}
+
+void oe_pages_huge(const void *start, size_t size) {
+#ifdef MADV_HUGEPAGE
+    const size_t large = 2 << 20; // on x86, and on most others
+    const uintptr_t page = page_size(), first = (uintptr_t)start / page * page, end = (uintptr_t)start + size;
+    if (size >= large) {
+        madvise((void *)first, (end - first + page - 1) / page * page, MADV_HUGEPAGE);
+    }
+#else
+    (void)start;
+    (void)size;
 #endif
 }
 

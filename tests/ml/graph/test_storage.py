@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 import resource
 from pathlib import Path
 
@@ -119,6 +120,44 @@ def test_what_was_populated_is_read_without_page_faults(backend: Backend, file: 
         # Page by page, and even with the 16 pages that Linux maps around each, there would be 256 at least.
         assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 128
     assert not out.any()
+
+
+def wants_large_pages(words: str) -> bool:
+    """Of one range of /proc/self/smaps: whether large pages were asked for."""
+    flags = re.search(r"VmFlags:(.*)", words)
+    return flags is not None and "hg" in flags[1].split()
+
+
+def bytes_in_large_pages() -> int:
+    """Bytes of the ranges for which large pages were asked for."""
+    ranges = re.split(r"\n(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text())
+    places = (words.split()[0].split("-") for words in ranges if wants_large_pages(words))
+    return sum(int(end, 16) - int(start, 16) for start, end in places)
+
+
+OF_ITS_OWN = 64 << 20
+"""Bytes: glibc takes smaller blocks from ranges that it keeps, and which may have asked before."""
+large_pages = pytest.mark.skipif(
+    not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="this system has no large pages"
+)
+
+
+@large_pages
+def test_memory_asks_for_large_pages(backend: Backend) -> None:
+    before = bytes_in_large_pages()
+    with Storage(backend, 1) as storage:
+        storage.add("t", "i8", (OF_ITS_OWN,))
+        storage.allocate(0)
+        assert bytes_in_large_pages() - before >= OF_ITS_OWN
+
+
+@large_pages
+def test_a_populated_mapping_asks_for_large_pages(backend: Backend, file: Path) -> None:
+    before = bytes_in_large_pages()
+    with mapped(backend, file) as storage:
+        assert bytes_in_large_pages() == before  # whoever reads a few of its pages does not want others
+        storage.populate(0, 1)
+        assert bytes_in_large_pages() - before == MAPPED
 
 
 def test_a_file_that_became_shorter_is_no_crash(backend: Backend, file: Path) -> None:
