@@ -30,6 +30,12 @@ def token_ids(count: int, seed: int) -> list[int]:
     return [numbers.randrange(10, 1000) for _ in range(count)]
 
 
+def serve_turns(decode: Callable[[int], tuple[float, int]]) -> None:
+    """Answer each line of the input, a number of tokens, by the seconds that decoding them took, and the threads."""
+    for line in sys.stdin:
+        print(json.dumps(decode(int(line))), flush=True)
+
+
 def rounded_up(count: int, step: int = 256) -> int:
     return -(-count // step) * step
 
@@ -155,6 +161,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--streams", type=int, default=1)
     made.add_argument("--repack", action="store_true", help="ik_llama.cpp's run-time repacking")
     made.add_argument("--flash", action="store_true", help="ik_llama.cpp's flash attention")
+    made.add_argument("--turns", action="store_true", help="decode as many tokens as each line of the input says (ik)")
     made.add_argument("-d", dest="depth", type=int, default=0, help="tokens of context before (ik, one stream)")
     return made
 
@@ -166,6 +173,9 @@ def main(arguments: Iterable[str] | None = None) -> None:
     began = time.perf_counter()
     engine = ENGINES[asked.engine](asked)
     loaded = time.perf_counter() - began
+    if asked.turns:
+        serve_turns(lambda n: (n / engine.run(1, n)[1], asked.threads))
+        return
     engine.run(min(asked.prompt, 64), 2)
     if asked.depth or asked.streams > 1:
         read, decoded = engine.run(asked.prompt, asked.generate, *((asked.depth,) if asked.depth else ()))

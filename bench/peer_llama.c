@@ -145,6 +145,11 @@ int peer_decode(struct llama_context * context, int32_t token) {
     return status;
 }
 
+// Nothing is in the context any more.
+void peer_clear(struct llama_context * context) {
+    llama_memory_clear(llama_get_memory(context), true);
+}
+
 // The context is full: after the first `keep` positions the older half is forgotten, and the others move down.
 static int discard_half(struct llama_context * context, int n, int keep) {
     const int n_discard = (n - keep) / 2;
@@ -161,7 +166,7 @@ int peer_greedy(struct llama_context * context, const struct llama_model * model
                 int32_t * tokens, float * gaps, int most, int keep) {
     const struct llama_vocab * vocab = llama_model_get_vocab(model);
     const int n_vocab = llama_vocab_n_tokens(vocab);
-    llama_memory_clear(llama_get_memory(context), true);
+    peer_clear(context);
     if (llama_decode(context, llama_batch_get_one(prompt, n_prompt))) {
         return -1;
     }

@@ -40,6 +40,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "peer_context_free": (None, [c_void_p]),
     "peer_greedy": (c_int, [c_void_p, c_void_p, c_void_p, c_int, c_void_p, c_void_p, c_int, c_int]),
     "peer_decode": (c_int, [c_void_p, c_int32]),
+    "peer_clear": (None, [c_void_p]),
     "peer_shift": (None, [c_void_p]),
 }
 
@@ -166,6 +167,10 @@ class Llama:
         if found < 0:
             raise ValueError(f"{-found} tokens do not fit into {len(tokens)}")
         return found
+
+    def clear(self, context: int) -> None:
+        """Forget all tokens."""
+        self._lib.peer_clear(context)
 
     def decode(self, context: int, token: int) -> None:
         """One token behind the last; turns keys that were shifted before."""

@@ -2,6 +2,7 @@
 
     python bench/peers.py install --native                          # .venv-peers; ik_llama.cpp takes half an hour
     python bench/peers.py engines A.gguf B.gguf -p 512 -n 32 -t 2   # every engine that is here, in turn
+    python bench/peers.py decode A.gguf B.gguf -t 2 -r 15           # one caller's decoding, in turns of half a second
     python bench/peers.py build                                     # about 10 minutes on 2 cores, once
     python bench/peers.py compare MODEL.gguf -p 512 -n 128 -t 2 -r 3
     python bench/peers.py compare MODEL.gguf -p 128 -n 64 --parallel 1,2,4,8 -t 2 -r 3
@@ -26,7 +27,7 @@ from typing import Any, get_args
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for when this file is run as a program
 
-from bench import peer_engines, peer_packages, peer_single, peer_streams
+from bench import peer_decode, peer_engines, peer_packages, peer_single, peer_streams
 from bench.peer_tools import BACKENDS, build_tools
 from ollama_engine.config import CacheType
 
@@ -53,6 +54,13 @@ def parser() -> argparse.ArgumentParser:
     everyone.add_argument("--keep", type=Path, metavar="FILE", help="write every turn there, and go on from it")
     everyone.add_argument("--seconds", type=float, default=math.inf, metavar="S", help="begin no turn after these")
     everyone.add_argument("--only", nargs="+", choices=peer_engines.ENGINES, default=list(peer_engines.ENGINES))
+    decoding = commands.add_parser("decode", help="decode with every engine in turns of half a second, all loaded")
+    decoding.add_argument("models", metavar="MODEL", nargs="+")
+    decoding.add_argument("--only", nargs="+", choices=peer_decode.COMMANDS, default=list(peer_decode.COMMANDS))
+    decoding.add_argument("-s", type=float, default=0.4, metavar="SECONDS", help="of a turn of the fastest engine")
+    decoding.add_argument("-t", type=int, default=os.cpu_count() or 1, metavar="THREADS")
+    decoding.add_argument("-r", type=int, default=15, metavar="ROUNDS")
+    decoding.add_argument("--json", action="store_true", help="print JSON instead of a table")
     against = commands.add_parser("compare", help="measure MODEL with both engines in turn")
     against.add_argument("model", metavar="MODEL")
     against.add_argument("--parallel", type=widths, metavar="N,N", help="numbers of streams served at once")
@@ -77,6 +85,12 @@ def engines(chosen: argparse.Namespace) -> tuple[dict[str, Any], str]:
     return turns.to_json(), peer_engines.report(turns)
 
 
+def decoding(chosen: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    ask = peer_decode.Ask(chosen.s, chosen.t, chosen.r)
+    result = peer_decode.compare(chosen.models, chosen.only, ask)
+    return result, peer_decode.report(result)
+
+
 def comparison(chosen: argparse.Namespace) -> tuple[dict[str, Any], str]:
     if chosen.parallel:
         if chosen.d:
@@ -98,7 +112,8 @@ def main(arguments: list[str] | None = None) -> None:
         for name, outcome in peer_packages.install(native=chosen.native).items():
             print(f"{name}: {outcome}")
         return
-    result, table = engines(chosen) if chosen.command == "engines" else comparison(chosen)
+    shown = {"engines": engines, "decode": decoding, "compare": comparison}
+    result, table = shown[chosen.command](chosen)
     print(json.dumps(result, indent=2) if chosen.json else table)
 
 
