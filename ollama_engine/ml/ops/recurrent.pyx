@@ -16,8 +16,8 @@ from ollama_engine.errors import ShapeError
 from ollama_engine.ml.ggml cimport libggml as lib
 from ollama_engine.ml.ggml.librecurrent cimport (
     OE_CONV_TAPS, OE_RECURRENT_AVX2, OE_RECURRENT_AVX512, OE_RECURRENT_NEON, OE_RECURRENT_SCALAR,
-    OE_STATE_COLUMNS, OE_STATE_ROWS, oe_causal_conv_gated_op, oe_causal_conv_op, oe_causal_conv_silu_op, oe_delta_net_by, oe_delta_net_op,
-    oe_recurrent_isa, oe_recurrent_kernel, oe_recurrent_kernel_find, oe_ssm_scan_op,
+    OE_STATE_COLUMNS, OE_STATE_ROWS, oe_causal_conv_gated_op, oe_causal_conv_op, oe_causal_conv_silu_op,
+    oe_delta_net_by, oe_delta_net_op, oe_recurrent_isa, oe_recurrent_kernel, oe_recurrent_kernel_find, oe_ssm_scan_op,
 )
 from ollama_engine.ml.ops.operands cimport finite
 from ollama_engine.ml.graph.row_check cimport limit_index
