@@ -193,10 +193,7 @@ def install(wheel: Path) -> None:
     folders = {"packages": PACKAGES, "tools": TOOLS}
     timed("pip install", folders, "python -m pip install --quiet --no-index --no-deps --force-reinstall *.whl")
     timed("run demo", NOTHING, "ollama-engine run demo Once --max-tokens 16 --seed 1")
-    command = (
-        "python -m ollama_engine.selftest > /tmp/said; tail -2 /tmp/said; ! grep ^FAIL /tmp/said | grep -v llguidance"
-    )
-    timed("self-test", NOTHING, command)
+    timed("self-test", NOTHING, "python -m ollama_engine.selftest")
     foreign.copy_tree(TREE)
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(TREE, [name for name in archive.namelist() if name.endswith(".so")])

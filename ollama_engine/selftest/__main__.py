@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import sys
 import time
 from collections.abc import Sequence
@@ -27,7 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.parse_args(arguments)
     print(f"ollama_engine {ollama_engine.__version__}: {system_line(devices())}")
     start = time.perf_counter()
-    checks = [*kernel_checks(), *part_checks(), *answer_checks()]
+    known = [*kernel_checks(), *part_checks(), *answer_checks()]
+    checks = [check for check in known if not check.needs or importlib.util.find_spec(check.needs)]
     failed = [check.name for check in checks if not passes(check)]
     seconds = time.perf_counter() - start
     if failed:
@@ -35,6 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("do not trust what this installation computes here, and report the lines above")
         return 1
     print(f"all {len(checks)} checks passed in {seconds:.1f} s")
+    for check in known:
+        if check not in checks:
+            print(f"not run: {check.name}, which needs the package {check.needs} (pip install {check.needs})")
     return 0
 
 

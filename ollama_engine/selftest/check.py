@@ -29,10 +29,12 @@ class Check:
     Attributes:
         name: of its line.
         run: computes and compares; returns what was compared, raises WrongResultError.
+        needs: a package that an installation may lack, without which it is not run; "" for none.
     """
 
     name: str
     run: Callable[[], str]
+    needs: str = ""
 
 
 def same_bits(results: Sequence[tuple[str, Floats]]) -> str:

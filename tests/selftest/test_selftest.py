@@ -27,6 +27,21 @@ def test_this_installation_is_right(capsys: pytest.CaptureFixture[str]) -> None:
     assert last.startswith(f"all {len(lines)} checks passed in ")
 
 
+def test_what_needs_a_package_that_is_missing_is_not_run_and_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run() -> str:
+        raise AssertionError("it was run")
+
+    monkeypatch.setattr(program, "kernel_checks", lambda: iter([Check("runs", lambda: "right")]))
+    monkeypatch.setattr(program, "part_checks", lambda: iter([Check("a form", run, needs="no_such_package")]))
+    monkeypatch.setattr(program, "answer_checks", lambda: iter(()))
+    assert program.main([]) == 0
+    *_, passed, missing = capsys.readouterr().out.splitlines()
+    assert passed.startswith("all 1 checks passed in ")
+    assert missing == "not run: a form, which needs the package no_such_package (pip install no_such_package)"
+
+
 def check(name: str) -> Check:
     checks = [*kernels.kernel_checks(), *parts.part_checks(), *answers.answer_checks()]
     return next(check for check in checks if check.name == name)
