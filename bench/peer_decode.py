@@ -16,7 +16,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -75,8 +75,9 @@ class Child:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.send_signal(signal.SIGCONT)
-        self._process.stdin.write(f"{n}\n")
-        self._process.stdin.flush()
+        with suppress(BrokenPipeError):  # it has ended, and closed its input
+            self._process.stdin.write(f"{n}\n")
+            self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
             raise ChildProcessError(f"ended with {self._process.wait()}")

@@ -50,10 +50,15 @@ def test_a_machine_that_is_always_busy_compares_nothing(engines: dict[str, list[
         measure("model.gguf", list(engines), Ask(seconds=0.1, threads=2, rounds=2))
 
 
-def test_an_engine_that_ends_says_so(engines: dict[str, list[str]]) -> None:
-    engines["llama.cpp"] = [sys.executable, "-c", "raise SystemExit(3)"]
+@pytest.mark.parametrize("before_it_is_asked", [False, True])
+def test_an_engine_that_ends_says_so(before_it_is_asked: bool) -> None:
+    waits = "" if before_it_is_asked else "import sys; sys.stdin.readline()\n"
+    engine = peer_decode.Child([sys.executable, "-c", f"{waits}raise SystemExit(3)"])
+    if before_it_is_asked:
+        engine._process.wait(30)
     with pytest.raises(ChildProcessError, match="ended with 3"):
-        measure("model.gguf", list(engines), Ask(seconds=0.1, threads=2, rounds=2))
+        engine.decode(8)
+    engine.close()
 
 
 def test_a_round_counts_by_itself() -> None:
