@@ -12,7 +12,6 @@
 #include <malloc.h>
 #endif
 
-
 static const size_t MOST = 8 << 20; // bytes of one write, between which the system can end the process
 
 static size_t page_size(void) {

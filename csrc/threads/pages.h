@@ -25,8 +25,7 @@ int oe_pages_load(char *start, size_t size, int file, int64_t offset);
 // Asks for large pages (2 MiB) in a range where the system gives them to those who ask. For memory before its first
 // use, and for mapped files, which are then also read in such pieces. Without them, a stream of bytes waits for the
 // table of pages at every 4 KiB: in a virtual machine on Zen 4 one thread read 19 GB/s, with them 28. Nothing is lost
-// where the system refuses, and smaller ranges
-// stay as they are.
+// where the system refuses, and smaller ranges stay as they are.
 void oe_pages_huge(const void *start, size_t size);
 
 // Has malloc give back what it keeps for later, where it can.
