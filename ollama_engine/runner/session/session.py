@@ -266,14 +266,14 @@ class Session(NotCopied, Closing):
         write_session(path, file, overwrite=overwrite)
 
     def _restore(self, file: SessionFile) -> None:
-        """Restore a file. Computes keys and values again where this Engine stores them in another type."""
+        """Restore a file. Computes keys and values, or states, again where this Engine stores them in another form."""
         with (turn := Lock()):
             self._begin(turn)
             inputs = file.inputs
             if not len(inputs):
                 return
             if file.layout != layout_of(self._submission.loaded):
-                log.info("a session was saved with another kv_cache_type; its %d tokens are computed", len(inputs))
+                log.info("a session is of another kv_cache_type or version; its %d tokens are computed", len(inputs))
                 self._complete(inputs, _NOTHING, {})
                 return
             self._inputs = inputs
