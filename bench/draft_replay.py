@@ -152,7 +152,8 @@ def main() -> None:
     model = args.model or real_model()
     if model is None:
         raise SystemExit("SmolLM2 cannot be downloaded: name a model's file")
-    known = json.loads(args.texts.read_text()) if args.texts.exists() else {}
+    of_models = json.loads(args.texts.read_text()) if args.texts.exists() else {}
+    known = of_models.setdefault(model.name, {})
     replayed = Replayed(parsed(args.prices))
     monitor = lambda piece: Monitor(piece, replayed.clock)  # noqa: E731
     with patch("ollama_engine.engine.Monitor", monitor), Engine(
@@ -161,7 +162,7 @@ def main() -> None:
         for kind in args.kinds:
             replay = Replay(engine, kind, "lookup", replayed, known)
             replay.write()
-            args.texts.write_text(json.dumps(known))
+            args.texts.write_text(json.dumps(of_models))
             with replaying(replayed, knowing=args.knowing):
                 replay.round(1)
             print(replay.line(), flush=True)
