@@ -5,6 +5,7 @@ Of each kernel the fastest of several turns counts: whatever disturbs a turn onl
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 from collections.abc import Collection, Iterator, Mapping
 from math import prod
@@ -48,6 +49,7 @@ def kernel_speeds(dtypes: Collection[str], threads: int | None) -> dict[str, Any
     with Backend(BackendParams(threads=threads, devices=()), max_nodes=64) as backend:
         for info in _made_up(dtypes):
             with mmap.mmap(-1, -(-info.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE) as memory:
+                _ask_for_large_pages(memory)
                 memory.write(FILL * info.nbytes)
                 timings = measure(backend, [memory], kinds_of([info]), SECONDS, FEW, everything=True)
             choice = decide(BY_TABLE, timings)
@@ -60,6 +62,13 @@ def kernel_speeds(dtypes: Collection[str], threads: int | None) -> dict[str, Any
                 for few, times in timings.items()
             ]
         return {"cpu": cpu_identity(), "threads": backend.threads, "kernels": rows}
+
+
+def _ask_for_large_pages(memory: mmap.mmap) -> None:
+    """As an engine does for its weights, where the system knows them."""
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):
+            memory.madvise(mmap.MADV_HUGEPAGE)
 
 
 def _chosen(choice: KernelChoice, few: FewRows, times: Mapping[str, float]) -> str:
