@@ -62,7 +62,8 @@ COMMANDS: Mapping[str, Callable[[Ask, str], list[str]]] = MappingProxyType({
 class Child:
     """A loaded engine, stopped between its turns."""
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self, name: str, command: Sequence[str]) -> None:
+        self._name = name
         library = peer_packages.native_library()
         added = {"IK_LLAMA_CPP_LIB_PATH": str(library)} if library else {}
         self._process = subprocess.Popen(
@@ -80,7 +81,7 @@ class Child:
             self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
-            raise ChildProcessError(f"ended with {self._process.wait()}")
+            raise ChildProcessError(f"{self._name} ended with {self._process.wait()}")
         self._process.send_signal(signal.SIGSTOP)
         seconds, threads = json.loads(line)
         return n / seconds, threads
@@ -95,7 +96,7 @@ def _loaded(model: str, engines: Sequence[str], ask: Ask) -> Iterator[dict[str, 
     with ExitStack() as undo:
         children = {}
         for name in engines:
-            children[name] = Child(COMMANDS[name](ask, model))
+            children[name] = Child(name, COMMANDS[name](ask, model))
             undo.callback(children[name].close)
         yield children
 
@@ -104,6 +105,7 @@ def measure(model: str, engines: Sequence[str], ask: Ask) -> dict[str, list[floa
     """Tokens/s of each round, by engine; the one that begins a round changes.
 
     Rounds in which ours gave way to other programs compare no engines: they are left out, and stderr says how many.
+    Raises ChildProcessError where an engine ends, RuntimeError where all rounds are left out.
     """
     rounds: list[dict[str, float]] = []
     with _loaded(model, engines, ask) as children:
@@ -117,7 +119,7 @@ def measure(model: str, engines: Sequence[str], ask: Ask) -> dict[str, list[floa
     if len(rounds) < ask.rounds:
         print(f"{model}: {ask.rounds - len(rounds)} rounds left out, in which ours gave way", file=sys.stderr)
     if not rounds:
-        raise SystemExit("the machine is busy in every round, so this compares no engines")
+        raise RuntimeError("the machine is busy in every round, so this compares no engines")
     return {name: [speeds[name] for speeds in rounds] for name in engines}
 
 
@@ -150,7 +152,7 @@ def ratio(ours: Sequence[float], peer: Sequence[float]) -> Ratio:
 
 
 def compare(models: Sequence[str], names: Sequence[str], ask: Ask) -> dict[str, Any]:
-    """{model: {engine: [tokens/s]}}; engines that are not here are named on stderr, with the reason."""
+    """{model: {engine: [tokens/s]}}; engines and models that are left out are named on stderr, with the reason."""
     results: dict[str, Any] = {}
     for model in models:
         single = peer_single.Ask(model, 0, MOST, ask.threads)
@@ -161,8 +163,11 @@ def compare(models: Sequence[str], names: Sequence[str], ask: Ask) -> dict[str, 
                 print(f"{name}: {reason}", file=sys.stderr)
             else:
                 here.append(name)
-        results[os.path.basename(model)] = measure(model, here, ask)
-        print(f"measured {model}", file=sys.stderr)
+        try:
+            results[os.path.basename(model)] = measure(model, here, ask)
+            print(f"measured {model}", file=sys.stderr)
+        except (ChildProcessError, RuntimeError) as error:  # other models' rounds are kept
+            print(f"{model}: {error}", file=sys.stderr)
     return results
 
 
@@ -176,6 +181,6 @@ def report(results: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
             model.removesuffix(".gguf"),
             *(f"{statistics.median(speeds[n]):.1f}" if n in speeds else "-" for n in names),
         ]
-        row += [str(ratio(speeds[OURS], speeds[n])) if n in speeds else "-" for n in peers]
+        row += [str(ratio(speeds[OURS], speeds[n])) if {OURS, n} <= speeds.keys() else "-" for n in peers]
         lines.append(row)
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)

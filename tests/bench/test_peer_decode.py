@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import pytest
 
@@ -46,19 +47,37 @@ def test_rounds_in_which_ours_gave_way_are_left_out_and_said(
 
 def test_a_machine_that_is_always_busy_compares_nothing(engines: dict[str, list[str]]) -> None:
     engines[OURS] = child(50, busy=tuple(range(10)))
-    with pytest.raises(SystemExit, match="busy in every round"):
+    with pytest.raises(RuntimeError, match="busy in every round"):
         measure("model.gguf", list(engines), Ask(seconds=0.1, threads=2, rounds=2))
 
 
 @pytest.mark.parametrize("before_it_is_asked", [False, True])
 def test_an_engine_that_ends_says_so(before_it_is_asked: bool) -> None:
     waits = "" if before_it_is_asked else "import sys; sys.stdin.readline()\n"
-    engine = peer_decode.Child([sys.executable, "-c", f"{waits}raise SystemExit(3)"])
+    engine = peer_decode.Child("ik", [sys.executable, "-c", f"{waits}raise SystemExit(3)"])
     if before_it_is_asked:
         engine._process.wait(30)
-    with pytest.raises(ChildProcessError, match="ended with 3"):
+    with pytest.raises(ChildProcessError, match="ik ended with 3"):
         engine.decode(8)
     engine.close()
+
+
+def test_a_model_that_is_not_measured_takes_no_other_along(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measured(model: str, *_: Any) -> dict[str, list[float]]:
+        if model == "bad.gguf":
+            raise ChildProcessError("ik ended with 3")
+        return {OURS: [50.0]}
+
+    monkeypatch.setattr(peer_decode, "measure", measured)
+    results = peer_decode.compare(["bad.gguf", "good.gguf"], [OURS], Ask(seconds=0.1, threads=2, rounds=2))
+    assert results == {"good.gguf": {OURS: [50.0]}}
+    assert "bad.gguf: ik ended with 3" in capsys.readouterr().err
+
+
+def test_without_ours_there_are_speeds_alone() -> None:
+    assert report({"a.gguf": {"llama.cpp": [40.0]}}).splitlines()[-1] == "| a | 40.0 | - |"
 
 
 def test_a_round_counts_by_itself() -> None:
