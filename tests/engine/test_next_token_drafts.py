@@ -113,6 +113,9 @@ def test_what_has_no_head_is_refused(agreed: Path, tmp_path: Path) -> None:
     published = changed(plain, tmp_path / "published.gguf", {}, {"mtp.fc.weight": np.zeros(32, np.float32)})
     with pytest.raises(ConfigError, match=r"the file has its head under the checkpoint's names \(mtp\.\)"):
         Engine(published, draft="mtp", threads=1)
+    uncounted = changed(plain, tmp_path / "one.gguf", {}, {"blk.9.nextn.eh_proj.weight": np.zeros(32, np.float32)})
+    with pytest.raises(ConfigError, match="the file has a head that its nextn_predict_layers does not count"):
+        Engine(uncounted, draft="mtp", threads=1)
     two = changed(agreed, tmp_path / "two.gguf", {}, {"blk.9.nextn.eh_proj.weight": np.zeros(32, np.float32)})
     with pytest.raises(ConfigError, match="the file has 2 heads, of which none can be used"):
         Engine(two, draft="mtp", threads=1)

@@ -64,6 +64,8 @@ def _found_instead(gguf: GGUFFile) -> str:
     if any(name.startswith("mtp.") for name in gguf.tensors):
         return "its head under the checkpoint's names (mtp.), which do not say how norms are stored: convert it anew"
     n = sum(name.endswith(EACH_HEAD) for name in gguf.tensors)
+    if n == 1:
+        return "a head that its nextn_predict_layers does not count"
     return (
         f"{n} heads, of which none can be used" if n else "no head that predicts further tokens (blk.N.nextn tensors)"
     )
