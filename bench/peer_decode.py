@@ -4,6 +4,9 @@ What memory gives changes within seconds where other machines share it: in runs 
 other, the same engine was once at 35 and once at 50 tokens/s. Here each round asks every engine for a few tokens, and
 the ratio counts that each round has by itself: its median, and the interval that holds the median of such rounds in 95
 of 100 cases. An engine that is not asked is stopped, so that its threads do not spin.
+
+Turns in which ours gave way to other programs do not count, and those in which they disturbed a peer do: beside such
+programs this favours ours, so stop them first.
 """
 
 from __future__ import annotations
