@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from ollama_engine.ml.device.placement import usable_cpus
 from ollama_engine.runner.prefix_store.block_file import block_bytes
 from ollama_engine.runner.prefix_store.block_folder import BlockFolder
 from ollama_engine.runner.prefix_store.in_order import in_order
+from ollama_engine.runner.prefix_store.speeds import SharedSpeed, Speed
 from ollama_engine.runner.prefix_store.stored_prefix import (
     BlockPart,
     FirstSeen,
@@ -92,23 +92,6 @@ class PrefixReading:
     """Set by the engine where no more is wanted."""
 
 
-class Speed:
-    """Bytes a second, in the average of the latest copies."""
-
-    def __init__(self) -> None:
-        self._bytes_per_second: float | None = None
-
-    def note(self, nbytes: int, seconds: float) -> None:
-        """So many bytes were copied."""
-        if nbytes:
-            speed, before = nbytes / max(seconds, 1e-6), self._bytes_per_second
-            self._bytes_per_second = speed if before is None else 0.8 * before + 0.2 * speed
-
-    def seconds(self, nbytes: int) -> float:
-        """How long copying takes; 0 while that is not known."""
-        return nbytes / self._bytes_per_second if self._bytes_per_second is not None else 0.0
-
-
 class PrefixStore:
     """Blocks of one model in a folder. `close` it."""
 
@@ -116,7 +99,7 @@ class PrefixStore:
         self.root = root
         self.layout = layout
         self._folder = folder
-        self._read_speed = Speed()
+        self._read_speed = SharedSpeed()
         self._put_speed = Speed()
         ahead = blocks_ahead(layout.block_bytes)
         self._ahead = Semaphore(ahead)
@@ -222,11 +205,13 @@ class PrefixStore:
         self._put_speed.note(sum(rows.nbytes for part in parts for rows in part.rows), seconds)
 
     def _timed_read(self, key: bytes, kind: int) -> SavedRows | None:
-        begin = time.perf_counter()
-        rows = self._folder.read(key, kind, self.layout.row_bytes[kind])
-        if rows is not None:
-            nbytes = self._at_once * sum(part.nbytes for part in rows.rows)  # as many are read meanwhile
-            self._read_speed.note(nbytes, time.perf_counter() - begin)
+        nbytes = 0
+        self._read_speed.begin()
+        try:
+            rows = self._folder.read(key, kind, self.layout.row_bytes[kind])
+            nbytes = sum(part.nbytes for part in rows.rows) if rows is not None else 0
+        finally:
+            self._read_speed.end(nbytes)
         return rows
 
     # -- writing -------------------------------------------------------------------------------------------------------
