@@ -195,9 +195,9 @@ cdef class Storage(Owner):
         """Page in `size` bytes of the mapped memory from byte `offset` on, so that the first step does not wait for it.
 
         All threads of the backend take part. They ask for a few pages of each 64 KiB, and Linux maps the pages around
-        those with them; from Linux 6.16 on, ext4 has large pages of a file for who asks, as this does. Returns False
-        where the system lacks the call (Linux has it since 5.14) or cannot read a page. Raises ShapeError for bytes
-        that are not mapped.
+        those with them. Before, the mapping asks for large pages: Linux 6.16 and later has them for files on ext4.
+        Returns False where the system lacks the call (Linux has it since 5.14) or cannot read a page. Raises ShapeError
+        for bytes that are not mapped.
         """
         cdef int64_t first = whole(offset), length = whole(size)
         cdef int threads = self.backend.threads, status
