@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any, NoReturn, TextIO
+from typing import Any, NoReturn
 
 from ollama_engine import __version__
 from ollama_engine.cli.errors import (
@@ -28,6 +28,7 @@ from ollama_engine.cli.errors import (
 )
 from ollama_engine.cli.logs import FORMAT_VARIABLE, FORMATS, ShortFormatter, log_formatter
 from ollama_engine.cli.numbers import read_number, read_whole_number
+from ollama_engine.cli.streams import discard_output, flush_output, output_is_whole, prepare_streams
 
 __all__ = ["EPILOG", "command_parsers", "main", "program"]
 
@@ -112,8 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Raises SystemExit for --help, --version and for arguments that cannot be parsed.
     """
-    for stream in (sys.stdout, sys.stderr):
-        _never_fail_on_characters(stream)
+    prepare_streams()
     debug, flags = False, Flags()
     try:
         args = _parsed(argv)
@@ -121,15 +121,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         command: Callable[[argparse.Namespace], None] = args.command
         with _logging():
             command(args)
-        _flush()
+        flush_output()
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        _discard_output()  # the reader closed the pipe, as `head` does
+        discard_output()  # the reader closed the pipe, as `head` does
     except Exception as error:
         if debug:
             traceback.print_exc()
-        if isinstance(error, OSError) and not _output_is_whole() and error.filename is None:
+        if isinstance(error, OSError) and not output_is_whole() and error.filename is None:
             error.filename = "standard output"
         print(f"error: {describe(error, flags)}", file=sys.stderr)
         return exit_code(error, flags)
@@ -239,7 +239,7 @@ def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     try:
         return _parser().parse_args(argv)
     except SystemExit:  # behind --help
-        _flush()
+        flush_output()
         raise
 
 
@@ -270,37 +270,7 @@ def _add_debug(parser: argparse.ArgumentParser, default: Any) -> None:
     parser.add_argument("--debug", action="store_true", default=default, help="show a traceback with errors")
 
 
-# -- streams -----------------------------------------------------------------------------------------------------------
-
-
-def _never_fail_on_characters(stream: TextIO) -> None:
-    """Print "?" for characters that the terminal's encoding lacks, instead of raising."""
-    reconfigure = getattr(stream, "reconfigure", None)
-    if reconfigure is not None:
-        reconfigure(errors="replace")
-
-
-def _flush() -> None:
-    """Flush standard output, so that a failure (a full disk) becomes an error message like any other."""
-    if sys.stdout is not None:  # the parent process closed it
-        sys.stdout.flush()
-
-
-def _output_is_whole() -> bool:
-    """Flush standard output. False: it could not be written, and what was left is discarded."""
-    try:
-        _flush()
-    except OSError:
-        _discard_output()
-        return False
-    return True
-
-
-def _discard_output() -> None:
-    """Redirect standard output to nowhere: Python's own flush at exit would print an error."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+# -- logging -----------------------------------------------------------------------------------------------------------
 
 
 @contextmanager

@@ -8,6 +8,7 @@ not given is absent from the namespace: the dataclass has the defaults, and chec
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from types import NoneType, UnionType
@@ -33,6 +34,8 @@ SINGULAR = {"devices": "--device"}
 """Flags of options that are said once for each of several values."""
 EXPECTED = {"N": WHOLE_NUMBER, "X": NUMBER, "X,Y": "numbers such as 3,1", "BYTES": SIZE}
 """What a metavar stands for, where that is not plain."""
+NAMED = re.compile(r"(?<![;\w])[a-z]+(?:_[a-z]+)+(?![;\w])")
+"""An option that a help text names as Python has it. What semicolons separate are values: names of samplers."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,11 @@ class OptionField:
     @property
     def flag(self) -> str:
         """The long form, such as --top-k."""
-        return SINGULAR.get(self.name, "--" + self.name.replace("_", "-"))
+        return _flag(self.name)
+
+
+def _flag(name: str) -> str:
+    return SINGULAR.get(name, "--" + name.replace("_", "-"))
 
 
 # -- fields to options -------------------------------------------------------------------------------------------------
@@ -140,7 +147,7 @@ def add_options(
         settings: dict[str, Any] = {
             "dest": option.name,
             "default": argparse.SUPPRESS,
-            "help": (option.help + _default_note(option)).replace("%", "%%"),
+            "help": (NAMED.sub(lambda name: _flag(name[0]), option.help) + _default_note(option)).replace("%", "%%"),
         }
         if option.switch:
             settings["action"] = argparse.BooleanOptionalAction

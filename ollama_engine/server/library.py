@@ -62,6 +62,10 @@ class Library:
                 return of_file(packaged, path())
         raise ModelNotFoundError(f"model '{name}' not found")
 
+    def outside_store(self, name: ModelName) -> bool:
+        """Whether it names a file of the command line, or a packaged model: neither can be removed."""
+        return name.key in self._files or any(ModelName.parse(packaged).key == name.key for packaged in PACKAGED)
+
     def removed(self, model: StoredModel) -> bool:
         """Whether its name is gone, or another model's now."""
         try:

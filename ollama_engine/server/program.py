@@ -18,6 +18,7 @@ from typing import Any
 
 import uvicorn
 
+from ollama_engine.errors import ConfigError, Option
 from ollama_engine.server.app import create_app
 from ollama_engine.server.managing import ManagesModels
 from ollama_engine.server.safety.http_protocol import limited_http
@@ -32,11 +33,10 @@ SAME_WISH_SECONDS = 0.3
 """A signal that comes so soon after another is no second one: GNU timeout signals a child, and then its group."""
 WHAT_TO_DO = {
     errno.EADDRINUSE: "; another server listens there: stop it, or choose another --port",
-    errno.EADDRNOTAVAIL: "; --host is an address of this machine, such as 127.0.0.1, or 0.0.0.0 for all of them",
     errno.EACCES: "; this user may not listen there: choose a --port from 1024",
 }
 """Behind the system's message, where it does not listen."""
-NO_ADDRESS = WHAT_TO_DO[errno.EADDRNOTAVAIL]
+OWN_ADDRESS = "an address of this machine, such as 127.0.0.1, or 0.0.0.0 for all of them"
 SWITCH_SECONDS = 0.0005
 """How long a thread may hold Python's lock while another one wants it. Python's 5 ms are more than a step of a small
 model takes, and an event loop of many streams is always busy."""
@@ -128,7 +128,7 @@ def serve(
 
 
 def listener(settings: ServerSettings) -> socket.socket:
-    """A socket that listens. Raises OSError with the address."""
+    """A socket that listens. Raises ConfigError where the host is not this machine's; OSError with the address."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -136,9 +136,11 @@ def listener(settings: ServerSettings) -> socket.socket:
         sock.bind((settings.host, settings.port))
     except OSError as error:
         sock.close()
-        no_name = NO_ADDRESS if isinstance(error, socket.gaierror) else ""
-        told = f"{error.strerror}{WHAT_TO_DO.get(error.errno or 0, no_name)}"
-        raise OSError(error.errno, told, f"{settings.host}:{settings.port}") from None
+        address = f"{settings.host}:{settings.port}"
+        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+            raise ConfigError(Option("host"), f" is {OWN_ADDRESS}; {address}: {error.strerror}") from None
+        told = f"{error.strerror}{WHAT_TO_DO.get(error.errno or 0, '')}"
+        raise OSError(error.errno, told, address) from None
     sock.set_inheritable(True)
     return sock
 

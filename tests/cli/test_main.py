@@ -287,14 +287,14 @@ def test_a_reader_that_left_before_the_answer_is_no_error(tiny: str) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
 @pytest.mark.parametrize("arguments", [["devices"], ["run", "demo", "hi", "-n", "3"], ["--help"]], ids=lambda v: v[0])
-def test_a_full_disk_is_said_once(arguments: list[str]) -> None:
+def test_a_full_disk_is_said_once(arguments: list[str], unbuffered: str) -> None:
     """Also where what could not be written is still in a buffer: Python flushes that again when it ends."""
-    buffered = environment()
-    buffered.pop("PYTHONUNBUFFERED", None)
+    variables = environment() | {"PYTHONUNBUFFERED": unbuffered}
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
-            [*COMMAND, *arguments], stdout=full, stderr=subprocess.PIPE, env=buffered, timeout=60, check=False
+            [*COMMAND, *arguments], stdout=full, stderr=subprocess.PIPE, env=variables, timeout=60, check=False
         )
     assert (done.returncode, done.stderr) == (1, b"error: standard output: No space left on device\n")
 

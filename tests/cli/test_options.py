@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ollama_engine import demo
+from ollama_engine.cli.main import command_parsers
 from ollama_engine.cli.options import add_options, build, model_path, options_of
 from ollama_engine.config import PYTHON_ONLY, EngineConfig
 from ollama_engine.errors import ConfigError
@@ -161,6 +163,26 @@ def test_help_says_what_the_field_says(capsys: pytest.CaptureFixture[str]) -> No
     shown = " ".join(capsys.readouterr().out.split())
     assert "--share X 100 % of it (default: 0.5)" in shown
     assert "--wide, --no-wide all of it (default: off)" in shown
+
+
+def test_help_names_options_as_they_are_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    @dataclasses.dataclass
+    class Named:
+        min_keep: int = dataclasses.field(default=0, metadata={"help": "what top_p leaves [a;top_k;min_p;b]"})
+
+    with pytest.raises(SystemExit, match="0"):
+        parse(Named, ["--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "--min-keep N what --top-p leaves [a;top_k;min_p;b] (default: 0)" in shown
+
+
+@pytest.mark.parametrize("command", ["run", "bench", "embed", "serve"])
+def test_help_names_flags_that_are_there(command: str) -> None:
+    """Of this command, or of `run`."""
+    flags = {flag for name in (command, "run") for a in command_parsers()[name]._actions for flag in a.option_strings}
+    helps = (action.help or "" for action in command_parsers()[command]._actions)
+    named = {flag for text in helps for flag in re.findall(r"--[a-z-]+", text)}
+    assert named <= flags
 
 
 def test_a_type_without_an_option_is_refused() -> None:

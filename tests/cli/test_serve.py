@@ -155,12 +155,22 @@ def test_a_port_that_is_taken() -> None:
     assert "Address already in use; another server listens there: stop it, or choose another --port" in done.stderr
 
 
+@pytest.mark.parametrize(("host", "told"), [
+    ("a:b", "--host is HOST"),
+    ("192.0.2.1", "--host is an address of this machine, such as 127.0.0.1, or 0.0.0.0 for all of them; 192.0.2.1:"),
+    ("no-such-host.invalid", "--host is an address of this machine"),
+])  # fmt: skip
+def test_a_host_that_is_none(host: str, told: str) -> None:
+    done = run("--host", host)
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(("arguments", "environment", "told"), [
     (["--port", "x"], {}, "argument --port: expected a whole number, got 'x'"),
     (["--port", "70000"], {}, "--port is a number from 0 to 65535"),
     (["--keep-alive", "soon"], {}, "argument --keep-alive: expected a number of seconds, or a duration"),
-    (["--host", "a:b"], {}, "--host is HOST"),
-    (["--host", "192.0.2.1"], {}, "Cannot assign requested address; --host is an address of this machine"),
     ([__file__], {}, "test_serve.py: not a GGUF file"),
     (["nowhere.gguf"], {}, "nowhere.gguf: No such file or directory; MODEL is a GGUF file. Models of the store"),
     (["--draft-model", "nowhere.gguf"], {}, "nowhere.gguf: No such file or directory"),

@@ -62,6 +62,7 @@ def test_mistakes(cli: Cli, root: Path) -> None:
     assert cli("rm", "a") == Result(1, "", f"error: {NO_MODEL}\n")
     assert cli("cp", "a", "b") == Result(1, "", f"error: {NO_MODEL}\n")
     assert "got '../a'" in cli("cp", "a", "../a").err
+    assert cli("rm", "demo") == Result(2, "", "error: demo:latest comes with the package, and cannot be removed\n")
     nothing = cli("rm")
     assert (nothing.code, "there is no NAME" in nothing.err) == (2, True)
 

@@ -7,6 +7,8 @@ import argparse
 from ollama_engine.cli.errors import UsageError
 from ollama_engine.cli.store import model_store
 from ollama_engine.cli.tables import size
+from ollama_engine.errors import ModelNotFoundError
+from ollama_engine.store.lookup import DEMO, DEMO_VISION
 from ollama_engine.store.names import ModelName
 
 __all__ = ["add_arguments", "main"]
@@ -28,7 +30,12 @@ def main(args: argparse.Namespace) -> None:
         raise UsageError("there is no NAME, and no --unused; ollama-engine list shows the names")
     store = model_store()
     for name in map(ModelName.parse, args.names):
-        store.delete(name)
+        try:
+            store.delete(name)
+        except ModelNotFoundError:
+            if any(name.key == ModelName.parse(packaged).key for packaged in (DEMO, DEMO_VISION)):
+                raise UsageError(f"{name.short} comes with the package, and cannot be removed") from None
+            raise
         print(f"deleted {name.short}")
     if args.unused:
         removed = store.prune(claimed=SPARED_SECONDS, partial=SPARED_SECONDS)

@@ -196,7 +196,7 @@ def settings_of(args: argparse.Namespace) -> ServerSettings:
         if name in changes:
             changes[name] = tuple(changes[name])
     if args.host is not None:
-        changes["host"], changes["port"] = read_address("--host", args.host)
+        changes["host"], changes["port"] = read_address("host", args.host)
     if args.port is not None:
         if not 0 <= args.port < 1 << 16:
             raise UsageError(f"--port is a number from 0 to 65535, got {args.port}")

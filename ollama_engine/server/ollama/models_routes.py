@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends
 from starlette.background import BackgroundTask
 from starlette.responses import Response
 
-from ollama_engine.errors import ConfigError, EngineError
+from ollama_engine.errors import ConfigError, EngineError, ModelNotFoundError
 from ollama_engine.server.errors import ApiError
 from ollama_engine.server.json_bodies import JsonRoute
 from ollama_engine.server.json_response import json_response
@@ -140,7 +140,12 @@ async def copy(body: CopyRequest, service: Served, store: Store) -> Response:
 async def delete(body: DeleteRequest, service: Served, store: Store) -> Response:
     """Unload a model and remove it from the store."""
     name = model_name(body.chosen_name)
-    entry = await asyncio.to_thread(store.entry, name)
+    try:
+        entry = await asyncio.to_thread(store.entry, name)
+    except ModelNotFoundError:
+        if not service.library.outside_store(name):
+            raise
+        raise ApiError(400, f"model '{name.short}' is not in the store, and cannot be removed") from None
     try:
         stored = await asyncio.to_thread(store.find, name)
     except EngineError:  # a damaged one was never loaded, and can be removed

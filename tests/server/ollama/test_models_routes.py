@@ -113,6 +113,14 @@ def test_packaged_models_are_shown(client: TestClient) -> None:
     assert client.post("/api/show", json={"model": "demo-vision"}).json()["capabilities"] == ["completion", "vision"]
 
 
+def test_packaged_models_cannot_be_deleted(client: TestClient) -> None:
+    answer = client.request("DELETE", "/api/delete", json={"model": "demo"})
+    assert (answer.status_code, answer.json()) == (
+        400, {"error": "model 'demo:latest' is not in the store, and cannot be removed"}
+    )  # fmt: skip
+    assert client.request("DELETE", "/api/delete", json={"model": "nosuch"}).status_code == 404
+
+
 def test_copy_and_delete(client: TestClient, root: Path) -> None:
     assert client.post("/api/copy", json={"source": "tiny", "destination": "me/other:v1"}).status_code == 200
     assert client.request("DELETE", "/api/delete", json={"model": "tiny"}).status_code == 200
