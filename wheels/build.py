@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -23,6 +24,9 @@ from wheels import check, old_symbols  # noqa: E402 (a script of this folder)
 BUILD = ROOT / "build" / "wheels"
 NEWEST = {"manylinux": old_symbols.GLIBC, "musllinux": (1, 2)}
 """Of each C library, the version that a wheel may ask for."""
+NO_WHEEL = ("llguidance", "format")
+"""What has wheels neither for musl nor for a Python without its lock, and the extra that asks for it there. Needed
+always, it would be compiled by pip, which takes Rust and its packages."""
 MATRIX = ("python3.10", "python3.11", "python3.12", "python3.13", "python3.14")
 
 
@@ -73,7 +77,25 @@ def build(python: str, variants: str) -> Path:
         old.unlink()
     options = [f"--config-settings={key}={value}" for key, value in settings.items()]
     _run(*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", out, *options, ROOT)
-    return next(out.glob("*.whl"))
+    wheel = next(out.glob("*.whl"))
+    if re.match(r"cpython-\d+t-", name):  # a free-threaded Python
+        make_optional(wheel, *NO_WHEEL)
+    return wheel
+
+
+def make_optional(wheel: Path, package: str, extra: str) -> None:
+    """Have a wheel need a package for an extra alone. Its RECORD is wrong then, until auditwheel writes it anew."""
+    changed = wheel.with_suffix(".changed")
+    with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(changed, "w") as new:
+        for entry in old.infolist():
+            data = old.read(entry)
+            if entry.filename.endswith(".dist-info/METADATA"):
+                optional = rf'Provides-Extra: {extra}\n\1; extra == "{extra}"'
+                text, found = re.subn(rf"(?m)^(Requires-Dist: {package}\b.*)$", optional, data.decode())
+                assert found == 1, f"{wheel.name} does not need {package}"
+                data = text.encode()
+            new.writestr(entry, data)
+    changed.replace(wheel)
 
 
 def requirements() -> list[str]:

@@ -3,9 +3,9 @@
 
 Makes, in build/musl: a Python for musl out of Debian's sources (once), and a root that has it, musl and busybox. The
 wheel's C is compiled by musl-gcc, its C++ by zig, whose libc++ becomes part of each library; auditwheel names it. In
-the root pip installs it beside what it depends on, all but llguidance, which has no wheel for musl; then come the demo
-model, the self-test, and pytest on TESTS. Needs root, ziglang (extra `musl`), and of Debian musl-tools, busybox-static,
-dpkg-dev, autoconf, automake, libtool, libltdl-dev and texinfo.
+the root pip installs it and what it depends on: not llguidance, which has no wheel for musl, and which this wheel needs
+for its extra `format` alone. Then come the demo model, the self-test, and pytest on TESTS. Needs root, ziglang (extra
+`musl`), and of Debian musl-tools, busybox-static, dpkg-dev, autoconf, automake, libtool, libltdl-dev and texinfo.
 """
 
 from __future__ import annotations
@@ -164,7 +164,9 @@ def built(variants: str, out: Path) -> Path:
         ROOT,
         env=env,
     )
-    return build.audited(next(OUT.glob("*.whl")), out, "musllinux")
+    wheel = next(OUT.glob("*.whl"))
+    build.make_optional(wheel, *build.NO_WHEEL)
+    return build.audited(wheel, out, "musllinux")
 
 
 def zig() -> Path:
@@ -189,9 +191,9 @@ def install(wheel: Path) -> None:
     """
     shutil.rmtree(PACKAGES, ignore_errors=True)
     run(*foreign.pip("download", PYTHON, PLATFORMS), "--dest", PACKAGES, *foreign.dependencies(without=WITHOUT))
-    shutil.copy(wheel, PACKAGES)
+    name = shutil.copy(wheel, PACKAGES).name
     folders = {"packages": PACKAGES, "tools": TOOLS}
-    timed("pip install", folders, "python -m pip install --quiet --no-index --no-deps --force-reinstall *.whl")
+    timed("pip install", folders, f"python -m pip install --quiet --no-index --find-links . --force-reinstall {name}")
     timed("run demo", NOTHING, "ollama-engine run demo Once --max-tokens 16 --seed 1")
     timed("self-test", NOTHING, "python -m ollama_engine.selftest")
     foreign.copy_tree(TREE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import email
 import importlib.metadata
 import json
 import re
@@ -107,6 +108,26 @@ def test_dependencies_are_those_of_the_extras_that_are_asked_for() -> None:
     named = {re.split(r"[<>\[=]", name)[0] for name in foreign.dependencies("test", without=["llguidance"])}
     assert {"numpy", "pytest"} <= named
     assert not named & {"llguidance", "fastapi", "auditwheel", "ollama_engine"}
+
+
+def test_a_package_becomes_optional(tmp_path: Path) -> None:
+    needed = "Name: a\nRequires-Dist: jinja2\nRequires-Dist: llguidance<2,>=1.9\n\nRequires-Dist: is text here\n"
+    for name, text in (("a-1.dist-info/METADATA", needed), ("a.py", "pass")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    wheel = tmp_path / "a-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in ("a.py", "a-1.dist-info/METADATA"):
+            archive.write(tmp_path / name, name)
+    before = [(e.filename, e.date_time, e.compress_type) for e in zipfile.ZipFile(wheel).infolist()]
+    build.make_optional(wheel, "llguidance", "format")
+    with zipfile.ZipFile(wheel) as archive:
+        assert [(e.filename, e.date_time, e.compress_type) for e in archive.infolist()] == before
+        told = email.message_from_bytes(archive.read("a-1.dist-info/METADATA"))
+    assert told.get_all("Requires-Dist") == ["jinja2", 'llguidance<2,>=1.9; extra == "format"']
+    assert told.get_all("Provides-Extra") == ["format"]
+    with pytest.raises(AssertionError, match="does not need numpy"):
+        build.make_optional(wheel, "numpy", "x")
 
 
 def test_a_wheel_without_a_licence_or_with_sources_is_refused(tmp_path: Path) -> None:
