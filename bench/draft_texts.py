@@ -10,13 +10,18 @@ from typing import Any
 
 from ollama_engine.input import FloatArray, Int32Array
 
-__all__ = ["KINDS", "N_TEXTS", "SERVED", "Text", "texts"]
+__all__ = ["KINDS", "SERVED", "Text", "texts"]
 
 ROOT = Path(__file__).resolve().parents[1]
-N_TEXTS = 4
 SERVED = ("schema", "code", "JSON", "quotations", "random")
 """Kinds that any server can be asked for: no logits processor writes them."""
 KINDS = ("edit", *SERVED)
+QUESTIONS = (
+    "Name three colours and what they remind you of.", "Explain how a bicycle works.", "Write a short poem about rain.",
+    "What is the capital of France, and why?", "Give me a recipe for soup.", "Tell me about the moon.",
+    "How do bees make honey?", "Describe a day at the sea.",
+)  # fmt: skip
+"""What is answered without a text to repeat: for draft models."""
 
 TOWNS = ("Oslo", "Lima", "Bern", "Cairo", "Quito", "Hanoi", "Turin", "Perth")
 SCHEMA = {
@@ -35,12 +40,12 @@ class Text:
     prompt: str
     sampling: dict[str, Any] = field(default_factory=lambda: {"temperature": 0.0})
     format: Any = None
-    answer: str | None = None
-    """The answer that is written whatever the model would write."""
+    answer: str | Sequence[int] | None = None
+    """The answer that is written whatever the model would write, or its tokens."""
 
 
 def texts(kind: str) -> list[Text]:
-    """The N_TEXTS texts of one of KINDS."""
+    """The texts of one of KINDS, all different."""
     return MAKERS[kind]()
 
 
@@ -69,25 +74,36 @@ def _edits() -> list[Text]:
     Models that are small enough to be had as packages make no such edits: so the answer is dictated. What verifies
     guesses is the model's own step, and guesses know nothing of it.
     """
-    changes: list[tuple[str, Callable[[str], str], str]] = [
-        ("closing", lambda code: code.replace("close", "shut"), "Rename `close` to `shut`."),
-        ("lazy", lambda code: re.sub(r'\n *"""[^"]*"""(?=\n)', "", code), "Remove the docstrings of functions."),
-        ("file_lock", lambda code: re.sub(r"(\n+)( *)(def \w+)", r"\1\2@traced\n\2\3", code), "Decorate with @traced."),
-        ("new_file", lambda code: re.sub(r"(\w+): (?:str|Path)\b", r"\1", code), "Drop annotations str and Path."),
-    ]
+
+    def renamed(old: str, new: str) -> Callable[[str], tuple[str, str]]:
+        return lambda code: (f"Rename `{old}` to `{new}`.", code.replace(old, new))
+
+    def bare(code: str) -> tuple[str, str]:
+        return "Remove the docstrings of functions.", re.sub(r'\n *"""[^"]*"""(?=\n)', "", code)
+
+    def traced(code: str) -> tuple[str, str]:
+        return "Decorate with @traced.", re.sub(r"(\n+)( *)(def \w+)", r"\1\2@traced\n\2\3", code)
+
+    def loose(code: str) -> tuple[str, str]:
+        return "Drop annotations str and Path.", re.sub(r"(\w+): (?:str|Path)\b", r"\1", code)
+
+    changes = {
+        "closing": renamed("close", "shut"), "lazy": bare, "file_lock": traced, "new_file": loose,
+        "async_tasks": renamed("task", "job"), "segments": bare, "child_process": traced, "architectures": loose,
+    }  # fmt: skip
     return [
-        Text(f"{wish} Write the whole file.\n```python\n{code}\n```", answer=f"```python\n{change(code)}\n```")
-        for name, change, wish in changes
+        Text(f"{wish} Write the whole file.\n```python\n{code}\n```", answer=f"```python\n{change}\n```")
+        for name, changed in changes.items()
         for code in (_file(name, 1600),)
+        for wish, change in (changed(code),)
     ]
 
 
 def _code(sampling: dict[str, Any] | None = None) -> list[Text]:
     """Functions of this package, to be written again; what comes is the model's."""
     asked = "Write this Python code again with the function names in upper case"
-    prompts = [
-        f"{asked}:\n```python\n{_file(name, 1200)}\n```" for name in ("new_file", "file_lock", "closing", "lazy")
-    ]
+    names = ("new_file", "file_lock", "closing", "lazy", "async_tasks", "segments", "child_process", "option_names")
+    prompts = [f"{asked}:\n```python\n{_file(name, 1200)}\n```" for name in names]
     return [
         Text(prompt) if sampling is None else Text(prompt, sampling | {"seed": i}) for i, prompt in enumerate(prompts)
     ]
@@ -97,14 +113,14 @@ def _records(form: object = None) -> list[Text]:
     """Lines to be made JSON of."""
     lines = [f"{town} has {7 * i + 3} museums, {i + 2} airports and {90 + i} parks." for i, town in enumerate(TOWNS)]
     asked = "Make a JSON list of this, with the keys town, museums, airports and parks:\n"
-    return [Text(asked + "\n".join(lines[i:] + lines[:i]), format=form) for i in range(0, 8, 2)]
+    return [Text(asked + "\n".join(lines[i:] + lines[:i]), format=form) for i in (0, 2, 4, 6, 1, 3, 5, 7)]
 
 
 def _quotations() -> list[Text]:
     """Pages of the docs, to be summed up with quotations."""
     pages = [
         (ROOT / f"docs/{name}.md").read_text(encoding="utf-8")[:1500]
-        for name in ("sessions", "embeddings", "images", "ray")
+        for name in ("sessions", "embeddings", "images", "ray", "convert", "scoring", "requests", "gpu")
     ]
     return [Text(f"Sum up this text. Quote whole sentences of it:\n{page}") for page in pages]
 
@@ -115,5 +131,6 @@ MAKERS: dict[str, Callable[[], list[Text]]] = {
     "code": _code,
     "JSON": _records,
     "quotations": _quotations,
+    "questions": lambda: [Text(question) for question in QUESTIONS],
     "random": lambda: _code({"temperature": 2.0, "top_p": 1.0}),
 }

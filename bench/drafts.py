@@ -1,6 +1,7 @@
 """Drafts beside answers without them: how many times as fast, with an interval; and llama.cpp's own beside ours.
 
     python bench/drafts.py [MODEL] [--clients 1 4] [--rounds 6] [--kinds edit JSON ...] [--draft lookup] [--beside]
+                           [--notes FILE] [--deeper FILE]
     python bench/drafts.py servers [MODEL] [--clients 1 4] [--rounds 3] [--kinds code JSON ...] [--ways lookup ...]
 
 MODEL is SmolLM2 135M by default. Kinds of answers: a file that is written again with an edit, which is dictated
@@ -10,6 +11,8 @@ and text drawn at a high temperature, which repeats nothing. Prompts are cached 
 The first command asks one engine with drafts and without in turn, and prints seconds without drafts over seconds with
 them: the median of the rounds, and the values between which their true median lies. Both answers of a pair have the
 same tokens, or the program fails. With `--beside` another caller has one prompt of 2,000 tokens after the other read.
+`--draft model` has MODEL draft for one that is made of it, 8 times as deep, kept where `--deeper` says, and asks
+questions. With `--notes` the rounds of earlier runs count, too, so that the machine need not be idle for long.
 `servers` compares tokens/s over HTTP, with servers started anew for each round.
 """
 
@@ -17,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import math
 import statistics
 import sys
@@ -36,6 +40,7 @@ from bench.draft_texts import KINDS, SERVED, Dictated, Text, texts
 from bench.real_model import real_model
 from ollama_engine import ChatResult, Engine, SamplingParams
 from ollama_engine.config import Drafting
+from tests.support.deeper_model import write_deeper
 
 ROOT = Path(__file__).resolve().parents[1]
 N_ANSWER = 128
@@ -72,9 +77,9 @@ class Bench:
         self.counts: Counter[str] = Counter()
 
     def round(self, number: int) -> None:
-        """Ask once with drafts and once without: one client text by text, several each for two texts of its own."""
+        """Ask once with drafts and once without: one client for four texts, each in turn, several for two each."""
         seconds = {self._drafting: 0.0, "off": 0.0}
-        turns = range(len(self._texts) if self._clients == 1 else 1)
+        turns = range(4 if self._clients == 1 else 1)
         for turn in turns:
             pair: list[Drafting] = [self._drafting, "off"] if (turn + number) % 2 else ["off", self._drafting]
             answers = {}
@@ -86,34 +91,54 @@ class Bench:
         self.ratios.append(seconds["off"] / seconds[self._drafting])
 
     def _ask(self, draft: Drafting, turn: int, salt: str) -> tuple[float, list[list[int]]]:
-        """(seconds, tokens of each answer). Answers of others, or of earlier rounds, are not there to be looked up."""
-        of_client = [
-            [self._texts[(turn + client + i) % len(self._texts)] for i in range(1 if self._clients == 1 else 2)]
-            for client in range(self._clients)
-        ]
-        for client, asked in enumerate(of_client):
-            for text in asked:
-                self._answer(text, "off", f"{salt} {client}", 1)
-        begin = time.perf_counter()
+        """(seconds, tokens of each answer). Those of one salt may be looked up: other texts of this round.
+
+        Seconds are those that all tokens take at the speed of the time in which all clients are busy. Without drafts
+        answers of one length end together, and with them some callers would wait at the end for others.
+        """
+        n = 1 if self._clients == 1 else 2 * self._clients
+        asked = [self._texts[(turn + i) % len(self._texts)] for i in range(n)]
+        for text in asked:
+            self._answer(text, "off", salt, 1)
+        waiting = enumerate(asked)  # of all clients: who has an answer asks for the next one
+        done: dict[int, ChatResult[Any]] = {}
+        idle: list[tuple[float, int]] = []
+        before, begin = self._engine.metrics.completion_tokens, time.perf_counter()
+
+        def ask() -> None:
+            for i, text in waiting:
+                done[i] = self._answer(text, draft, salt, N_ANSWER)
+            idle.append((time.perf_counter(), self._engine.metrics.completion_tokens))
+
         with ThreadPoolExecutor(self._clients) as pool:
-            done = list(pool.map(lambda client: [
-                self._answer(text, draft, f"{salt} {client}", N_ANSWER) for text in of_client[client]
-            ], range(self._clients)))  # fmt: skip
-        seconds = time.perf_counter() - begin
-        for answer in (answer for answers in done for answer in answers):
+            for client in [pool.submit(ask) for _ in range(self._clients)]:
+                client.result()
+        for answer in done.values():
             if draft != "off":
                 self.counts["tokens"] += answer.usage.completion_tokens
                 self.counts["drafted"] += answer.usage.drafted_tokens
                 self.counts["accepted"] += answer.usage.accepted_tokens
-        return seconds, [list(answer.tokens) for answers in done for answer in answers]
+        end, tokens = idle[0]
+        found = [list(done[i].tokens) for i in range(n)]
+        return (end - begin) * sum(map(len, found)) / (tokens - before), found
 
     def _answer(self, text: Text, draft: Drafting, salt: str, most: int) -> ChatResult[Any]:
         engine, params = self._engine, SamplingParams(max_tokens=most, **text.sampling)
         messages = [{"role": "user", "content": text.prompt}]
-        processors = [] if text.answer is None else [Dictated(engine.tokenize(text.answer, add_special=False))]
+        written = engine.tokenize(text.answer, add_special=False) if isinstance(text.answer, str) else text.answer
+        processors = [] if written is None else [Dictated(written)]
         return engine.chat(
             messages, params, draft=draft, cache_salt=salt, format=text.format, logits_processors=processors
         )
+
+    def note(self, path: Path) -> None:
+        """Add the rounds to those that a file has, and those to these."""
+        noted = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        before = noted.setdefault(f"{self._clients} {self._kind} {self._drafting}", {"ratios": [], "counts": {}})
+        self.ratios = [*before["ratios"], *self.ratios]
+        self.counts.update(before["counts"])
+        before.update(ratios=self.ratios, counts=self.counts)
+        path.write_text(json.dumps(noted), encoding="utf-8")
 
     def line(self) -> str:
         """What was found, as a row of a table."""
@@ -147,11 +172,12 @@ def reading(engine: Engine, n_tokens: int = 2000) -> Iterator[None]:
 
 
 def compare_ways(
-    model: Path, kinds: Sequence[str], clients: int, rounds: int, drafting: Drafting, *, beside: bool = False
-) -> None:
+    model: Path, kinds: Sequence[str], clients: int, rounds: int, drafting: Drafting, *, small: Path | None = None,
+    beside: bool = False, notes: Path | None = None,
+) -> None:  # fmt: skip
     """Measure and print a table."""
     with (
-        Engine(model, threads=2, parallel=clients + beside, num_ctx=4096, draft=drafting) as engine,
+        Engine(model, threads=2, parallel=clients + beside, num_ctx=4096, draft=drafting, draft_model=small) as engine,
         reading(engine) if beside else nullcontext(),
     ):
         for kind in kinds:
@@ -161,6 +187,8 @@ def compare_ways(
             bench.counts.clear()
             for number in range(1, rounds + 1):
                 bench.round(number)
+            if notes is not None:
+                bench.note(notes)
             print(bench.line(), flush=True)
 
 
@@ -170,22 +198,30 @@ def main() -> None:
     parser.add_argument("what", nargs="*", metavar="[servers] [MODEL]")
     parser.add_argument("--clients", nargs="+", type=int, default=[1, 4])
     parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    parser.add_argument("--kinds", nargs="+", choices=(*KINDS, "questions"))
     parser.add_argument("--ways", nargs="+", default=[], help="of drafting, for servers: those of draft_servers.WAYS")
-    parser.add_argument("--draft", choices=("lookup", "mtp"), default="lookup")
+    parser.add_argument("--draft", choices=("lookup", "model", "mtp"), default="lookup")
+    parser.add_argument("--deeper", type=Path, metavar="FILE", default=Path("deeper.gguf"))
     parser.add_argument("--beside", action="store_true")
+    parser.add_argument("--notes", type=Path, metavar="FILE")
     args = parser.parse_args()
     servers = args.what[:1] == ["servers"]
     named = args.what[1:] if servers else args.what
     model = Path(named[0]) if named else real_model()
     if model is None:
         raise SystemExit("SmolLM2 cannot be downloaded: name a model's file")
+    small = model if args.draft == "model" else None
+    if small is not None:
+        model = args.deeper if args.deeper.exists() else Path(write_deeper(small, args.deeper, copies=7, scale=0.004))
+    kinds = args.kinds or (KINDS if small is None else ["questions"])
     print("| clients | answers | times as fast | interval | accepted |\n|---:|---|---:|---|---|" if not servers else "")
     for clients in args.clients:
         if servers:
-            compare_servers(model, clients, args.rounds, [kind for kind in args.kinds if kind in SERVED], args.ways)
+            compare_servers(model, clients, args.rounds, [kind for kind in kinds if kind in SERVED], args.ways)
         else:
-            compare_ways(model, args.kinds, clients, args.rounds, args.draft, beside=args.beside)
+            compare_ways(
+                model, kinds, clients, args.rounds, args.draft, small=small, beside=args.beside, notes=args.notes
+            )
 
 
 if __name__ == "__main__":
