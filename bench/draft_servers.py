@@ -22,18 +22,24 @@ __all__ = ["compare_servers"]
 
 N_ANSWER = 128
 WAYS: dict[str, dict[str, tuple[str, ...]]] = {
-    "ollama_engine": {"off": ("--draft", "off"), "lookup": ("--draft", "lookup")},
+    "ollama_engine": {
+        "off": ("--draft", "off"), "lookup": ("--draft", "lookup"), "model": ("--draft-model", "{small}"),
+    },
     "llama-server": {"off": ()} | {
         kind: ("--spec-type", kind) for kind in ("ngram-simple", "ngram-map-k", "ngram-mod", "ngram-cache")
-    },
+    } | {"model": ("--model-draft", "{small}")},
 }  # fmt: skip
+"""Options of a server's command. A draft model is `small`."""
 
 Body = dict[str, Any]
 
 
-def compare_servers(model: Path, clients: int, rounds: int, kinds: Sequence[str], ways: Sequence[str]) -> None:
-    """Measure and print a table. `ways` names those beside "off"; none: all."""
-    print(table(list(measured(model, clients, rounds, kinds, ways)), clients, kinds), flush=True)
+def compare_servers(
+    model: Path, clients: int, rounds: int, kinds: Sequence[str], ways: Sequence[str], small: Path | None = None
+) -> None:
+    """Measure and print a table. `ways` names those beside "off"; none: all, with "model" where there is a `small`."""
+    ways = ways or [way for of_server in WAYS.values() for way in of_server if small or way != "model"]
+    print(table(list(measured(model, clients, rounds, kinds, ways, small)), clients, kinds), flush=True)
 
 
 def bodies(kind: str) -> list[Body]:
@@ -73,7 +79,7 @@ def speed(port: int, name: str, asked: Sequence[Body], clients: int) -> float:
 
 
 def measured(
-    model: Path, clients: int, rounds: int, kinds: Sequence[str], ways: Sequence[str]
+    model: Path, clients: int, rounds: int, kinds: Sequence[str], ways: Sequence[str], small: Path | None = None
 ) -> Iterator[tuple[str, str, dict[str, float]]]:
     """(server, way, tokens/s by kind), the median of rounds in which all take part in turn.
 
@@ -84,12 +90,14 @@ def measured(
     for number in range(rounds):
         for name in servers:
             for way, options in WAYS[name].items():
-                if ways and way not in ("off", *ways):
+                if way not in ("off", *ways):
                     continue
-                with serving(name, Setting(model, clients, 4096, 2, options)) as port:
+                given = [option.format(small=small) for option in options]
+                with serving(name, Setting(model, clients, 4096, 2, given)) as port:
                     for kind in kinds:
                         of_kind = seen.setdefault((name, way), {}).setdefault(kind, [])
-                        of_kind.append(speed(port, model.stem, bodies(kind), clients))
+                        asked = bodies(kind)[: 4 if clients == 1 else None]
+                        of_kind.append(speed(port, model.stem, asked, clients))
                         print(f"round {number + 1}: {name} {way} {kind} {of_kind[-1]:.0f} tokens/s", flush=True)
     for (name, way), of_kinds in seen.items():
         yield name, way, {kind: statistics.median(speeds) for kind, speeds in of_kinds.items()}

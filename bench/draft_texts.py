@@ -10,12 +10,10 @@ from typing import Any
 
 from ollama_engine.input import FloatArray, Int32Array
 
-__all__ = ["KINDS", "SERVED", "Text", "texts"]
+__all__ = ["KINDS", "QUESTIONS", "Text", "texts"]
 
 ROOT = Path(__file__).resolve().parents[1]
-SERVED = ("schema", "code", "JSON", "quotations", "random")
-"""Kinds that any server can be asked for: no logits processor writes them."""
-KINDS = ("edit", *SERVED)
+KINDS = ("edit", "schema", "code", "JSON", "quotations", "random")
 QUESTIONS = (
     "Name three colours and what they remind you of.", "Explain how a bicycle works.", "Write a short poem about rain.",
     "What is the capital of France, and why?", "Give me a recipe for soup.", "Tell me about the moon.",

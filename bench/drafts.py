@@ -36,7 +36,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for when this file is run as a program
 
 from bench.draft_servers import compare_servers
-from bench.draft_texts import KINDS, SERVED, Dictated, Text, texts
+from bench.draft_texts import KINDS, Dictated, Text, texts
 from bench.real_model import real_model
 from ollama_engine import ChatResult, Engine, SamplingParams
 from ollama_engine.config import Drafting
@@ -217,7 +217,8 @@ def main() -> None:
     print("| clients | answers | times as fast | interval | accepted |\n|---:|---|---:|---|---|" if not servers else "")
     for clients in args.clients:
         if servers:
-            compare_servers(model, clients, args.rounds, [kind for kind in kinds if kind in SERVED], args.ways)
+            served = [kind for kind in kinds if kind != "edit"]  # a logits processor writes it
+            compare_servers(model, clients, args.rounds, served, args.ways, small)
         else:
             compare_ways(
                 model, kinds, clients, args.rounds, args.draft, small=small, beside=args.beside, notes=args.notes
