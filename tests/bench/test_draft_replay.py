@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -59,3 +60,13 @@ def test_several_clients_are_answered_as_one_is() -> None:
 
 def test_prices_are_milliseconds_by_rows() -> None:
     assert parsed(["2:7.5", "16:20"]) == {2: 0.0075, 16: 0.02}
+
+
+def test_rounds_of_earlier_runs_count(tmp_path: Path) -> None:
+    found = replay(REPEATING, FREE)
+    (ratio,), tokens = found.ratios, found.counts["tokens"]
+    found.note(tmp_path / "notes.json")
+    assert found.ratios == [ratio]
+    found.note(tmp_path / "notes.json")
+    assert found.ratios == [ratio] * 2
+    assert found.counts["tokens"] == 2 * tokens
