@@ -30,6 +30,7 @@ INLINE ints ints_where_less(ints x, ints limit, ints less, ints not_less) {
 }
 
 INLINE ints shorts_add(ints a, ints b) { return _mm256_add_epi16(a, b); }
+INLINE ints shorts_multiply(ints a, ints b) { return _mm256_mullo_epi16(a, b); } /* the low halves */
 INLINE ints shorts_shift_right(ints x, int n) { return _mm256_srli_epi16(x, n); }
 INLINE ints shorts_shift_right_signed(ints x, int n) { return _mm256_srai_epi16(x, n); }
 INLINE ints bytes_add_where(ints x, ints bits, ints mask, ints more) { /* where the byte has all bits of the mask */

@@ -18,4 +18,7 @@
 #elif LANES == 16
 #define PANELS
 #include "kernels/small_batch/vnni_panel256.h"
+#elif LANES == 8 && !defined(OE_NEON) && !HAS_VNNI && MOST < 128
+#define PANELS
+#include "kernels/small_batch/avx2_panel256.h"
 #endif

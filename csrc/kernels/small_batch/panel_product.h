@@ -1,5 +1,5 @@
-/* The product (kernel.h) of a quantized weight type with the vectors of AVX-512, for many rows of activations. A file
- * includes this behind panel256.h or panel32.h and its unpack_block.
+/* The product (kernel.h) of a quantized weight type with the vectors of AVX-512, or AVX2 for most blocks of 256, for
+ * many rows of activations. A file includes this behind panel256.h or panel32.h and its unpack_block.
  *
  * A thread unpacks LANES rows of weights after the other into panels, as many as fit the L2 cache, and multiplies them
  * with all rows of activations: a weight is unpacked once, and not once for every TILE rows. ACROSS panels are
@@ -15,7 +15,8 @@
 #define PANELS_FROM 24 /* rows; for fewer, unpacking into memory costs more than it saves (measured) */
 #endif
 #define MOST_PANELS 32
-#define PANELS_BYTES 400000 /* about half of the L2 cache of a Zen 4 or 5 */
+/* About half of the L2 cache of a Zen 4 or 5. CPUs with AVX2 alone have 256 or 512 KB. */
+#define PANELS_BYTES (LANES == 16 ? 400000 : 200000)
 
 /* LANES rows of weights from `from` on; results of the first `skip` are not stored. */
 typedef struct columns {

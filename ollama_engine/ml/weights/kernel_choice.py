@@ -104,7 +104,7 @@ _MEASURED: dict[str, dict[str, Borders]] = {
         "bf16": Borders(1, 4, last_long=1),
     },
     "avxvnni": _WITHOUT_AVX512,
-    "avx2": _WITHOUT_AVX512 | {"q6_K": Borders(2, 64)},
+    "avx2": _WITHOUT_AVX512,
 }
 """Measured on AMD Zen 4 and Zen 5 and on an Intel Xeon; AVX2 and AVX-VNNI against a ggml built without AVX-512.
 

@@ -196,13 +196,15 @@ def _bf16(patterns: NDArray[np.uint16]) -> Floats:
 
 
 @pytest.mark.parametrize(("dtype", "name"), kernels(QUANTIZED_KERNELS))
-def test_largest_codes_do_not_overflow(backend: Backend, dtype: str, name: str) -> None:
+@pytest.mark.parametrize("rows", [3, 66])
+def test_largest_codes_do_not_overflow(backend: Backend, dtype: str, name: str, rows: int) -> None:
     """Every bit of a weight's codes and scales set, activations at the end of their range, in both signs."""
     for fill in (0x00, 0x7F, 0x80, 0xFF):
         raw = raw_blocks(dtype, 16, 1024, fill, np.array([0.01], np.float16))
         weights = values_of(dtype, raw)
         x = np.ones((3, 1024), np.float32)
         x[1], x[2, ::2] = -1, -1
+        x = np.tile(x, (rows // 3, 1))
         tol = 3e-6 * np.abs(weights).sum(1) + 1e-5
         # 1/127 is no f16: in blocks of 32 the step is rounded.
         expected = rounded(dtype, x) @ weights.T
