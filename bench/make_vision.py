@@ -177,6 +177,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--layers", type=int, default=27, help="of the vision tower")
     chosen = parser.parse_args(arguments)
+    chosen.folder.mkdir(parents=True, exist_ok=True)
     print(*write_pair(chosen.folder, chosen.type, VisionShape(v_layer=chosen.layers)))
 
 

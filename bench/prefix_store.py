@@ -1,18 +1,21 @@
 """What does a restart cost? The first token of a long prompt: computed, from memory, and from the prefix store.
 
     python bench/prefix_store.py FILE.gguf -p 8000 -t 2
-    python bench/prefix_store.py FILE.gguf -p 3500 -t 2 --projector MMPROJ.gguf    # with a picture at the end
+    python bench/prefix_store.py FILE.gguf -p 3500 -t 2 --projector MMPROJ.gguf    # with a picture behind the tokens
     python bench/prefix_store.py FILE.gguf -p 8000 -t 2 --peer                     # llama-server's slot files, too
 
-"Disk" is a new engine, or a new server whose slot is restored first. Files are in the system's cache of pages unless
-`--cold` has that dropped (as root). Then one answer is decoded alone, and beside the writing of other prompts' blocks:
-what do copies between steps take, and how long are the gaps between tokens? `--folder` keeps files, so that `--stages`
-can be measured in several calls.
+llama-server gets the text that the tokens stand for where a picture follows, of which it may make another number of
+tokens. "Disk" is a new engine, or a new server whose slot is restored first. Files are in the system's cache of pages
+unless `--cold` has that dropped (as root). Then one answer is decoded alone, and beside the writing of other prompts'
+blocks: what do copies between steps take, and how long are the gaps between tokens? `--folder` keeps files, so that
+`--stages` can be measured in several calls.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
+import io
 import json
 import statistics
 import sys
@@ -26,6 +29,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for when this file is run as a program
 
@@ -43,11 +47,14 @@ def tokens(n: int, offset: int = 0) -> list[int]:
     return [int(token) for token in np.random.default_rng(offset).integers(100, 250, n)]
 
 
+def picture() -> Any:
+    return np.random.default_rng(1).integers(0, 256, (896, 896, 3), dtype=np.uint8)
+
+
 def prompt(args: argparse.Namespace) -> Any:
     if args.projector is None:
         return tokens(args.p)
-    picture = np.random.default_rng(1).integers(0, 256, (896, 896, 3), dtype=np.uint8)
-    return [Tokens(tokens(args.p)), Media(picture), Tokens(tokens(20, 2))]
+    return [Tokens(tokens(args.p)), Media(picture()), Tokens(tokens(20, 2))]
 
 
 def opened(args: argparse.Namespace) -> Engine:
@@ -114,7 +121,9 @@ def steps(args: argparse.Namespace) -> None:
 
 @contextmanager
 def peer(args: argparse.Namespace) -> Iterator[int]:
-    options = ("--slot-save-path", f"{args.folder}/")
+    options = ["--slot-save-path", f"{args.folder}/"]
+    if args.projector is not None:
+        options += ["--mmproj", args.projector]
     with serving("llama-server", Setting(Path(args.model), 1, args.p + 1024, args.t, options)) as port:
         yield port
 
@@ -127,25 +136,41 @@ def post(port: int, path: str, body: dict[str, Any]) -> Any:
         return json.load(answer)
 
 
-def peer_first(port: int, args: argparse.Namespace, begin: float) -> str:
-    said = post(port, "/completion", {"prompt": tokens(args.p), "n_predict": 1, "cache_prompt": True, "id_slot": 0})
+def peer_prompt(port: int, args: argparse.Namespace) -> Any:
+    if args.projector is None:
+        return tokens(args.p)
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/props", timeout=60) as answer:
+        marker = json.load(answer)["media_marker"]
+    before, behind = (
+        post(port, "/detokenize", {"tokens": part})["content"] for part in (tokens(args.p), tokens(20, 2))
+    )
+    file = io.BytesIO()
+    Image.fromarray(picture()).save(file, "png")
+    data = base64.b64encode(file.getvalue()).decode()
+    return {"prompt_string": before + marker + behind, "multimodal_data": [data]}
+
+
+def peer_first(port: int, args: argparse.Namespace, restore: bool = False) -> str:
+    asked = {"prompt": peer_prompt(port, args), "n_predict": 1, "cache_prompt": True, "id_slot": 0}
+    begin = time.perf_counter()
+    if restore:
+        post(port, "/slots/0?action=restore", {"filename": SLOT})
+    said = post(port, "/completion", asked)
     seconds = time.perf_counter() - begin
     return f"{seconds:7.3f} s to the first token, {said['timings']['prompt_n']} tokens computed"
 
 
 def peer_computed(args: argparse.Namespace) -> None:
     with peer(args) as port:
-        print("llama-server, computed", peer_first(port, args, time.perf_counter()), flush=True)
-        print("llama-server, memory  ", peer_first(port, args, time.perf_counter()))
+        print("llama-server, computed", peer_first(port, args), flush=True)
+        print("llama-server, memory  ", peer_first(port, args), flush=True)
         post(port, "/slots/0?action=save", {"filename": SLOT})
     print(f"llama-server, stored   {Path(args.folder, SLOT).stat().st_size / 1e6:.0f} MB")
 
 
 def peer_disk(args: argparse.Namespace) -> None:
     with peer(args) as port:
-        begin = time.perf_counter()
-        post(port, "/slots/0?action=restore", {"filename": SLOT})
-        print("llama-server, disk    ", peer_first(port, args, begin))
+        print("llama-server, disk    ", peer_first(port, args, restore=True))
 
 
 def main() -> None:
@@ -155,7 +180,7 @@ def main() -> None:
     parser.add_argument("-t", type=int, default=2, metavar="THREADS")
     parser.add_argument("--projector", metavar="FILE", help="ask with a picture behind the tokens")
     parser.add_argument("--cold", action="store_true", help="drop the system's cache of pages before reading")
-    parser.add_argument("--peer", action="store_true", help="llama-server, too; not with a picture")
+    parser.add_argument("--peer", action="store_true", help="llama-server, too")
     parser.add_argument("--stages", nargs="+", choices=(*STAGES, *PEER_STAGES), help="these only")
     parser.add_argument("--folder", help="of the files, which stay there")
     args = parser.parse_args()

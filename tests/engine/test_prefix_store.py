@@ -27,6 +27,7 @@ from ollama_engine.runner.prefix_store.block_folder import BlockFolder
 from ollama_engine.runner.prefix_store.block_format import check_block
 from ollama_engine.runner.prefix_store.folder_contents import ABOUT, HITS, LOCK, files_of
 from ollama_engine.runner.prefix_store.prefix_store import PrefixStore
+from ollama_engine.runner.prefix_store.step_budget import StepBudget
 from ollama_engine.runner.prefix_store.stored_prefix import rows_of_block
 from ollama_engine.runner.schedule.prefix_blocks import BLOCK, LEAST, most_in_memory
 from tests.engine.test_media import open_engine
@@ -38,6 +39,7 @@ from tests.models.vision.pictures import Picture
 from tests.support.same_bits import bits, same
 from tests.support.suite import scaled, slow_except
 from tests.support.tiny import write_tiny_llama
+from tests.support.waiting import eventually
 
 N_CTX = 1300
 N_PROMPT = 868
@@ -322,6 +324,19 @@ def test_what_others_wrote_into_its_cells_is_not_stored(llama: str, tmp_path: Pa
     found = [answers(llama, tmp_path, [ids])[0] for ids in prompts]
     assert alike(found, expected)
     assert cached(found) == [0, 0, WHOLE]
+
+
+def test_writing_is_bounded_while_requests_run_alone(llama: str, tmp_path: Path) -> None:
+    """Each step renews what the writer may compute; behind the last one there is no bound."""
+    said = list[str]()
+    with (
+        patch.object(StepBudget, "next_step", lambda self: said.append("step")),
+        patch.object(StepBudget, "no_steps", lambda self: said.append("none")),
+        opened(llama, tmp_path) as engine,
+    ):
+        engine.generate([3] * 20, params(8))
+        eventually(lambda: said[-1:] == ["none"])
+        assert said.count("step") >= 8
 
 
 def test_closing_while_a_step_computes(llama: str, tmp_path: Path) -> None:

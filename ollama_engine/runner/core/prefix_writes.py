@@ -100,6 +100,8 @@ class PrefixWrites:
 
     def serve_gap(self, *, alone: bool) -> None:
         """Copy rows out of cells for a bounded time, if there are any to store and the disk keeps up."""
+        if not alone:
+            self._store.budget.next_step()
         begin = self._monitor.clock()
         if not self.busy or (begin < self._next_copy_at and not alone):
             return
@@ -154,9 +156,14 @@ class PrefixWrites:
         if self._storing:
             self._post(lambda: None)
 
+    def no_steps(self) -> None:
+        """No request runs any more."""
+        self._store.budget.no_steps()
+
     def flush(self, seconds: float) -> None:
         """Before the engine closes: copy and write what waits, for so long at most. Ends the store's threads."""
         until = time.monotonic() + seconds
+        self._store.budget.no_steps()
         try:
             for storing in self._storing:
                 if storing.missing is None:

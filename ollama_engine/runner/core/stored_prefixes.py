@@ -60,6 +60,11 @@ class StoredPrefixes:
         if self._writes is not None:
             self._writes.serve_gap(alone=alone)
 
+    def no_steps(self) -> None:
+        """No request runs any more: blocks may be written as fast as the disk takes them."""
+        if self._writes is not None:
+            self._writes.no_steps()
+
     def flush(self, seconds: float) -> None:
         """Before the engine closes: copy and write what waits, for so long at most."""
         if self._writes is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,21 +14,33 @@ from ollama_engine.runner.prefix_store.block_format import DIGEST, PREFIX, Block
 
 __all__ = ["block_bytes", "read_block", "write_block"]
 
+PIECE = 64 << 10
+"""Most bytes that are hashed and written at once: some 0.1 ms, in which a step may need the CPU."""
+
 
 def block_bytes(rows: int, row_bytes: Sequence[int]) -> int:
     """Bytes of a file with so many rows."""
     return PREFIX.size + rows * (4 + sum(row_bytes)) + DIGEST
 
 
-def write_block(path: Path, key: bytes, kind: int, saved: SavedRows) -> int:
-    """Write a file that only this user may read, and return its bytes. Raises OSError; nothing is left then."""
+def write_block(
+    path: Path, key: bytes, kind: int, saved: SavedRows, pause: Callable[[], None] = lambda: None
+) -> int:  # fmt: skip
+    """Write a file that only this user may read, and return its bytes. Raises OSError; nothing is left then.
+
+    `pause` is called after each PIECE bytes.
+    """
     temporary = path.with_name(f".{os.urandom(8).hex()}.part")
-    digest, n = hashlib.sha256(), 0
+    digest, n, unpaused = hashlib.sha256(), 0, 0
     try:
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
             for piece in _pieces(key, kind, saved):
                 digest.update(piece)
                 n += file.write(piece)
+                unpaused += len(piece)
+                if unpaused >= PIECE:
+                    unpaused = 0
+                    pause()
             n += file.write(digest.digest())
         os.replace(temporary, path)
     except BaseException:
@@ -41,7 +53,9 @@ def _pieces(key: bytes, kind: int, saved: SavedRows) -> Iterator[bytes | memoryv
     yield prefix(key, kind, len(saved.positions))
     yield saved.positions.astype("<i4").tobytes()
     for rows in saved.rows:
-        yield np.ascontiguousarray(rows).reshape(-1).data
+        flat = np.ascontiguousarray(rows).reshape(-1)
+        for begin in range(0, len(flat), PIECE):
+            yield flat[begin : begin + PIECE].data
 
 
 def read_block(path: Path, key: bytes, kind: int, row_bytes: Sequence[int]) -> SavedRows:

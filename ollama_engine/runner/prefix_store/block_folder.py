@@ -16,7 +16,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
@@ -85,15 +85,19 @@ class BlockFolder:
             with os.fdopen(file, "ab") as hits:
                 hits.write(b"\n")
 
-    def write(self, key: bytes, kind: int, saved: SavedRows) -> bool:
-        """Write a block's rows; False where the disk does not take them, which the log says once."""
+    def write(self, key: bytes, kind: int, saved: SavedRows, pause: Callable[[], None] = lambda: None) -> bool:
+        """Write a block's rows; False where the disk does not take them, which the log says once.
+
+        `pause` is called now and then.
+        """
         path = self.path(key, kind)
         try:
             self._make_folder(path.parent)
             if shutil.disk_usage(self._folder).free < MARGIN:
                 raise OSError("less than 64 MB are free on its disk")
-            n = write_block(path, key, kind, saved)
-            self._bound(n)
+            n = write_block(path, key, kind, saved, pause)
+            pause()
+            self._bound(n, pause)
         except (OSError, TimeoutError) as error:
             if time.monotonic() - self._full_at > SAY_EVERY:
                 self._full_at = time.monotonic()
@@ -110,11 +114,11 @@ class BlockFolder:
             os.chmod(self._mine, 0o700)
             about.write_text(json.dumps({"model": self._about}))
 
-    def _bound(self, nbytes: int) -> None:
+    def _bound(self, nbytes: int, pause: Callable[[], None]) -> None:
         with self._lock:
             self._written += nbytes
             if self._written < self._most_bytes * LOOK_EVERY:
                 return
             self._written = 0
         with held(self._folder / LOCK):
-            remove_unused(self._folder, self._most_bytes)
+            remove_unused(self._folder, self._most_bytes, pause)

@@ -20,6 +20,7 @@ from ollama_engine.runner.prefix_store.block_file import block_bytes
 from ollama_engine.runner.prefix_store.block_folder import BlockFolder
 from ollama_engine.runner.prefix_store.in_order import in_order
 from ollama_engine.runner.prefix_store.speeds import SharedSpeed, Speed
+from ollama_engine.runner.prefix_store.step_budget import StepBudget
 from ollama_engine.runner.prefix_store.stored_prefix import (
     BlockPart,
     FirstSeen,
@@ -37,6 +38,8 @@ READERS = 2
 """Prompts that are looked for, and read, at a time."""
 BLOCKS_AT_ONCE = 4
 """Most blocks of a prompt that are read at a time, one for each CPU: most of the time goes into checksums."""
+BLOCKS_LOOKED_FOR = 32
+"""Blocks that are looked for at once: some 0.1 ms."""
 WRITER_NICE = 10
 """How much lower the priority of the thread that writes is: a tenth of a CPU's time beside threads that want it all."""
 
@@ -106,6 +109,8 @@ class PrefixStore:
         """Blocks that may be read before the engine has taken them."""
         self._at_once = min(BLOCKS_AT_ONCE, usable_cpus(), ahead)
         self._closed = False
+        self.budget = StepBudget()
+        """Of the thread that writes."""
         self._readings: SimpleQueue[PrefixReading | None] = SimpleQueue()
         self._writings: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._pending = 0
@@ -242,8 +247,12 @@ class PrefixStore:
 
     def _missing(self, keys: Sequence[bytes], images: Sequence[int]) -> list[BlockPart]:
         """What is not stored of these blocks, in order."""
-        parts = (part for block in range(len(keys)) for part in self.layout.parts_of(block, images))
-        return [part for part in parts if not self._has(keys, part)]
+        missing = list[BlockPart]()
+        for block in range(len(keys)):
+            missing += [part for part in self.layout.parts_of(block, images) if not self._has(keys, part)]
+            if block % BLOCKS_LOOKED_FOR == 0:
+                self.budget.pause()
+        return missing
 
     def write(self, key: bytes, kind: int, saved: SavedRows, then: Callable[[bool], None]) -> None:
         """Write a block behind what was given before; calls back with whether it is stored."""
@@ -253,7 +262,7 @@ class PrefixStore:
 
         def work() -> None:
             try:
-                done = self._folder.write(key, kind, saved)
+                done = self._folder.write(key, kind, saved, self.budget.pause)
             finally:
                 with self._settled:
                     self._pending -= nbytes
@@ -269,6 +278,7 @@ class PrefixStore:
                 work()
             except Exception:
                 log.exception("a prefix could not be stored")
+            self.budget.pause()
 
     # -- lifetime ------------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from ollama_engine.kvcache import SavedRows
 from ollama_engine.runner.core import prefix_writes
 from ollama_engine.runner.core.prefix_writes import COPY_SHARE, SLICE_SECONDS, PrefixWrites, _Storing
 from ollama_engine.runner.prefix_store.prefix_store import StoreLayout
+from ollama_engine.runner.prefix_store.step_budget import StepBudget
 from ollama_engine.runner.prefix_store.stored_prefix import BlockPart
 from ollama_engine.runner.schedule.prefix_blocks import BLOCK
 
@@ -23,7 +24,8 @@ from ollama_engine.runner.schedule.prefix_blocks import BLOCK
 def test_copies_that_take_long_are_rare_beside_requests() -> None:
     """However slow a copy is, as out of a worker's memory, requests lose a fixed share of their time."""
     now, copied = [0.0], [0]
-    parts: dict[str, Any] = {"store": SimpleNamespace(room=True), "saveable": None, "cache_manager": None}
+    store = SimpleNamespace(room=True, budget=StepBudget())
+    parts: dict[str, Any] = {"store": store, "saveable": None, "cache_manager": None}
     monitor: Any = SimpleNamespace(clock=lambda: now[0])
     stored = PrefixWrites(**parts, monitor=monitor, post=lambda work: None)
     stored._storing.append(SimpleNamespace(missing=[1]))  # type: ignore[arg-type]
@@ -62,7 +64,7 @@ def test_a_step_waits_for_as_many_pieces_as_half_a_millisecond_has(piece: float)
         return [SavedRows(np.arange(begin, end, dtype=np.int32), ())]
 
     layout = StoreLayout(((),), lambda _position: (0,))
-    store = SimpleNamespace(room=True, layout=layout, write=lambda key, *_: written.append(key))
+    store = SimpleNamespace(room=True, budget=StepBudget(), layout=layout, write=lambda key, *_: written.append(key))
     saveable = SimpleNamespace(saving=saving)
     cache = SimpleNamespace(prefix_cache=SimpleNamespace(begins_with=lambda *_: True))
     monitor = SimpleNamespace(clock=lambda: now[0])
@@ -86,7 +88,7 @@ def test_what_is_not_whole_is_not_stored() -> None:
     written = list[tuple[int, list[int]]]()
     layout = StoreLayout(((),) * 4, lambda _position: (0,) * 4, image_kinds=(2, 3))
     store = SimpleNamespace(room=True, layout=layout, write=lambda _, kind, saved, __: written.append(
-        (kind, saved.positions.tolist())))  # fmt: skip
+        (kind, saved.positions.tolist())), budget=StepBudget())  # fmt: skip
 
     def saving(_slot: int, begin: int, end: int) -> Generator[None, None, list[SavedRows]]:
         yield
@@ -107,7 +109,8 @@ def test_what_is_not_whole_is_not_stored() -> None:
 def test_closing_copies_no_longer_than_it_may(fails: bool) -> None:
     """Also where the store has room for more; and it closes the store, whatever a copy raises."""
     now, closed, copied = [0.0], [False], [0]
-    store: Any = SimpleNamespace(wait_for_room=lambda seconds: True, close=lambda seconds: closed.append(True))
+    store: Any = SimpleNamespace(wait_for_room=lambda seconds: True, close=lambda seconds: closed.append(True),
+                                 budget=StepBudget())  # fmt: skip
     others: Any = (None, None, SimpleNamespace(clock=lambda: now[0]), None)
     stored, storing = PrefixWrites(store, *others), cast(Any, SimpleNamespace(missing=[1]))
     stored._storing.extend([storing, storing])

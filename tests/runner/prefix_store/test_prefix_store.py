@@ -10,11 +10,14 @@ from queue import SimpleQueue
 from typing import Any
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
+from ollama_engine.kvcache import SavedRows
 from ollama_engine.runner.prefix_store.block_folder import BlockFolder
 from ollama_engine.runner.prefix_store.block_keys import root_key
 from ollama_engine.runner.prefix_store.prefix_store import PrefixReading, PrefixStore, StoreLayout
+from ollama_engine.runner.prefix_store.speeds import SharedSpeed
 from ollama_engine.runner.schedule.prefix_blocks import BLOCK
 from tests.support.waiting import eventually
 
@@ -53,6 +56,32 @@ def test_writing_gives_way(allowed: bool, tmp_path: Path, monkeypatch: pytest.Mo
     store.look_for_missing([], [], lambda _: found.put(os.getpriority(os.PRIO_PROCESS, threading.get_native_id())))
     mine = os.getpriority(os.PRIO_PROCESS, 0)
     assert found.get(timeout=30) == (min(19, mine + 10) if allowed else mine)
+    store.close(30)
+
+
+def test_blocks_that_are_read_side_by_side_share_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk of a block a second: eight blocks take eight seconds, also where two reads wait for it at a time."""
+    nbytes, n, both = 2 * SIZE * BLOCK, 8, threading.Barrier(2)
+    now = [0.0]
+    monkeypatch.setattr("ollama_engine.runner.prefix_store.prefix_store.usable_cpus", lambda: 2)
+    monkeypatch.setattr(
+        "ollama_engine.runner.prefix_store.prefix_store.SharedSpeed", lambda: SharedSpeed(lambda: now[0])
+    )
+    row = np.zeros((BLOCK, SIZE), np.uint8)
+
+    def read(*_: object) -> SavedRows:
+        if both.wait(30) == 0:
+            now[0] += 2.0  # what two blocks take
+        both.wait(30)
+        return SavedRows(np.arange(BLOCK, dtype=np.int32), (row, row))
+
+    folder: Any = BlockFolder(tmp_path, ROOT, 1 << 30)
+    folder.has, folder.read, folder.count_hit = (lambda *_: True), read, lambda: None
+    store = PrefixStore(folder, ROOT, StoreLayout(((SIZE, SIZE),), lambda _: (0,)))
+    ended: SimpleQueue[bool] = SimpleQueue()
+    store.read(PrefixReading([ROOT] * n, [], 0, None, lambda *_: store.took(), lambda: ended.put(True)))
+    assert ended.get(timeout=30)
+    assert store._read_speed.seconds(n * nbytes) == pytest.approx(n)
     store.close(30)
 
 
