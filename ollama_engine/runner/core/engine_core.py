@@ -119,8 +119,6 @@ class EngineCore:
                 self._prepare()
             if self._in_flight is not None and self._in_flight.constrained:
                 prepare_masks(self._in_flight)
-            if not self.queue.running:
-                self.queue.stored.no_steps()
             record.mark("plan")
         if self._verify or self._check_is_due():
             self.check()
