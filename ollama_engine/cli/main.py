@@ -28,7 +28,13 @@ from ollama_engine.cli.errors import (
 )
 from ollama_engine.cli.logs import FORMAT_VARIABLE, FORMATS, ShortFormatter, log_formatter
 from ollama_engine.cli.numbers import read_number, read_whole_number
-from ollama_engine.cli.streams import discard_output, flush_output, output_is_whole, prepare_streams
+from ollama_engine.cli.streams import (
+    discard_output,
+    flush_output,
+    open_closed_streams,
+    output_is_whole,
+    prepare_streams,
+)
 
 __all__ = ["EPILOG", "command_parsers", "main", "program"]
 
@@ -99,7 +105,9 @@ def program() -> int:
     - Importing and loading make tens of thousands of objects that stay. Python's garbage collector would scan them
       after every 700 new ones, 12 ms of a start, and once more at exit, 20 ms, when the system frees all memory anyway.
     - numpy's BLAS starts a thread for each CPU, which spins while the model loads. Nothing here uses BLAS.
+    - A standard stream that is closed (`>&-`) leads nowhere instead.
     """
+    open_closed_streams()
     gc.set_threshold(COLLECT_AFTER)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:

@@ -10,7 +10,20 @@ from typing import TYPE_CHECKING, BinaryIO, TextIO, cast
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["discard_output", "flush_output", "output_is_whole", "prepare_streams"]
+__all__ = ["discard_output", "flush_output", "open_closed_streams", "output_is_whole", "prepare_streams"]
+
+
+def open_closed_streams() -> None:
+    """Lead closed streams nowhere. The next file opened would have such a number, and get what C libraries print.
+
+    Standard input stays None, for which commands have a message.
+    """
+    while (free := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(free)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (as long as the process)
 
 
 def prepare_streams() -> None:

@@ -20,13 +20,14 @@ def decoded(data: bytes, what: str) -> str:
 
 
 def argument(text: str, what: str) -> str:
-    """Return an argument unchanged. Raises UsageError for invalid UTF-8; `what` names the argument."""
+    """An argument as UTF-8 has it, also in a locale without characters. Raises UsageError for bytes that are not UTF-8;
+    `what` names the argument.
+    """
     data = text.encode("utf-8", "surrogateescape")
     try:
-        data.decode("utf-8")
+        return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise UsageError(f"{what}: {_place(data, error)}") from None
-    return text
 
 
 def _place(data: bytes, error: UnicodeDecodeError) -> str:

@@ -315,9 +315,19 @@ def test_an_interrupt_of_its_imports_ends_it_without_a_traceback(monkeypatch: py
     assert ended.value.code == EXIT_INTERRUPTED
 
 
-def test_closed_streams_do_not_matter() -> None:
-    script = " ".join(COMMAND) + " devices >&- 2>&- <&-"
-    assert subprocess.run(["sh", "-c", script], env=environment(), timeout=60, check=False).returncode == 0
+@pytest.mark.parametrize("command", ["devices", "run demo hi --max-tokens 1"])
+def test_closed_streams_do_not_matter(command: str) -> None:
+    for closed in (">&-", ">&- 2>&- <&-"):
+        script = " ".join((*COMMAND, command, closed))
+        done = subprocess.run(["sh", "-c", script], env=environment(), timeout=60, check=False, capture_output=True)
+        assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_no_file_gets_the_number_of_a_closed_stream() -> None:
+    """C libraries print to descriptors 1 and 2, whatever these are."""
+    code = "import os, ollama_engine.cli.streams as m; m.open_closed_streams(); os._exit(os.open('/', os.O_RDONLY))"
+    script = f'{sys.executable} -c "{code}" <&- >&- 2>&-'
+    assert subprocess.run(["sh", "-c", script], env=environment(), timeout=60, check=False).returncode >= 3
 
 
 def test_a_terminal_without_the_characters_shows_question_marks(tmp_path: Path) -> None:

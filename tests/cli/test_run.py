@@ -169,6 +169,8 @@ def test_what_is_not_utf_8_is_refused(cli, tiny: str, monkeypatch: pytest.Monkey
     assert (result.code, result.out, result.err) == (1, "", f"error: standard input: {told}")
     result = cli("run", tiny, "Gr\udcfc\udcdfe")
     assert (result.code, result.err.partition(";")[0]) == (2, "error: PROMPT: byte 3 (0xfc) is not UTF-8")
+    result = cli("run", "demo", "hi", "--system", "\udcff")
+    assert (result.code, result.err.partition(";")[0]) == (2, "error: --system: byte 1 (0xff) is not UTF-8")
 
 
 def test_a_prompt_that_is_too_long_is_cut_or_shifted(cli, tiny: str, engine: Engine) -> None:

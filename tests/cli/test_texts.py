@@ -12,6 +12,7 @@ from ollama_engine.cli.texts import argument, decoded
 def test_utf_8_stays_what_it_is(text: str) -> None:
     assert decoded(text.encode(), "x") == text
     assert argument(text, "x") == text
+    assert argument(text.encode().decode("ascii", "surrogateescape"), "x") == text  # as the locale C hands it over
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,9 @@ def main(args: argparse.Namespace) -> None:
         if projector is None and stored.projector_path is not None:
             projector = str(stored.projector_path)
     chat_options = _chat_options(args, stored)
-    system = args.system if args.system is not None or stored is None else stored.system or None
+    system = None if stored is None else stored.system or None
+    if args.system is not None:
+        system = argument(args.system, "--system")
     messages = [] if stored is None else [dict(message) for message in stored.messages]
     images = [image_of_flag(name) for name in args.image]
     interactive = args.prompt is None and _is_terminal()
