@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import pairwise
 
+from ollama_engine.errors import GrammarError
 from ollama_engine.sample.constraints.gbnf import Characters, Expression, read_rules
 from ollama_engine.sample.constraints.gbnf_productions import Builder, Choices, Symbol, walk
 from ollama_engine.sample.constraints.gbnf_recursion import refuse_left_recursion
@@ -23,7 +24,20 @@ Atoms = list[tuple[int, int]]
 
 
 def lark_of(grammar: str) -> str:
-    """The Lark grammar of the same texts. Raises GrammarError for GBNF that cannot be read, or has left recursion."""
+    """The Lark grammar of the same texts.
+
+    Raises GrammarError for GBNF that cannot be read, has left recursion, or is too long.
+    """
+    try:
+        return _lark_of(grammar)
+    except RecursionError:
+        raise GrammarError(
+            "the GBNF grammar is too long: at most some 900 parts may follow each other, and each character of a text "
+            "is one; write what repeats as {n}, or write the grammar as Regex or Lark"
+        ) from None
+
+
+def _lark_of(grammar: str) -> str:
     rules = read_rules(grammar)
     refuse_left_recursion(rules)
     atoms = _atoms_of(rules.values())

@@ -102,7 +102,9 @@ def _schema_of_text(text: str) -> Mapping[str, Any]:
 def _written(schema: Mapping[str, Any]) -> str:
     try:
         return json.dumps(dict(schema), allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
+    except RecursionError:
+        raise ConfigError(Option("format"), " is a JSON schema that is nested too deeply; make it flatter") from None
+    except (TypeError, ValueError) as error:
         raise ConfigError(Option("format"), f" is a dict that is no JSON schema: {error}") from None
 
 

@@ -72,6 +72,9 @@ def test_texts_of_a_grammar(grammar: str, good: list[str], bad: list[str]) -> No
         ("root ::= " + "(" * 150 + '"a"' + ")" * 150, "nested"),
         ("root ::= a\n" + "".join(f"{x} ::= {' '.join(y * 6)}\n" for x, y in itertools.pairwise("abcdefgh"))
          + 'h ::= "x"', "too large"),
+        (f'root ::= "{"x" * 1500}"', "too long"),
+        ("root ::= " + '"a" ' * 1500, "too long"),
+        ("".join(f"r{i} ::= r{i + 1} r{i + 1}\n" for i in range(10)) + 'r10 ::= "a"\nroot ::= r0', "too long"),
     ],
     ids=lambda case: str(case)[:30],
 )  # fmt: skip

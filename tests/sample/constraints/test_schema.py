@@ -75,6 +75,14 @@ def test_a_schema_that_contains_itself_as_a_dict_is_no_json() -> None:
     endless["items"] = endless
     with pytest.raises(ConfigError, match="no JSON schema"):
         matcher(endless)
+
+
+def test_a_schema_that_is_nested_too_deeply_is_told_so() -> None:
+    endless: dict[str, Any] = {}
+    for _ in range(3000):
+        endless = {"items": endless}
+    with pytest.raises(ConfigError, match="nested too deeply; make it flatter"):
+        matcher(endless)
     deep: dict[str, Any] = {}
     for _ in range(200):
         deep = {"items": deep, "type": "array"}
