@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import re
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import Request
@@ -17,12 +19,19 @@ from ollama_engine.server.json_response import json_response
 log = logging.getLogger(__name__)
 
 __all__ = ["BUSY", "CLIENT_GONE", "TOO_LONG", "ApiError", "ClientGoneError", "error_response", "log_failure",
-           "message_of", "send_error", "status_of"]  # fmt: skip
+           "message_of", "place_of", "send_error", "status_of"]  # fmt: skip
 
 CLIENT_GONE = 499
 BUSY = "server busy, please try again.  maximum pending requests exceeded"
 TOO_LONG = "the input length exceeds the context length"
 """Ollama's words, which clients look for."""
+
+TRIED = re.compile(r"str|bool|int|float|(?:list|dict|literal|function-[a-z]+)\[.*|[A-Z]\w*")
+"""What pydantic calls a type among several: fields of bodies have other names."""
+NO_OBJECT = ("model_attributes_type", "model_type", "dict_type")
+SHOULD_BE = "Input should be "
+FIELDS = " or object to extract fields from"
+"""What pydantic says of Python's objects, which no body holds."""
 
 
 class ApiError(Exception):
@@ -67,15 +76,28 @@ def message_of(error: Exception) -> str:
     return str(error) if isinstance(error, (ApiError, EngineError)) else "internal error; the server's log says more"
 
 
+def place_of(mistake: Mapping[str, Any]) -> str:
+    """Where a mistake in a body is, such as "messages.0.content", without pydantic's names of the types it tried."""
+    parts = (str(part) for part in mistake["loc"] if part != "body")
+    return ".".join(part for part in parts if not TRIED.fullmatch(part))
+
+
 def wrong_body(error: RequestValidationError) -> str:
-    """The first mistake in a body, behind its place: "messages.0.content: Input should be a valid string"."""
-    first: dict[str, Any] = error.errors()[0]
-    place = [str(part) for part in first["loc"] if part != "body"]
+    """The first mistake in a body, behind its place: "messages.0.content: Input should be a valid string".
+
+    Where a field takes several types, what each of them should be.
+    """
+    mistakes = error.errors()
+    first: dict[str, Any] = mistakes[0]
+    place = place_of(first)
     if first["type"] == "missing" and not place:
         return "missing request body"
     if first["type"] == "json_invalid":
-        return f"invalid JSON: {first.get('ctx', {}).get('error', first['msg'])} at character {place[0]}"
-    return f"{'.'.join(place)}: {first['msg']}" if place else str(first["msg"])
+        return f"invalid JSON: {first.get('ctx', {}).get('error', first['msg'])} at character {place}"
+    if not place:
+        return "the body should be a JSON object" if first["type"] in NO_OBJECT else str(first["msg"])
+    told = dict.fromkeys(str(each["msg"]).removesuffix(FIELDS) for each in mistakes if place_of(each) == place)
+    return f"{place}: {' or '.join(told).replace(f' or {SHOULD_BE}', ' or ')}"
 
 
 def log_failure(what: str, error: Exception) -> None:

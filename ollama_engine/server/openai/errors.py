@@ -7,7 +7,7 @@ from typing import Any
 from fastapi.exceptions import RequestValidationError
 
 from ollama_engine.errors import ContextOverflowError, EngineError, ModelNotFoundError, Option
-from ollama_engine.server.errors import ApiError, message_of
+from ollama_engine.server.errors import ApiError, message_of, place_of
 
 __all__ = ["error_body", "param_of"]
 
@@ -44,8 +44,7 @@ def param_of(error: Exception) -> str | None:
     if isinstance(error, ModelNotFoundError):
         return "model"
     if isinstance(error, RequestValidationError):
-        place = [str(part) for part in error.errors()[0]["loc"] if part != "body"]
-        return ".".join(place) or None
+        return place_of(error.errors()[0]) or None
     option = error.option if isinstance(error, EngineError) else None
     return None if option is None else FIELDS.get(option)
 
