@@ -14,6 +14,7 @@ import pytest
 from ollama_engine import __version__
 from ollama_engine.cli.measure import bench
 from ollama_engine.cli.measure.bench import parts
+from ollama_engine.cli.progress import StatusLine
 from ollama_engine.ml.device.placement import usable_cpus
 from ollama_engine.ml.ops.small_batch import small_batch_instructions
 from ollama_engine.ml.threads import thread_pools
@@ -150,7 +151,10 @@ def test_kernels_of_the_types_of_a_model(cli, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(kernel_measure, "SAMPLE_BYTES", 1 << 18)
     path = tmp_path / "tiny.gguf"
     write_tiny_llama(path, dtype="q8_0")
+    shown: list[str] = []
+    monkeypatch.setattr(StatusLine, "show", lambda _, text: shown.append(text))
     rows = measured(cli, str(path), "--kernels", "-t", "1")["kernels"]
+    assert shown == [f"kernels of q8_0{experts}, 8 s each at most" for experts in (": 1 of 2", " experts: 2 of 2")]
     assert [(row["dtype"], row["rows"], row["experts"]) for row in rows] == [
         ("q8_0", n, experts) for experts in (False, True) for n in (1, 2, 4, 8, 16)
     ]

@@ -97,7 +97,8 @@ def _kernels(args: argparse.Namespace) -> None:
         with GGUFFile(model_path(args.model)) as file:
             there = {info.dtype for info in file.tensors.values()}
         dtypes = [dtype for dtype in ALL_TYPES if dtype in there]
-    result = kernel_speeds(dtypes, build(EngineConfig, args, skip=SIZED).threads)
+    with StatusLine(sys.stderr) as line:
+        result = kernel_speeds(dtypes, build(EngineConfig, args, skip=SIZED).threads, line.show)
     print(json.dumps(result, indent=2) if args.json else kernel_report(result))
 
 

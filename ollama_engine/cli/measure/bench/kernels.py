@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from math import prod
 from typing import Any
 
+from ollama_engine.cli.measure.bench.parts import Show
 from ollama_engine.cli.tables import pairs, table
 from ollama_engine.ml.device.cpu_facts import cpu_identity
 from ollama_engine.ml.device.placement import BackendParams
@@ -43,11 +44,17 @@ of read  the fastest of ours beside a plain read; of {GGML}: beside the faster o
 COLUMNS = (PLAIN_READ, *SMALL_BATCH_VARIANTS, GGML, REPACKED)
 
 
-def kernel_speeds(dtypes: Collection[str], threads: int | None) -> dict[str, Any]:
-    """GB of weights per second by kernel, for each type, as matrices and as experts, and number of rows."""
+def kernel_speeds(dtypes: Collection[str], threads: int | None, show: Show) -> dict[str, Any]:
+    """GB of weights per second by kernel, for each type, as matrices and as experts, and number of rows.
+
+    All types take minutes: `show` is told which one is measured.
+    """
     rows: list[dict[str, Any]] = []
     with Backend(BackendParams(threads=threads, devices=()), max_nodes=64) as backend:
-        for info in _made_up(dtypes):
+        all_weights = list(_made_up(dtypes))
+        for number, info in enumerate(all_weights, 1):
+            experts = " experts" * (len(info.shape) > 2)
+            show(f"kernels of {info.dtype}{experts}: {number} of {len(all_weights)}, {SECONDS:.0f} s each at most")
             with mmap.mmap(-1, -(-info.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE) as memory:
                 _ask_for_large_pages(memory)
                 memory.write(FILL * info.nbytes)
