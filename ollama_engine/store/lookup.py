@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from ollama_engine.errors import ConfigError, ModelNotFoundError, UnsupportedModelError
+from ollama_engine.store.hub_names import HUB_HOSTS
 
 if TYPE_CHECKING:
     from ollama_engine.store.model_store import ModelStore
@@ -52,6 +53,10 @@ def how_to_get(model: str) -> str:
     if not begin or begin.startswith((".", "~")) or model.endswith(".gguf") or "\\" in model:
         return ""
     kinds = f"a model is a GGUF file, {DEMO} or {DEMO_VISION}, or a name that ollama-engine list shows"
+    if (packaged := model.lower().removesuffix(":latest")) in (DEMO, DEMO_VISION):
+        return f"; {kinds}; the packaged model is {packaged!r}"
+    if begin.lower() in HUB_HOSTS and not name.partition("/")[2]:
+        return f"; {kinds}; a model of the Hugging Face Hub is {begin}/USER/REPOSITORY"
     if slash and "/" not in name:
         return (
             f"; {kinds}; ollama-engine pull hf.co/{model} downloads its GGUF files from the Hugging Face Hub, "
