@@ -59,7 +59,7 @@ def check_target(path: str | os.PathLike[str], size: int, *, overwrite: bool = F
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(target)) from None
     if free < size + MARGIN:
-        what = f"no room: the file takes {size / 2**30:.2f} GiB, and {free / 2**30:.2f} GiB are free"
+        what = f"no room: the file takes {size / 2**20:,.1f} MiB, and {free / 2**20:,.1f} MiB are free"
         raise OSError(errno.ENOSPC, what, str(target))
 
 

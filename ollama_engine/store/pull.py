@@ -63,7 +63,7 @@ def _check_room(store: ModelStore, layers: Sequence[Layer]) -> None:
     needed = sum(max(0, layer.size - _used_blocks(store, layer)) for layer in missing)
     free = shutil.disk_usage(store.blobs.folder).free
     if needed > free:
-        what = f"no room: the model takes {needed / 1e9:.2f} GB more, and {free / 1e9:.2f} GB are free"
+        what = f"no room: the model takes {needed / 1e6:,.1f} MB more, and {free / 1e6:,.1f} MB are free"
         raise OSError(errno.ENOSPC, what, str(store.folder))
 
 
