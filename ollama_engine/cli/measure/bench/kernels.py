@@ -47,7 +47,7 @@ COLUMNS = (PLAIN_READ, *SMALL_BATCH_VARIANTS, GGML, REPACKED)
 def kernel_speeds(dtypes: Collection[str], threads: int | None, show: Show) -> dict[str, Any]:
     """GB of weights per second by kernel, for each type, as matrices and as experts, and number of rows.
 
-    All types take minutes: `show` is told which one is measured.
+    All types take a minute or more: `show` is told which one is measured.
     """
     rows: list[dict[str, Any]] = []
     with Backend(BackendParams(threads=threads, devices=()), max_nodes=64) as backend:
