@@ -191,9 +191,10 @@ def install(wheel: Path) -> None:
     """
     shutil.rmtree(PACKAGES, ignore_errors=True)
     run(*foreign.pip("download", PYTHON, PLATFORMS), "--dest", PACKAGES, *foreign.dependencies(without=WITHOUT))
-    name = shutil.copy(wheel, PACKAGES).name
+    shutil.copy(wheel, PACKAGES)
     folders = {"packages": PACKAGES, "tools": TOOLS}
-    timed("pip install", folders, f"python -m pip install --quiet --no-index --find-links . --force-reinstall {name}")
+    pip = "python -m pip install --quiet --no-index --find-links . --force-reinstall"
+    timed("pip install", folders, f"{pip} {wheel.name}")
     timed("run demo", NOTHING, "ollama-engine run demo Once --max-tokens 16 --seed 1")
     timed("self-test", NOTHING, "python -m ollama_engine.selftest")
     foreign.copy_tree(TREE)
