@@ -93,11 +93,11 @@ def test_stored_prefixes(cli: Cli, root: Path) -> None:
     (model,) = json.loads(cli("cache", "ls", "--folder", str(folder), "--json").out)
     assert (model["model"], model["size"], model["hits"]) == (Path(demo.path()).name, report["size"], 2)
     assert model["id"][:12] in cli("cache", "ls", "--folder", str(folder)).out
-    assert "0 damaged ones removed" in cli("cache", "verify", "--folder", str(folder)).out
+    assert "0 damaged and removed" in cli("cache", "verify", "--folder", str(folder)).out
     path, *others = folder.rglob("*.0")
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     verified = cli("cache", "verify", "--folder", str(folder))
-    assert "1 damaged ones removed" in verified.out
+    assert "1 damaged and removed" in verified.out
     assert "its checksum does not fit" in verified.err
     assert not path.exists()
     assert cli("cache", "rm", "--folder", str(folder)).code == 2

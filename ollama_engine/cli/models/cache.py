@@ -92,4 +92,4 @@ def _verify(folder: Path, models: list[PrefixesOfModel]) -> None:
                 print(f"removed: {error}", file=sys.stderr)
             done += file.nbytes
             bar(done, total)
-    print(f"{len(files)} blocks, {size(total)}, {damaged} damaged ones removed")
+    print(f"{len(files)} blocks, {size(total)}, {damaged} damaged and removed")

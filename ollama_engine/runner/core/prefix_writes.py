@@ -100,11 +100,15 @@ class PrefixWrites:
 
     def serve_gap(self, *, alone: bool) -> None:
         """Copy rows out of cells for a bounded time, if there are any to store and the disk keeps up."""
+        begin = self._monitor.clock()
+        if self.busy and (begin >= self._next_copy_at or alone):
+            if not alone:
+                self._store.budget.hold()
+            self._copy_for_a_while(begin)
         if not alone:
             self._store.budget.next_step()
-        begin = self._monitor.clock()
-        if not self.busy or (begin < self._next_copy_at and not alone):
-            return
+
+    def _copy_for_a_while(self, begin: float) -> None:
         try:
             goes_on = self._copy(self._storing[0], begin + SLICE_SECONDS)
         except Exception as error:  # no memory, say: it must not end the engine

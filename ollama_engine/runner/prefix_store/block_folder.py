@@ -92,9 +92,10 @@ class BlockFolder:
         """
         path = self.path(key, kind)
         try:
+            with suppress(FileNotFoundError):
+                if shutil.disk_usage(self._folder).free < MARGIN:
+                    raise OSError("less than 64 MB are free on its disk")
             self._make_folder(path.parent)
-            if shutil.disk_usage(self._folder).free < MARGIN:
-                raise OSError("less than 64 MB are free on its disk")
             n = write_block(path, key, kind, saved, pause)
             pause()
             self._bound(n, pause)

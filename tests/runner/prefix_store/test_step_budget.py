@@ -47,6 +47,18 @@ def test_each_step_is_disturbed_for_a_bounded_time() -> None:
     assert sum(pieces) == 100, "no sleep where nothing computes"
 
 
+def test_it_waits_while_the_engine_copies() -> None:
+    """Both would want the CPU that is free between two steps."""
+    slept, cpu = list[float](), [0.0]
+    budget = StepBudget(lambda: cpu[0], lambda seconds: (slept.append(seconds), budget.next_step()))
+    budget.next_step()
+    budget.pause()
+    assert not slept
+    budget.hold()
+    budget.pause()
+    assert len(slept) == 1
+
+
 def test_a_long_step_does_not_stop_it() -> None:
     slept, cpu = list[float](), [0.0]
     budget = StepBudget(lambda: cpu[0], slept.append)
