@@ -49,8 +49,13 @@ def test_each_step_is_disturbed_for_a_bounded_time() -> None:
 
 def test_it_waits_while_the_engine_copies() -> None:
     """Both would want the CPU that is free between two steps."""
-    slept, cpu = list[float](), [0.0]
-    budget = StepBudget(lambda: cpu[0], lambda seconds: (slept.append(seconds), budget.next_step()))
+    slept = list[float]()
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        budget.next_step()
+
+    budget = StepBudget(lambda: 0.0, sleep)
     budget.next_step()
     budget.pause()
     assert not slept
