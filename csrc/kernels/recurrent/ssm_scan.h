@@ -109,12 +109,12 @@ INLINE void advance(const int rows, const int n, const int w0, int64_t i, const 
     }
 }
 
-/* Row i of a matrix, with one token. */
+/* Row i of a matrix, with one token. `shrink` is NULL where it is 1, as mostly. */
 INLINE void advance_row(const int n, int64_t i, const float *from, float *to, const bool past_caches, float b, float c,
-                        lanes shrink, const lanes *moved, lanes *sums) {
+                        const lanes *shrink, const lanes *moved, lanes *sums) {
     for (int w = 0; w < n; w++) {
         const int64_t at = (i * n + w) * OE_LANES;
-        const lanes old = lanes_mul(lanes_load(from + at), shrink);
+        const lanes old = shrink ? lanes_mul(lanes_load(from + at), *shrink) : lanes_load(from + at);
         const lanes s = lanes_fma(lanes_set(b), moved[w], old);
         (past_caches ? stream : lanes_store)(to + at, s);
         sums[w] = lanes_fma(lanes_set(c), s, sums[w]);
@@ -122,9 +122,9 @@ INLINE void advance_row(const int n, int64_t i, const float *from, float *to, co
 }
 
 /* One token: sums stay in registers, and rows come as memory has them. */
-INLINE void advance_once(const int n, int64_t rows, const float *from, float *to, const bool past_caches, steps *by) {
+INLINE void advance_once(const int n, int64_t rows, const float *from, float *to, const bool past_caches,
+                         const lanes *shrink, steps *by) {
     const float *const b = by->b[0], *const c = by->c[0];
-    const lanes shrink = lanes_set(by->shrink[0]);
     lanes even[MOST_VECTORS], odd[MOST_VECTORS], moved[MOST_VECTORS];
     int64_t i = 0;
     for (int w = 0; w < n; w++) {
@@ -147,8 +147,13 @@ INLINE void advance_once(const int n, int64_t rows, const float *from, float *to
 INLINE void advance_all(const int n, int64_t rows, const float *from, float *to, const bool past_caches, steps *by) {
     const int across = ACROSS(n);
     int64_t i = 0;
+    if (by->tokens == 1 && by->shrink[0] == 1.0f) {
+        advance_once(n, rows, from, to, past_caches, NULL, by);
+        return;
+    }
     if (by->tokens == 1) {
-        advance_once(n, rows, from, to, past_caches, by);
+        const lanes shrink = lanes_set(by->shrink[0]);
+        advance_once(n, rows, from, to, past_caches, &shrink, by);
         return;
     }
     for (; i + ROWS <= rows; i += ROWS) {
