@@ -30,6 +30,7 @@ typedef struct window {
     const uint8_t *at;
     size_t near, far;
     bool in_fours;        /* blocks lie side by side in fours; all of a four may be read */
+    int blocks;           /* of each four, those that whole_blocks.h multiplies */
     const uint8_t *ahead; /* what to fetch meanwhile, as many bytes; or NULL */
     oe_sb_fetch by;       /* and where to */
 } window;
@@ -211,11 +212,15 @@ INLINE void fetch_ahead(window *w, const oe_sb_product *p, size_t group, int64_t
     }
 }
 
+/* Cache lines up to the end of the first `part` of `parts` of LANES blocks. */
+INLINE size_t lines_until(const size_t bytes, const int part, const int parts) {
+    return (LANES * bytes * (size_t)part / (size_t)parts + 63) / 64;
+}
+
 /* Fetches part `part` of `parts` of the blocks ahead, of `bytes` each. */
 INLINE void fetch_part(window w, const size_t bytes, const int part, const int parts) {
-    const size_t lines = (LANES * bytes + 63) / 64;
     if (w.ahead) {
-        fetch_lines(w.ahead, lines * (size_t)part / (size_t)parts, lines * (size_t)(part + 1) / (size_t)parts, w.by);
+        fetch_lines(w.ahead, lines_until(bytes, part, parts), lines_until(bytes, part + 1, parts), w.by);
     }
 }
 
@@ -230,153 +235,11 @@ INLINE void fetch_part(window w, const size_t bytes, const int part, const int p
  * half of the factor is 0 then. signed_part_factor_256 makes a factor 256 times as large of 16 bits, which is a byte
  * that is moved and not shifted. */
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
-
-#define HAS_VNNI 1
-
-INLINE ints part_factor(ints words, int j) { return byte_of(words, j); }
-
-INLINE ints signed_part_factor(ints words, int j) {
-    return ints_shift_right_signed(ints_shift_left(words, 24 - 8 * j), 24);
-}
-
-INLINE ints signed_part_factor_256(ints words, int j) {
-    const int first = (int)0x80800080u + 256 * j;
-    return bytes_pick(words, bytes_of_16(first, first + 0x0400, first + 0x0800, first + 0x0c00));
-}
-
-INLINE void add_part(const bool fours, const int n_tile, const int words, const int most, const ints *codes,
-                     ints factor, const oe_act256 *act, int from, ints *sum) {
-    const bool in_16_bits = 4 * words * 127 * most < 1 << 15; /* the sum fits, and a product of 16 bits is cheaper */
-#pragma GCC unroll 8
-    for (int n = 0; n < n_tile; n++) {
-        const oe_act256 *a = act + OE_QUAD * n;
-        ints dot = ints_set(0);
-#pragma GCC unroll 8
-        for (int i = 0; i < words; i++) {
-            dot = add_act_bytes(fours, dot, codes[i], a->q + from + 4 * i, a);
-        }
-        sum[n] = in_16_bits ? ints_add_pair_products(sum[n], dot, factor)
-                            : ints_add(sum[n], ints_multiply(dot, factor));
-    }
-}
-
-/* `dot` and the products of 32 codes from 0 to `most` with the activations. */
-INLINE ints dot_32(const bool fours, const int most, const ints *codes, ints dot, const oe_act32 *act) {
-    ints odd = ints_set(0); /* two sums side by side, since each product waits for the one before */
-    (void)most;
-#ifdef ROWS_OF_FOURS
-    if (fours) {
-        return ints_add(dot, dots_of_rows(codes, (const char *)act + OE_QUAD * offsetof(oe_act32, q)));
-    }
-#endif
-#pragma GCC unroll 4
-    for (int i = 0; i < 8; i += 2) {
-        dot = add_act_bytes(fours, dot, codes[i], act->q + 4 * i, act);
-        odd = add_act_bytes(fours, odd, codes[i + 1], act->q + 4 * i + 4, act);
-    }
-    return ints_add(dot, odd);
-}
-
-/* Signed codes as dot_32_signed takes them: 128 more, which makes them unsigned. */
-INLINE ints ready_signed(ints codes) { return ints_xor(codes, bytes_set(0x80)); }
-
-INLINE void add_signed_part(const bool fours, const int n_tile, const int words, const ints *codes, ints factor,
-                            const oe_act256 *act, int from, ints *sum) {
-    add_part(fours, n_tile, words, 255, codes, factor, act, from, sum);
-}
-
-/* The products of 32 codes from -`most` to `most`, or from -128. */
-INLINE ints dot_32_signed(const bool fours, const int most, const ints *codes, const oe_act32 *act) {
-    return dot_32(fours, most, codes, act_word(fours, &act->minus128, act), act);
-}
-
+#include "kernels/small_batch/products_vnni.h"
 #elif defined(OE_NEON)
-
 #include "kernels/small_batch/products_neon.h"
-
 #else
-
-#define HAS_VNNI 0
-
-/* Factors of 16 bits, twice in each lane. */
-INLINE ints byte_twice(ints words, int j) {
-    const int first = 0x00800080 + 0x01000100 * j;
-    return bytes_pick(words, bytes_of_16(first, first + 0x04000400, first + 0x08000800, first + 0x0c000c00));
-}
-
-INLINE ints part_factor(ints words, int j) { return shorts_shift_right(byte_twice(words, j), 8); }
-
-INLINE ints signed_part_factor(ints words, int j) { return shorts_shift_right_signed(byte_twice(words, j), 8); }
-
-INLINE ints signed_part_factor_256(ints words, int j) { return byte_twice(words, j); }
-
-/* How many words of products of codes up to `most` add up in 16 bits, two neighbours each: a power of 2, 8 at most. */
-INLINE int words_that_fit(const int most) {
-    const int fit = 32767 / (2 * 127 * most);
-    return fit >= 8 ? 8 : fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
-}
-
-INLINE void add_part(const bool fours, const int n_tile, const int words, const int most, const ints *codes,
-                     ints factor, const oe_act256 *act, int from, ints *sum) {
-    const int fit = words_that_fit(most) < words ? words_that_fit(most) : words;
-#pragma GCC unroll 4
-    for (int first = 0; first < words; first += fit) {
-#pragma GCC unroll 8
-        for (int n = 0; n < n_tile; n++) {
-            const oe_act256 *a = act + OE_QUAD * n;
-            ints dot = shorts_products_of_bytes(codes[first], act_word(fours, a->q + from + 4 * first, a));
-#pragma GCC unroll 8
-            for (int i = first + 1; i < first + fit; i++) {
-                dot = shorts_add(dot, shorts_products_of_bytes(codes[i], act_word(fours, a->q + from + 4 * i, a)));
-            }
-            sum[n] = ints_add(sum[n], ints_pair_products(dot, factor));
-        }
-    }
-}
-
-/* `sum` and the products of 32 codes of sizes up to `most`; `with_signs` says whether codes have signs. */
-INLINE ints sum_32(const bool fours, const int most, const bool with_signs, const ints *codes, ints sum,
-                   const oe_act32 *act) {
-    const int fit = words_that_fit(most);
-    ints dot = shorts_set(0);
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) {
-        const ints word = act_word(fours, act->q + 4 * i, act);
-        const ints q = with_signs ? bytes_with_sign(word, codes[i]) : word;
-        const ints pairs = shorts_products_of_bytes(with_signs ? bytes_size(codes[i]) : codes[i], q);
-        dot = i % fit == 0 ? pairs : shorts_add(dot, pairs);
-        if ((i + 1) % fit == 0) {
-            sum = ints_add(sum, ints_pair_products(dot, shorts_set(1)));
-        }
-    }
-    return sum;
-}
-
-INLINE ints dot_32(const bool fours, const int most, const ints *codes, ints dot, const oe_act32 *act) {
-    return sum_32(fours, most, false, codes, dot, act);
-}
-
-INLINE ints ready_signed(ints codes) { return codes; }
-
-INLINE void add_signed_part(const bool fours, const int n_tile, const int words, const ints *codes, ints factor,
-                            const oe_act256 *act, int from, ints *sum) {
-#pragma GCC unroll 8
-    for (int i = 0; i < words; i++) {
-        const ints size = bytes_size(codes[i]);
-#pragma GCC unroll 8
-        for (int n = 0; n < n_tile; n++) {
-            const oe_act256 *a = act + OE_QUAD * n;
-            const ints q = bytes_with_sign(act_word(fours, a->q + from + 4 * i, a), codes[i]);
-            sum[n] = ints_add(sum[n], ints_pair_products(shorts_products_of_bytes(size, q), factor));
-        }
-    }
-}
-
-/* A code's size times the activation with the code's sign. */
-INLINE ints dot_32_signed(const bool fours, const int most, const ints *codes, const oe_act32 *act) {
-    return sum_32(fours, most, true, codes, ints_set(0), act);
-}
-
+#include "kernels/small_batch/products_avx2.h"
 #endif
 
 /* Pairs of 16-bit factors times pairs of sums of activations. */

@@ -39,14 +39,18 @@ INLINE void whole_acts(const int8_t *q, ints acts[4]);
 INLINE void whole_codes(const uint8_t *block, ints codes[4]);
 INLINE void whole_factors(const uint8_t *block, const uint32_t *scales, ints factors[4]);
 
-/* The sums of all blocks with a row of activations, each in its block's lane. `most`: the largest code. `scales`: a
- * word of each lane and behind it another, or NULL. */
+/* The sums of the first w.blocks of each four with a row of activations, each in its block's lane. `most`: the largest
+ * code. `scales`: a word of each lane and behind it another, or NULL. */
 INLINE ints add_up_wholes(const int most, window w, const uint32_t *scales, const oe_act256 *act) {
     const bool in_16_bits = 4 * 127 * most < 1 << 15;
     ints folded[4];
 #pragma GCC unroll 4
     for (int b = 0; b < 4; b++) {
         ints acts[4], part[4];
+        folded[b] = ints_set(0);
+        if (b >= w.blocks) {
+            continue;
+        }
         whole_acts((const int8_t *)act + b * WHOLE, acts);
 #pragma GCC unroll 4
         for (int i = 0; i < 4; i++) {
