@@ -26,7 +26,8 @@ cdef class Computation(Graph):
     cdef uint64_t memory_number
     cdef bint computed
     cdef oe_compute_job job
-    # What the CPU computes beside other devices.
+    # What an operation computes on average, and what the CPU computes beside other devices.
+    cdef int64_t work_of_one
     cdef int64_t work_of_cpu
 
     cdef int begin(self, Backend backend, int max_nodes) except -1

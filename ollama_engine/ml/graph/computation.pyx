@@ -213,7 +213,7 @@ cdef class Computation(Graph):
                                    "(another context may have been allocated since)")
             self.allocate()
         self.check_inputs()
-        self.backend.adjust_threads(work_of_operation(self.graph), self.work_of_cpu)
+        self.backend.adjust_threads(self.work_of_one, self.work_of_cpu)
         self.backend.uploads.send()
         self.job.sched = self.backend.sched
         self.job.only = self.backend.handles[0] if self.backend.n_handles == 1 else NULL
@@ -332,8 +332,8 @@ cdef class Computation(Graph):
             raise NoMemoryError(f"no memory for a graph of {self.n_nodes} operations")
         self.backend.note_graph_sizes()
         self.backend.allocated = self
-        self.memory_number = self.backend.memory_number
-        self.computed = False
+        self.memory_number, self.computed = self.backend.memory_number, False
+        self.work_of_one = work_of_operation(self.graph)  # not in each step, when no cache holds the graph any more
         if self.backend.n_handles > 1:
             self.backend.uploads.collect(self.backend.sched, self.inputs)
             self.work_of_cpu = self.backend.work_of_cpu(self.graph)
