@@ -191,7 +191,7 @@ class RequestQueue:
     # -- leaving -------------------------------------------------------------------------------------------------------
 
     def sweep(self) -> None:
-        """End requests that were cancelled or whose timeout has passed; the prefix store may know that none is left."""
+        """End requests that were cancelled or whose timeout has passed."""
         now = self._monitor.clock()
         chosen: list[QueuedRequest]
         # Waiting requests only now and then: there may be thousands of them.
@@ -206,8 +206,6 @@ class RequestQueue:
                 self.end(request, ClosedError("the request was cancelled, or its stream was closed, before it ended"))
             elif timeout is not None and now - request.submitted_at > timeout:
                 self.end(request, late(timeout))
-        if not self.running:
-            self.stored.no_steps()
 
     def finish(self, request: BatchedRequest, event: Result | BaseException) -> None:
         """End a batched request with its result or its error."""
@@ -238,6 +236,8 @@ class RequestQueue:
         # Last: after a fault in the lines above, the request still gets the error.
         if self.running.pop(request.key, None) is None:
             self.waiting.remove(request)
+        if not self.running:
+            self.stored.no_steps()
 
     def give_up(self, error: BaseException) -> None:
         """End all requests. Does not touch the cache and its bookkeeping, which a fault may have left inconsistent."""

@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
-from ollama_engine.file_lock import held
+from ollama_engine.file_lock import try_lock, unlock
 from ollama_engine.kvcache import SavedRows
 from ollama_engine.runner.prefix_store.block_file import read_block, write_block
 from ollama_engine.runner.prefix_store.block_format import BlockFormatError
@@ -99,7 +99,7 @@ class BlockFolder:
             n = write_block(path, key, kind, saved, pause)
             pause()
             self._bound(n, pause)
-        except (OSError, TimeoutError) as error:
+        except OSError as error:
             if time.monotonic() - self._full_at > SAY_EVERY:
                 self._full_at = time.monotonic()
                 log.warning("prefixes cannot be stored in %s: %s", self._folder, error)
@@ -121,5 +121,10 @@ class BlockFolder:
             if self._written < self._most_bytes * LOOK_EVERY:
                 return
             self._written = 0
-        with held(self._folder / LOCK):
+        lock = self._folder / LOCK
+        if (handle := try_lock(lock)) is None:
+            return  # another process looks, which pauses beside its steps: this one looks again later
+        try:
             remove_unused(self._folder, self._most_bytes, pause)
+        finally:
+            unlock(lock, handle)

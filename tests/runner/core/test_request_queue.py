@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, cast
+from unittest.mock import patch
 
 import pytest
 
@@ -116,6 +117,18 @@ def test_a_batched_request_waits_for_no_cache_sequence() -> None:
     assert not running.ended
     assert not waiting.ended
     assert list(rig.queue.running.values()) == [running]
+
+
+def test_the_prefix_store_knows_when_no_request_runs() -> None:
+    """At once, wherever in a step the last one ends: an idle engine makes no step that could say so later."""
+    rig = Rig(parallel=2)
+    first, second = rig.scoring(64), rig.scoring(64)
+    with patch.object(rig.queue.stored, "no_steps") as told:
+        rig.core.step()
+        rig.queue.end(first, ComputeError("x"))
+        told.assert_not_called()
+        rig.queue.end(second, ComputeError("x"))
+        told.assert_called()
 
 
 def test_turns_are_by_priority_and_in_turn_and_one_of_nine_is_the_oldest() -> None:

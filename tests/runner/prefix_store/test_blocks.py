@@ -7,6 +7,7 @@ import os
 import shutil
 from io import FileIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -14,6 +15,7 @@ import numpy as np
 import PIL
 import pytest
 
+from ollama_engine.file_lock import held
 from ollama_engine.kvcache import SavedRows
 from ollama_engine.runner.prefix_store import block_file, folder_contents
 from ollama_engine.runner.prefix_store.block_file import block_bytes, read_block, write_block
@@ -144,6 +146,18 @@ def test_the_least_recently_used_go_first(tmp_path: Path, monkeypatch: pytest.Mo
     assert remove_unused(tmp_path, 1 << 20) == size
 
 
+def test_nobody_waits_for_another_process_that_looks(tmp_path: Path) -> None:
+    """It pauses beside its steps, so a look at many files takes it seconds."""
+    size = block_bytes(4, SIZES)
+    folder = BlockFolder(tmp_path, ROOT, size)
+    with held(tmp_path / LOCK):
+        assert folder.write(KEY, 0, rows(4))
+        assert folder.write(KEY, 1, rows(4))
+    assert folder.write(KEY, 2, rows(4))
+    assert sum(file.nbytes for file in files_of(tmp_path)) <= size, "it looks again"
+    assert not (tmp_path / LOCK).exists()
+
+
 def test_files_of_others_are_neither_counted_nor_removed(tmp_path: Path) -> None:
     outside = tmp_path / "outside" / "ab"
     folder = BlockFolder(tmp_path / "store", ROOT, 1 << 20, "x.gguf")
@@ -220,3 +234,9 @@ def test_a_disk_that_takes_nothing_is_said_once(tmp_path: Path, caplog: pytest.L
     assert not folder.write(KEY, 0, rows(4))
     assert not folder.write(KEY, 1, rows(4))
     assert caplog.text.count("cannot be stored") == 1
+
+
+def test_a_full_disk_gets_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=1 << 20))
+    assert not BlockFolder(tmp_path, ROOT, 1 << 30).write(KEY, 0, rows(4))
+    assert not os.listdir(tmp_path)
