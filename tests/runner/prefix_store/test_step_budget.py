@@ -98,12 +98,18 @@ def test_a_look_at_the_folder_is_made_in_pieces(tmp_path: Path) -> None:
 def test_the_stores_writer_keeps_to_its_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside a step that does not end, a file does not become whole; once no request runs, it does."""
     monkeypatch.setattr(step_budget, "LONGEST_WAIT", 60.0)
-    folder = BlockFolder(tmp_path, ROOT, 1 << 40)
-    store = PrefixStore(folder, ROOT, StoreLayout(((PIECE * 16,),), lambda _: (0,)))
+    folder, waits = BlockFolder(tmp_path, ROOT, 1 << 40), list[float]()
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        time.sleep(seconds)
+
+    store = PrefixStore(folder, ROOT, StoreLayout(((PIECE * 4,),), lambda _: (0,)))
+    store.budget = StepBudget(sleep=sleep)
     store.budget.next_step()
-    store.write(ROOT, 0, rows(64 * 16 * PIECE, 64), lambda done: None)
-    eventually(lambda: any(tmp_path.rglob("*.part")))
-    time.sleep(0.1)  # in which all could be written
+    store.write(ROOT, 0, rows(64 * 4 * PIECE, 64), lambda done: None)
+    eventually(lambda: len(waits) >= 3)
+    assert any(tmp_path.rglob("*.part"))
     assert not folder.has(ROOT, 0)
     store.budget.no_steps()
     eventually(lambda: folder.has(ROOT, 0))
