@@ -16,10 +16,11 @@ __all__ = ["discard_output", "flush_output", "open_closed_streams", "output_is_w
 def open_closed_streams() -> None:
     """Lead closed streams nowhere. The next file opened would have such a number, and get what C libraries print.
 
-    Standard input stays None, for which commands have a message.
+    Programs that are started inherit them, as any standard stream. Standard input stays None, for which commands have a
+    message.
     """
     while (free := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass
+        os.set_inheritable(free, True)
     os.close(free)
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:

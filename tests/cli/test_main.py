@@ -319,15 +319,23 @@ def test_an_interrupt_of_its_imports_ends_it_without_a_traceback(monkeypatch: py
 def test_closed_streams_do_not_matter(command: str) -> None:
     for closed in (">&-", ">&- 2>&- <&-"):
         script = " ".join((*COMMAND, command, closed))
-        done = subprocess.run(["sh", "-c", script], env=environment(), timeout=60, check=False, capture_output=True)
+        done = subprocess.run(
+            ["sh", "-c", script], env=environment(), timeout=60, check=False, capture_output=True,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
         assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_no_file_gets_the_number_of_a_closed_stream() -> None:
-    """C libraries print to descriptors 1 and 2, whatever these are."""
-    code = "import os, ollama_engine.cli.streams as m; m.open_closed_streams(); os._exit(os.open('/', os.O_RDONLY))"
-    script = f'{sys.executable} -c "{code}" <&- >&- 2>&-'
-    assert subprocess.run(["sh", "-c", script], env=environment(), timeout=60, check=False).returncode >= 3
+    """C libraries print to descriptors 1 and 2, whatever these are. Importing opens none: they are the caller's."""
+    code = "import os, ollama_engine.cli.main as m; {}; os._exit(os.open('/', os.O_RDONLY))"
+    opened = "m.open_closed_streams(); [os.get_inheritable(n) or os._exit(1) for n in range(3)]"
+    numbers = []
+    for what in ("pass", opened):
+        script = f'{sys.executable} -c "{code.format(what)}" <&- >&- 2>&-'
+        numbers.append(subprocess.run(["sh", "-c", script], env=environment(), timeout=60, check=False).returncode)
+    assert numbers[0] == 0
+    assert numbers[1] >= 3
 
 
 def test_a_terminal_without_the_characters_shows_question_marks(tmp_path: Path) -> None:
