@@ -154,7 +154,7 @@ class Bench:
 def reading(engine: Engine, n_tokens: int = 2000) -> Iterator[None]:
     """Meanwhile another caller has new prompts of so many tokens read, one after the other."""
     ended = Event()
-    page = engine.tokenize((ROOT / "docs/performance.md").read_text(encoding="utf-8"), add_special=False)
+    page = engine.tokenize((ROOT / "docs/performance-history.md").read_text(encoding="utf-8"), add_special=False)
 
     def ask() -> None:
         for begin in itertools.cycle(range(0, len(page) - n_tokens, 7)):

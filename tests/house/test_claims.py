@@ -1,4 +1,4 @@
-"""docs/reliability.md names a test for each promise of the README, and docs/performance.md a machine for each table."""
+"""docs/reliability.md has a test for each promise of the README, docs/performance*.md a machine for each table."""
 
 from __future__ import annotations
 
@@ -71,9 +71,13 @@ def test_a_promise_without_a_row_is_found() -> None:
     assert not_covered("It never fails.", ["never fails"]) == []
 
 
-def test_every_table_of_figures_says_where_it_was_measured() -> None:
+PAGES = sorted({*(ROOT / "docs").glob("performance*.md")} - {ROOT / "docs/performance-history.md"})
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_every_table_of_figures_says_where_it_was_measured(path: Path) -> None:
     """The line "Measured on", "measured on the same" stands between a table and the one before it, or the heading."""
-    page = (ROOT / "docs/performance.md").read_text(encoding="utf-8")
+    page = path.read_text(encoding="utf-8")
     blocks = re.sub(r"```.*?```", "", page, flags=re.DOTALL).split("\n\n")
     told = False
     for block in blocks:

@@ -122,7 +122,7 @@ with Engine(demo.path(), num_ctx=64, parallel=2, threads=1) as engine:
 def test_the_program_says_what_it_is_without_any_command(argument: str) -> None:
     found = imported_after(program(argument))
     ours = {name for name in found if name.startswith("ollama_engine.")}
-    rooms = ("cli", "cli.errors", "cli.logs", "cli.main", "cli.numbers", "errors", "lazy")
+    rooms = ("cli", "cli.errors", "cli.logs", "cli.main", "cli.numbers", "cli.streams", "errors", "lazy")
     assert ours == {f"ollama_engine.{name}" for name in rooms}
     # argparse takes the width of the terminal from shutil.
     assert not found & ({*HEAVY, "dataclasses", "numpy", "pathlib", "regex"} - {"shutil"})
