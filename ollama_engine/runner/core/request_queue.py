@@ -248,6 +248,7 @@ class RequestQueue:
             request.channel.send(error)
         self.running.clear()
         self.waiting.clear()
+        self.stored.no_steps()
 
     # -- making room ---------------------------------------------------------------------------------------------------
 

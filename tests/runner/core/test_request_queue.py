@@ -129,6 +129,11 @@ def test_the_prefix_store_knows_when_no_request_runs() -> None:
         told.assert_not_called()
         rig.queue.end(second, ComputeError("x"))
         told.assert_called()
+        told.reset_mock()
+        rig.scoring(64)
+        rig.core.step()
+        rig.queue.give_up(ComputeError("a fault"))
+        told.assert_called_once()
 
 
 def test_turns_are_by_priority_and_in_turn_and_one_of_nine_is_the_oldest() -> None:
