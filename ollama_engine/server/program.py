@@ -141,6 +141,9 @@ def listener(settings: ServerSettings) -> socket.socket:
             raise ConfigError(Option("host"), f" is {OWN_ADDRESS}; {address}: {error.strerror}") from None
         told = f"{error.strerror}{WHAT_TO_DO.get(error.errno or 0, '')}"
         raise OSError(error.errno, told, address) from None
+    except TypeError:  # of characters, or dots, that no name has
+        sock.close()
+        raise ConfigError(Option("host"), f" is {OWN_ADDRESS}; got {settings.host!r}") from None
     sock.set_inheritable(True)
     return sock
 

@@ -159,9 +159,10 @@ def test_a_port_that_is_taken() -> None:
     ("a:b", "--host is HOST"),
     ("192.0.2.1", "--host is an address of this machine, such as 127.0.0.1, or 0.0.0.0 for all of them; 192.0.2.1:"),
     ("no-such-host.invalid", "--host is an address of this machine"),
+    ("b\u00fccher..x", "or 0.0.0.0 for all of them; got 'b\u00fccher..x'"),
 ])  # fmt: skip
 def test_a_host_that_is_none(host: str, told: str) -> None:
-    done = run("--host", host)
+    done = run("--host", host, RES_OPTIONS="timeout:1 attempts:1", PYTHONUTF8="1")  # there may be no name server
     assert done.returncode == 2
     assert told in done.stderr
     assert "Traceback" not in done.stderr
