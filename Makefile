@@ -108,7 +108,7 @@ WHEEL_VARIANTS ?=
 wheel: $(VENV)/.wheel
 	$(PY) wheels/build.py $(foreach p,$(WHEEL_PYTHONS),--python $(p)) --variants "$(WHEEL_VARIANTS)"
 
-# The same for every Python from 3.10 to 3.14; fails at the end where one is not on PATH.
+# The same for every Python from 3.10 to 3.14 and 3.14t that is here (on PATH, or pyenv's); says which are missing.
 wheels: $(VENV)/.wheel
 	$(PY) wheels/build.py --matrix --variants "$(WHEEL_VARIANTS)"
 

@@ -1,5 +1,6 @@
 """Wheels for any x86-64 Linux, one for each Python: `python wheels/build.py [--python PYTHON ...]`, or `make wheel`;
-`--matrix`, or `make wheels`, is every Python of MATRIX.
+`--matrix`, or `make wheels`, is every Python of MATRIX that is here. Its last lines name those that are not, and those
+whose build failed, which alone makes its exit code 1.
 
 Each has ggml for every CPU and all our kernels, asks for symbols of glibc 2.28 (`old_symbols.py`), is checked by
 auditwheel, which names the oldest Linux that it is for, and by `check.py`. They lie in dist/ at last.
@@ -27,7 +28,7 @@ NEWEST = {"manylinux": old_symbols.GLIBC, "musllinux": (1, 2)}
 NO_WHEEL = ("llguidance", "format")
 """What has wheels neither for musl nor for a Python without its lock, and the extra that asks for it there. Needed
 always, it would be compiled by pip, which takes Rust and its packages."""
-MATRIX = ("python3.10", "python3.11", "python3.12", "python3.13", "python3.14")
+MATRIX = ("python3.10", "python3.11", "python3.12", "python3.13", "python3.14", "python3.14t")
 
 
 def main() -> None:
@@ -39,18 +40,49 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="folder of the wheels")
     chosen = parser.parse_args()
     old_symbols.make(BUILD / "old_symbols")
-    pythons = [python for python in MATRIX if runs(python)] if chosen.matrix else chosen.python or [sys.executable]
-    for python in pythons:
-        wheel = build(python, chosen.variants)
-        check.main([str(audited(wheel, chosen.out))])
-    absent = sorted({*MATRIX} - {*pythons}) if chosen.matrix else []
-    if absent:
-        raise SystemExit(f"no wheel for {', '.join(absent)}: not on PATH, or it does not run")
+    if chosen.matrix:
+        build_matrix(chosen.variants, chosen.out)
+        return
+    for python in chosen.python or [sys.executable]:
+        build_checked(python, chosen.variants, chosen.out)
 
 
-def runs(python: str) -> bool:
-    """Whether a Python is there; pyenv has programs of versions that are not selected, which fail."""
-    return shutil.which(python) is not None and not subprocess.run([python, "-c", ""], check=False).returncode
+def build_matrix(variants: str, out: Path) -> None:
+    """A wheel for each Python of MATRIX that is here, and a line for each. SystemExit where a build failed."""
+    told, failed = [], []
+    for name in MATRIX:
+        python = program(name)
+        if python is None:
+            told.append(f"{name}: missing, no wheel is built for it")
+            continue
+        try:
+            told.append(f"{name}: {build_checked(python, variants, out).name}")
+        except (SystemExit, subprocess.CalledProcessError) as error:
+            told.append(f"{name}: FAILED: {error}")
+            failed.append(name)
+    print("\n".join(told))
+    if failed:
+        raise SystemExit(f"no wheel for {', '.join(failed)}")
+
+
+def build_checked(python: str, variants: str, out: Path) -> Path:
+    """A wheel for one Python, as it is published."""
+    wheel = audited(build(python, variants), out)
+    check.main([str(wheel)])
+    return wheel
+
+
+def program(name: str) -> str | None:
+    """Where a Python is; None where there is none. pyenv has programs of versions that are not selected, which fail by
+    their name, but not by their path.
+    """
+    version = name.removeprefix("python")
+    plain, free = version.removesuffix("t"), "t" if version.endswith("t") else ""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    for python in [name, *sorted(map(str, pyenv.glob(f"{plain}.*{free}/bin/{name}")), reverse=True)]:
+        if shutil.which(python) and not subprocess.run([python, "-c", ""], check=False, capture_output=True).returncode:
+            return python
+    return None
 
 
 def build(python: str, variants: str) -> Path:

@@ -136,19 +136,54 @@ def test_a_wheel_without_a_licence_or_with_sources_is_refused(tmp_path: Path) ->
         check.check_contents(wheel_of(tmp_path, tmp_path / "x.c"))
 
 
-def test_the_matrix_builds_for_the_pythons_that_run_and_names_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, status in (("python3.11", 0), ("python3.13", 0), ("python3.12", 127)):  # pyenv's, where not selected
-        (tmp_path / name).write_text(f"#!/bin/sh\nexit {status}\n")
-        (tmp_path / name).chmod(0o755)
+@pytest.fixture
+def matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is built for, by its program's path below `tmp_path`, where 3.13 is on PATH, and pyenv has 3.10 and 3.12."""
+    programs = {"bin/python3.13": 0, "bin/python3.14": 1, "bin/python3.12": 127, "bin/python3.10": 127}
+    programs |= {"versions/3.10.9/bin/python3.10": 0, "versions/3.12.1/bin/python3.12": 0}
+    for name, status in programs.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"#!/bin/sh\nexit {status}\n")
+        path.chmod(0o755)
     built: list[str] = []
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(build, "build", lambda python, variants: built.append(python) or tmp_path)
+
+    def build_one(python: str, variants: str) -> Path:
+        found = Path(shutil.which(python) or "nowhere")
+        built.append(str(found.relative_to(tmp_path)))
+        return found
+
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
+    monkeypatch.setattr(build, "build", build_one)
     monkeypatch.setattr(build, "audited", lambda wheel, out: wheel)
     monkeypatch.setattr(old_symbols, "make", lambda folder: None)
-    monkeypatch.setattr(check, "main", lambda wheels: None)
     monkeypatch.setattr(sys, "argv", ["build.py", "--matrix"])
-    with pytest.raises(SystemExit, match=r"^no wheel for python3\.10, python3\.12, python3\.14: "):
+    return built
+
+
+FOUND = ["versions/3.10.9/bin/python3.10", "versions/3.12.1/bin/python3.12", "bin/python3.13"]
+
+
+def test_the_matrix_builds_for_the_pythons_that_run_and_names_the_others(
+    matrix: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(check, "main", lambda wheels: None)
+    build.main()
+    assert matrix == FOUND
+    missing = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines() if ": missing" in line]
+    assert missing == ["python3.11", "python3.14", "python3.14t"]
+
+
+def test_a_wheel_that_fails_does_not_keep_the_others_from_being_built(
+    matrix: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(wheels: list[str]) -> None:
+        if "3.12" in wheels[0]:
+            raise SystemExit("it has no licence")
+
+    monkeypatch.setattr(check, "main", refuse)
+    with pytest.raises(SystemExit, match=r"^no wheel for python3\.12$"):
         build.main()
-    assert built == ["python3.11", "python3.13"]
+    assert matrix == FOUND
+    assert "python3.12: FAILED: it has no licence" in capsys.readouterr().out
