@@ -82,7 +82,8 @@ def test_every_16_bits(backend: Backend, dtype: str, name: str, rows: int) -> No
     raw[:, 5] = np.arange(1 << 16, dtype=np.uint16)
     x = np.zeros((rows, 16), np.float32)
     x[:, 5] = 1
-    expected = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
+    with np.errstate(invalid="ignore"):  # ARM's conversion says that a signalling NaN becomes a quiet one
+        expected = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
     expected[~np.isfinite(expected)] = np.nan
     ours = product(backend, raw.view(np.uint8), x, name)
     np.testing.assert_allclose(ours, np.tile(expected, (rows, 1)), rtol=2e-7, atol=0)
