@@ -250,6 +250,8 @@ cdef extern from "ggml.h" nogil:
     ctypedef void (*ggml_custom_op_t)(ggml_tensor *dst, int ith, int nth, void *userdata) noexcept
     ggml_tensor *ggml_custom_4d(ggml_context *ctx, ggml_type type, int64_t ne0, int64_t ne1, int64_t ne2, int64_t ne3,
                                 ggml_tensor **args, int n_args, ggml_custom_op_t fun, int n_tasks, void *userdata)
+    ggml_tensor *ggml_custom_inplace(ggml_context *ctx, ggml_tensor *a, ggml_tensor **args, int n_args,
+                                     ggml_custom_op_t fun, int n_tasks, void *userdata)
 
     void ggml_build_forward_expand(ggml_cgraph *cgraph, ggml_tensor *tensor)
     ggml_cgraph *ggml_new_graph_custom(ggml_context *ctx, size_t size, bool grads)

@@ -7,11 +7,14 @@ from ollama_engine.errors import ShapeError
 
 from ollama_engine.ml.ggml cimport libggml as lib
 from ollama_engine.ml.graph.context cimport Context
-from ollama_engine.ml.ops.operands import CACHE_TYPES
+from ollama_engine.ml.ops.operands import CACHE_TYPES, on_cpu_alone
 from ollama_engine.ml.ops.operands cimport dense, dense_f32, is_cache_type
 from ollama_engine.ml.graph.row_check cimport limit_index
 from ollama_engine.ml.graph.tensor cimport Graph, Tensor, alive, describe, graph_of, root_of, wrap
 from ollama_engine.ml.graph.types cimport check_size, first_of, shape_to_ne, type_of, whole
+
+cdef extern from "kernels/iq4_nl_rows.h" nogil:
+    void oe_iq4_nl_rows_op(lib.ggml_tensor *dst, int ith, int nth, void *unused) noexcept
 
 cdef int64_t FAR = 1LL << 48  # larger than any real offset or stride; sums of a few still fit into 64 bits
 
@@ -263,6 +266,7 @@ def set_rows(Tensor table not None, Tensor rows not None, Tensor index not None)
     cdef lib.ggml_tensor *a = table.ptr
     cdef lib.ggml_tensor *b = rows.ptr
     cdef lib.ggml_tensor *c = index.ptr
+    cdef lib.ggml_tensor *args[2]
     if b.type != lib.GGML_TYPE_F32 or b.nb[0] != sizeof(float):
         raise ShapeError(f"set_rows: the values must be f32 with contiguous rows, got {describe(rows)}")
     if c.type not in (lib.GGML_TYPE_I32, lib.GGML_TYPE_I64) or not lib.ggml_is_contiguous(c):
@@ -278,6 +282,10 @@ def set_rows(Tensor table not None, Tensor rows not None, Tensor index not None)
     if _overlap(a, b):
         raise ShapeError(f"set_rows: {describe(rows)} and {describe(table)} share memory")
     graph.check_target(table, "set_rows")
-    result = lib.ggml_set_rows(graph.ctx, a, b, c)
+    if a.type == lib.GGML_TYPE_IQ4_NL and b.ne[2] * b.ne[3] == 1 and on_cpu_alone(rows):
+        args[0], args[1] = b, c
+        result = lib.ggml_custom_inplace(graph.ctx, a, args, 2, oe_iq4_nl_rows_op, lib.GGML_N_TASKS_MAX, NULL)
+    else:
+        result = lib.ggml_set_rows(graph.ctx, a, b, c)
     limit_index(graph, index, a.ne[1], result)
     return wrap(graph, result)
