@@ -93,27 +93,30 @@ def gaps(engine: Engine, n: int) -> list[float]:
 
 def steps(args: argparse.Namespace) -> None:
     """What the writing of blocks takes from the steps of another answer."""
-    copies, serve = list[float](), PrefixWrites.serve_gap
+    copies, of_cpu, serve = list[float](), list[float](), PrefixWrites.serve_gap
 
     def timed_copy(self: PrefixWrites, *, alone: bool) -> None:
-        begin, at = time.perf_counter(), self._next_copy_at
+        begin, cpu, at = time.perf_counter(), time.thread_time(), self._next_copy_at
         serve(self, alone=alone)
         if self._next_copy_at != at and not alone:
             copies.append(1e3 * (time.perf_counter() - begin))
+            of_cpu.append(1e3 * (time.thread_time() - cpu))
+            if copies[-1] > 1:
+                print(f"a copy of {copies[-1]:.2f} ms, {of_cpu[-1]:.2f} of CPU time, began at {begin:.6f}")
 
     with patch.object(PrefixWrites, "serve_gap", timed_copy), opened(args) as engine:
         engine.generate([100], ONE)
         alone, beside = gaps(engine, 60), list[float]()
-        for number in range(3):
+        for number in range(args.prompts):
             engine.generate(tokens(min(args.p, 1024), 10 + number), ONE)
             beside += gaps(engine, 60)
         n = engine.metrics.prefix_store_written_tokens
     for name, each in (("alone", alone), (f"while {n} tokens were stored", beside)):
         print(f"steps {name}: median {statistics.median(each):.2f}, longest {max(each):.2f} ms")
-    if copies:
-        few = np.percentile(copies, [50, 90, 99])
-        print(f"{len(copies)} copies between steps: median {few[0]:.2f}, 90 % {few[1]:.2f}, 99 % {few[2]:.2f}, "
-              f"longest {max(copies):.2f} ms")  # fmt: skip
+    for name, each in (("took", copies), ("CPU time", of_cpu)) if copies else ():
+        few = np.percentile(each, [50, 90, 99])
+        print(f"{len(each)} copies between steps, {name}: median {few[0]:.2f}, 90 % {few[1]:.2f}, 99 % {few[2]:.2f}, "
+              f"longest {max(each):.2f} ms")  # fmt: skip
 
 
 # -- llama-server ------------------------------------------------------------------------------------------------------
@@ -177,6 +180,7 @@ def main() -> None:
     parser.add_argument("-p", type=int, default=8000, metavar="TOKENS", help="length of the prompt")
     parser.add_argument("-t", type=int, default=2, metavar="THREADS")
     parser.add_argument("--projector", metavar="FILE", help="ask with a picture behind the tokens")
+    parser.add_argument("--prompts", type=int, default=3, help="whose blocks are written beside an answer")
     parser.add_argument("--cold", action="store_true", help="drop the system's cache of pages before reading")
     parser.add_argument("--peer", action="store_true", help="llama-server, too")
     parser.add_argument("--stages", nargs="+", choices=(*STAGES, *PEER_STAGES), help="these only")
