@@ -108,9 +108,9 @@ _MEASURED: dict[str, dict[str, Borders]] = {
 }
 """Measured on AMD Zen 4 and Zen 5 and on an Intel Xeon; AVX2 and AVX-VNNI against a ggml built without AVX-512.
 
-Q5_K, Q3_K, Q2_K, IQ4_XS, Q4_1, Q5_0, Q5_1 and IQ4_NL, experts without AVX-512 (but for Q6_K), and MXFP4 there, were measured on the
-Xeon alone. Other CPUs have the borders of Q4_K and Q6_K, or of Q4_0 and Q8_0, whose kernels are the same but for the
-codes.
+Q5_K, Q3_K, Q2_K, IQ4_XS, Q4_1, Q5_0, Q5_1 and IQ4_NL, experts without AVX-512 (but for Q6_K), and MXFP4 there, were
+measured on the Xeon alone. Other CPUs have the borders of Q4_K and Q6_K, or of Q4_0 and Q8_0, whose kernels are the
+same but for the codes.
 """
 
 TABLE: Mapping[str, Mapping[str, Borders]] = {
