@@ -28,7 +28,9 @@ struct oe_worker {
     void *argument;
     int result;
     bool looks;           /* whether a CPU is free for the waiting thread */
-    int64_t began, took;  /* the task: when it was started; nanoseconds of the one before */
+    int64_t began, ended; /* the task */
+    int64_t took;         /* nanoseconds of the one before */
+    int64_t begin_late, end_late; /* the task: nanoseconds until it ran, and until the waiting thread woke */
 };
 
 static int64_t now(void) {
@@ -75,11 +77,13 @@ static void *serve(void *self) {
             break;
         }
         w->state = RUNNING;
+        w->begin_late = now() - w->began;
         pthread_mutex_unlock(&w->lock);
         const int result = w->task(w->argument);
         pthread_mutex_lock(&w->lock);
         w->result = result;
-        w->took = now() - w->began;
+        w->ended = now();
+        w->took = w->ended - w->began;
         w->state = DONE;
         pthread_cond_broadcast(&w->changed);
     }
@@ -146,6 +150,7 @@ int oe_worker_wait(oe_worker *w, int *result) {
     pthread_mutex_lock(&w->lock);
     const bool started = w->state != IDLE;
     if (started) {
+        const bool early = w->state != DONE;
         const int64_t end = w->began + w->took; /* as far as the one before tells */
         while (w->looks && w->state != DONE && now() < end - LOOK) {
             sleep_until(w, end - LOOK);
@@ -156,9 +161,12 @@ int oe_worker_wait(oe_worker *w, int *result) {
         while (w->state != DONE) {
             pthread_cond_wait(&w->changed, &w->lock);
         }
+        w->end_late = early ? now() - w->ended : 0;
         *result = w->result;
         w->state = IDLE;
     }
     pthread_mutex_unlock(&w->lock);
     return started ? 0 : -1;
 }
+
+int64_t oe_worker_handover(const oe_worker *w) { return w->begin_late + w->end_late; }

@@ -3,6 +3,7 @@
 #define OE_WORKER_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -25,6 +26,10 @@ int oe_worker_start(oe_worker *worker, oe_worker_task task, void *argument, bool
 
 // Waits until the started task has ended and stores its result. Returns 0, or -1 when no task was started.
 int oe_worker_wait(oe_worker *worker, int *result);
+
+// Nanoseconds that handing over the task took that was waited for last: from its start until the worker ran it, and,
+// where the waiting thread slept, from its end until that thread knew.
+int64_t oe_worker_handover(const oe_worker *worker);
 
 #ifdef __cplusplus
 }

@@ -1,8 +1,7 @@
 from libc.stdint cimport int64_t, uint64_t
 
 from ollama_engine.ml.ggml cimport libggml as lib
-from ollama_engine.ml.ggml.libcompute cimport oe_compute_job
-from ollama_engine.ml.ggml.libworker cimport oe_worker, oe_worker_task
+from ollama_engine.ml.graph.launcher cimport Launcher
 from ollama_engine.ml.threads.thread_pools cimport ThreadPools
 from ollama_engine.ml.graph.uploads cimport Uploads
 from ollama_engine.ml.graph.window cimport Scheduler
@@ -26,8 +25,8 @@ cdef class Backend:
     cdef lib.ggml_backend_sched_t measurer
     cdef ThreadPools pools
     cdef Uploads uploads
+    cdef Launcher launcher
     cdef lib.graph_plan_t plan_graph
-    cdef oe_worker *worker
     cdef int pid
     # -- configuration --
     cdef readonly object params
@@ -51,13 +50,8 @@ cdef class Backend:
     cdef dict graph_sizes
     # Bytes that constants may still take before the system is asked again what is available.
     cdef size_t constant_room
-    # The context that ggml works on with the GIL released.
+    # The context that ggml works on with the GIL released, or that was launched and not waited for yet.
     cdef object busy
-    # Whether `busy` was started with Context.launch and not waited for yet.
-    cdef bint running
-    # Whether it was put into the devices' queues by the thread that started it, and how that went.
-    cdef bint queued
-    cdef int queued_status
     cdef object __weakref__
 
     cdef int enrol(self, member) except -1
@@ -73,10 +67,7 @@ cdef class Backend:
     cdef int pin_operations(self, lib.ggml_backend_sched_t sched, lib.ggml_cgraph *graph) noexcept
     cdef int check_unmapped(self) except -1
     cdef int check_free(self) except -1
-    cdef int start_work(self, oe_worker_task task, void *argument) except -1
     cdef int64_t work_of_cpu(self, lib.ggml_cgraph *graph) noexcept
-    cdef int queue_work(self, object context, const oe_compute_job *job) except -1
-    cdef int finish_work(self) except? -1
     cdef int forget_graph(self) except -1
     cdef int start_plan(self) except -1
     cdef int renew_scheduler(self) except -1

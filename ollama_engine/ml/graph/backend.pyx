@@ -25,11 +25,8 @@ from ollama_engine.ml.device.device_info import system_line
 
 from ollama_engine.ml.ggml cimport libggml as lib
 from ollama_engine.ml.device.device cimport cpu_library_function, device_handle
-from ollama_engine.ml.ggml.libcompute cimport oe_compute_begin, oe_compute_job
-from ollama_engine.ml.ggml.libworker cimport (
-    oe_worker, oe_worker_free, oe_worker_new, oe_worker_start, oe_worker_task, oe_worker_wait,
-)
 from ollama_engine.ml.graph.graph_walk cimport work_of_device
+from ollama_engine.ml.graph.launcher cimport Launcher
 from ollama_engine.ml.graph.tensor cimport root_of
 from ollama_engine.ml.threads.thread_pools cimport ThreadPools
 from ollama_engine.ml.graph.types cimport whole
@@ -54,6 +51,9 @@ cdef class Backend:
     returns those that are; None uses all. `kernels` is a `KernelChoice`; None is the table's. Raises ConfigError,
     DeviceError, NoMemoryError, and what `choose` raises.
     """
+
+    def __cinit__(self, *args, **options):
+        self.launcher = Launcher()
 
     def __init__(self, params, *, max_nodes=DEFAULT_MAX_NODES, choose=None, kernels=None):
         cdef int64_t nodes = whole(max_nodes)
@@ -141,7 +141,7 @@ cdef class Backend:
 
     cdef int check_idle(self) except -1:
         """With `lock` held: refuse a call from inside ggml in this very thread."""
-        if self.running:
+        if self.launcher.running:
             raise ComputeError("the backend is computing a graph that was started; wait() for it first")
         if self.busy is not None:
             raise ComputeError("the backend is computing in this thread; a log handler must not use it")
@@ -189,7 +189,7 @@ cdef class Backend:
         """With `lock` held: choose how many threads compute a graph with so much work in an operation, or, beside other
         devices, so much of the CPU's.
         """
-        if self.running or self.busy is not None:
+        if self.launcher.running or self.busy is not None:
             return 0
         return self.pools.adjust(work) if self.n_handles == 1 else self.pools.share(of_cpu < SMALL_WORK)
 
@@ -204,50 +204,9 @@ cdef class Backend:
         self.check_idle()
         return self.check_unmapped()
 
-    cdef int start_work(self, oe_worker_task task, void *argument) except -1:
-        """With `lock` held: run a task on the thread that computes in the background."""
-        if self.worker == NULL:
-            self.worker = oe_worker_new()
-            if self.worker == NULL:
-                raise NoMemoryError("the system grants no further thread to compute in the background")
-        oe_worker_start(self.worker, task, argument, self.pools.spare_cpu())
-        self.running = True
-        return 0
-
     cdef int64_t work_of_cpu(self, lib.ggml_cgraph *graph) noexcept:
         """What the CPU computes of a graph that has memory: see work_of_device."""
         return work_of_device(graph, self.sched, self.handles[self.n_handles - 1])
-
-    cdef int queue_work(self, object context, const oe_compute_job *job) except -1:
-        """With `lock` held: put a graph with little work for the CPU into the devices' queues, in this thread.
-
-        Another thread would be told, and tell that it is done: some 100 us of each step. Not for workers, which may not
-        take at once what they are sent.
-        """
-        cdef int status = 0
-        self.busy = context
-        with nogil:
-            status = oe_compute_begin(job)
-        self.queued_status = status
-        self.queued = self.running = True
-        return 0
-
-    cdef int finish_work(self) except? -1:
-        """With `lock` held: wait for the task, with the GIL released, and return its result."""
-        cdef int result = 0
-        cdef oe_worker *worker = self.worker
-        cdef lib.ggml_backend_sched_t sched = self.sched
-        if self.queued:
-            result = self.queued_status
-            with nogil:
-                if result == lib.GGML_STATUS_SUCCESS:
-                    lib.ggml_backend_sched_synchronize(sched)
-        else:
-            with nogil:
-                oe_worker_wait(worker, &result)
-        self.queued = self.running = False
-        self.busy = None
-        return result
 
     cdef int forget_graph(self) except -1:
         """With `lock` held: the scheduler's memory belongs to no context from now on."""
@@ -287,7 +246,7 @@ cdef class Backend:
         self.n_handles = 0
         if self.pools is not None:
             self.pools.abandon()
-        self.worker = NULL
+        self.launcher.forget_worker()
         if self.scheduler is not None:
             self.scheduler.ptr = NULL
         self.sched = NULL
@@ -348,7 +307,7 @@ cdef class Backend:
             return
         with self.lock:
             self.give_up_devices()  # they free what they hold when the connection ends, and need not be asked
-            if self.running:
+            if self.launcher.running:
                 self.busy.abandon()
             self.check_idle()
             for member in self.live_members():
@@ -358,10 +317,8 @@ cdef class Backend:
 
     cdef int _free(self) except -1:
         cdef int i
-        cdef oe_worker *worker = self.worker
-        self.worker = NULL
-        with nogil:
-            oe_worker_free(worker)
+        if self.launcher is not None:
+            self.launcher.free_worker()
         self.sched = NULL
         self.scheduler = None  # an array over its memory keeps it
         if self.measurer != NULL:

@@ -29,10 +29,14 @@ cdef class Computation(Graph):
     # What an operation computes on average, and what the CPU computes beside other devices.
     cdef int64_t work_of_one
     cdef int64_t work_of_cpu
+    # When it was launched, and how long after that it was waited for the last time (-1: never); nanoseconds.
+    cdef int64_t launched
+    cdef int64_t meanwhile
 
     cdef int begin(self, Backend backend, int max_nodes) except -1
     cdef int64_t count(self) noexcept
     cdef int settle(self) except -1
+    cdef bint is_launched(self) noexcept
     cdef int make_ready(self) except -1
     cdef int finish(self, int status) except -1
     cdef int prepare(self) except -1

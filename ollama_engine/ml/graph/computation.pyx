@@ -4,6 +4,8 @@ All methods that look at the scheduler hold the backend's lock. Where ggml works
 names the graph it works on.
 """
 
+from contextlib import suppress
+
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint64_t
@@ -17,7 +19,8 @@ from ollama_engine.ml.graph.backend cimport DEVICE_SLOTS, SMALL_WORK, Backend
 from ollama_engine.ml.graph.graph_walk cimport (
     bytes_unshared, check_plan_memory, most_alive, structure_of, work_of_operation,
 )
-from ollama_engine.ml.ggml.libcompute cimport OE_THREW, oe_compute
+from ollama_engine.ml.ggml.libcompute cimport OE_THREW, oe_compute, oe_nanoseconds
+from ollama_engine.ml.graph.launcher cimport Launcher
 from ollama_engine.ml.graph.row_check cimport active_limits, check_rows
 from ollama_engine.ml.graph.tensor cimport Graph, Tensor, describe, root_of
 from ollama_engine.ml.graph.uploads cimport SavedOperands
@@ -46,6 +49,7 @@ cdef class Computation(Graph):
         self.kept = {}
         self.sources = {}
         self.inputs = []
+        self.meanwhile = -1
         self.unwritten = set()
         self.placed, self.written = set(), set()
         self.start(lib.ggml_tensor_overhead() * max_nodes + lib.ggml_graph_overhead_custom(max_nodes, False) + 1024)
@@ -68,7 +72,7 @@ cdef class Computation(Graph):
     cdef int busy(self) except -1:
         if self.backend is None or self.backend.busy is not self:
             return 0
-        if self.backend.running:
+        if self.backend.launcher.running:
             raise ComputeError("this context is computing in the background; wait() for it first")
         return 1
 
@@ -170,16 +174,20 @@ cdef class Computation(Graph):
     def launch(self):
         """Begin to compute in the background, as `compute` does; until `wait` the backend takes no other work.
 
-        Building another context meanwhile is fine. Raises as `compute`.
+        Building another context meanwhile is fine. Where `wait` came so soon the last time that the background would
+        not pay, `wait` computes. Raises as `compute`.
         """
         self.prepare()
+        cdef Launcher launcher = self.backend.launcher
         with self.lock:
             self.make_ready()
             if self.backend.n_handles > 1 and not self.backend.workers and self.work_of_cpu < SMALL_WORK:
-                self.backend.queue_work(self, &self.job)
+                self.backend.busy = self  # ggml may log
+                launcher.queue(&self.job)
             else:
-                self.backend.start_work(oe_compute, &self.job)
+                launcher.start(&self.job, self.meanwhile, self.backend.pools.spare_cpu())
             self.backend.busy = self
+            self.launched = oe_nanoseconds()
             # Backend and Context refer to each other: without this, the collector could free them while they work.
             Py_INCREF(self)
 
@@ -188,20 +196,28 @@ cdef class Computation(Graph):
         self.charge(0)
         self.backend.check_open()
         with self.lock:
-            if self.backend.busy is not self or not self.backend.running:
+            if not self.is_launched():
                 raise ComputeError("nothing to wait for: launch() this context first")
-            status = self.backend.finish_work()
+            self.meanwhile = oe_nanoseconds() - self.launched
+            status = self.backend.launcher.finish()
+            self.backend.busy = None
             Py_DECREF(self)
             self.finish(status)
 
     def abandon(self):
-        """Wait for what `launch` began, if anything, and drop its result and its errors."""
+        """End what `launch` began, if anything, and drop its result and its errors."""
         with self.lock:
-            if self.backend.running and self.backend.busy is self:
-                try:
-                    self.wait()
-                except (ComputeError, DeviceLostError, NoMemoryError):
-                    pass
+            if self.is_launched():
+                self.meanwhile = -1
+                status = self.backend.launcher.drop()
+                self.backend.busy = None
+                Py_DECREF(self)
+                with suppress(ComputeError, DeviceLostError, NoMemoryError):
+                    self.finish(status)
+                self.computed = False
+
+    cdef bint is_launched(self) noexcept:
+        return self.backend.launcher.running and self.backend.busy is self
 
     cdef int make_ready(self) except -1:
         """With the lock held: make every check that can refuse the graph, so that nothing fails later."""

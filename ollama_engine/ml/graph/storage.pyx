@@ -63,7 +63,9 @@ cdef class Storage(Owner):
 
     cdef bint in_use(self) except -1:
         """Whether the graph that was launched reads these tensors."""
-        return self.backend.running and <size_t><void *>self in (<Graph>self.backend.busy).sources
+        if self.backend is None or not self.backend.launcher.running:
+            return False
+        return <size_t><void *>self in (<Graph>self.backend.busy).sources
 
     cdef int check_access(self, Tensor t, bint writing) except -1:
         if t.ptr.data == NULL or t.ptr.buffer == NULL:
@@ -294,7 +296,7 @@ cdef class Storage(Owner):
         with self.lock:
             if self.in_use():
                 self.backend.busy.abandon()
-            elif not self.backend.running:
+            elif not self.backend.launcher.running:
                 self.backend.check_idle()
             # A graph that reads these tensors is not computed any more: Context.compute looks at its sources.
             self.forget()
