@@ -1,7 +1,8 @@
 from libc.stdint cimport int64_t, uint64_t
 
 from ollama_engine.ml.ggml cimport libggml as lib
-from ollama_engine.ml.graph.launcher cimport Launcher
+from ollama_engine.ml.ggml.libcompute cimport oe_compute_job
+from ollama_engine.ml.threads.launcher cimport Launcher
 from ollama_engine.ml.threads.thread_pools cimport ThreadPools
 from ollama_engine.ml.graph.uploads cimport Uploads
 from ollama_engine.ml.graph.window cimport Scheduler
@@ -67,6 +68,8 @@ cdef class Backend:
     cdef int pin_operations(self, lib.ggml_backend_sched_t sched, lib.ggml_cgraph *graph) noexcept
     cdef int check_unmapped(self) except -1
     cdef int check_free(self) except -1
+    cdef int launch(self, object context, oe_compute_job *job, int64_t meanwhile, int64_t of_cpu) except -1
+    cdef int refuse_more_than_available(self, lib.ggml_cgraph *graph, const size_t *sizes) except -1
     cdef int64_t work_of_cpu(self, lib.ggml_cgraph *graph) noexcept
     cdef int forget_graph(self) except -1
     cdef int start_plan(self) except -1

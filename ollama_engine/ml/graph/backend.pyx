@@ -22,11 +22,13 @@ from ollama_engine.errors import ClosedError, ComputeError, ConfigError, DeviceE
 from ollama_engine.ml.device import placement
 from ollama_engine.ml.device.device import devices as all_devices
 from ollama_engine.ml.device.device_info import system_line
+from ollama_engine.ml.device.hostmem import available_bytes
 
 from ollama_engine.ml.ggml cimport libggml as lib
 from ollama_engine.ml.device.device cimport cpu_library_function, device_handle
+from ollama_engine.ml.ggml.libcompute cimport oe_compute_job
 from ollama_engine.ml.graph.graph_walk cimport work_of_device
-from ollama_engine.ml.graph.launcher cimport Launcher
+from ollama_engine.ml.threads.launcher cimport Launcher
 from ollama_engine.ml.graph.tensor cimport root_of
 from ollama_engine.ml.threads.thread_pools cimport ThreadPools
 from ollama_engine.ml.graph.types cimport whole
@@ -204,6 +206,16 @@ cdef class Backend:
         self.check_idle()
         return self.check_unmapped()
 
+    cdef int launch(self, object context, oe_compute_job *job, int64_t meanwhile, int64_t of_cpu) except -1:
+        """With `lock` held: begin to compute a graph. `meanwhile`: see Launcher.start; `of_cpu`: see adjust_threads."""
+        if self.n_handles > 1 and not self.workers and of_cpu < SMALL_WORK:
+            self.busy = context  # ggml may log
+            self.launcher.queue(job)
+        else:
+            self.launcher.start(job, meanwhile, self.pools.spare_cpu())
+        self.busy = context
+        return 0
+
     cdef int64_t work_of_cpu(self, lib.ggml_cgraph *graph) noexcept:
         """What the CPU computes of a graph that has memory: see work_of_device."""
         return work_of_device(graph, self.sched, self.handles[self.n_handles - 1])
@@ -288,6 +300,14 @@ cdef class Backend:
         """
         cdef size_t needed = self.plan_graph(graph, self.threads, self.pools.all.ptr).work_size
         return needed - self.work if needed > self.work else 0
+
+    cdef int refuse_more_than_available(self, lib.ggml_cgraph *graph, const size_t *sizes) except -1:
+        """With `lock` held: raise NoMemoryError where a graph whose results take `sizes` on devices does not fit."""
+        if sizes[self.n_handles - 1] + self.more_work(graph) > self.held_by_host() + available_bytes():
+            needed = ", ".join(f"{d.name} {sizes[i] >> 20} MiB" for i, d in enumerate(self.devices))
+            raise NoMemoryError(f"a graph of {lib.ggml_graph_n_nodes(graph)} operations needs {needed}; "
+                                f"{available_bytes() >> 20} MiB of memory are available")
+        return 0
 
     def work_bytes(self):
         """Bytes of scratch memory that the CPU's kernels take for the largest graph that was planned."""

@@ -41,7 +41,6 @@ cdef class Computation(Graph):
     cdef int finish(self, int status) except -1
     cdef int prepare(self) except -1
     cdef int measure_into(self, size_t *sizes) except -1
-    cdef int refuse_more_than_available(self, const size_t *sizes) except -1
     cdef int plan(self, uint64_t structure) except -1
     cdef int allocate(self) except -1
     cdef bint has_memory(self) noexcept

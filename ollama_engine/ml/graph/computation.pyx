@@ -15,12 +15,11 @@ from ollama_engine.errors import ClosedError, ComputeError, DeviceLostError, NoM
 from ollama_engine.ml.device.hostmem import available_bytes
 
 from ollama_engine.ml.ggml cimport libggml as lib
-from ollama_engine.ml.graph.backend cimport DEVICE_SLOTS, SMALL_WORK, Backend
+from ollama_engine.ml.graph.backend cimport DEVICE_SLOTS, Backend
 from ollama_engine.ml.graph.graph_walk cimport (
     bytes_unshared, check_plan_memory, most_alive, structure_of, work_of_operation,
 )
 from ollama_engine.ml.ggml.libcompute cimport OE_THREW, oe_compute, oe_nanoseconds
-from ollama_engine.ml.graph.launcher cimport Launcher
 from ollama_engine.ml.graph.row_check cimport active_limits, check_rows
 from ollama_engine.ml.graph.tensor cimport Graph, Tensor, describe, root_of
 from ollama_engine.ml.graph.uploads cimport SavedOperands
@@ -144,7 +143,7 @@ cdef class Computation(Graph):
         self.prepare()
         with self.lock:
             self.measure_into(sizes)
-            self.refuse_more_than_available(sizes)
+            self.backend.refuse_more_than_available(self.graph, sizes)
             self.plan(structure_of(self.ctx, self.graph))
 
     def alloc(self):
@@ -178,15 +177,9 @@ cdef class Computation(Graph):
         not pay, `wait` computes. Raises as `compute`.
         """
         self.prepare()
-        cdef Launcher launcher = self.backend.launcher
         with self.lock:
             self.make_ready()
-            if self.backend.n_handles > 1 and not self.backend.workers and self.work_of_cpu < SMALL_WORK:
-                self.backend.busy = self  # ggml may log
-                launcher.queue(&self.job)
-            else:
-                launcher.start(&self.job, self.meanwhile, self.backend.pools.spare_cpu())
-            self.backend.busy = self
+            self.backend.launch(self, &self.job, self.meanwhile, self.work_of_cpu)
             self.launched = oe_nanoseconds()
             # Backend and Context refer to each other: without this, the collector could free them while they work.
             Py_INCREF(self)
@@ -284,15 +277,6 @@ cdef class Computation(Graph):
             self.backend.busy = None
         return self.backend.check_workers()
 
-    cdef int refuse_more_than_available(self, const size_t *sizes) except -1:
-        cdef int host = self.backend.n_handles - 1
-        held = self.backend.held_by_host()
-        if sizes[host] + self.backend.more_work(self.graph) > held + available_bytes():
-            needed = ", ".join(f"{d.name} {sizes[i] >> 20} MiB" for i, d in enumerate(self.backend.devices))
-            raise NoMemoryError(f"a graph of {self.n_nodes} operations needs {needed}; "
-                                f"{available_bytes() >> 20} MiB of memory are available")
-        return 0
-
     cdef int plan(self, uint64_t structure) except -1:
         """Let the scheduler plan its memory for this graph, and grow it where needed."""
         cdef bool done = False
@@ -330,7 +314,7 @@ cdef class Computation(Graph):
             excess = max(0, <int64_t>bytes_unshared(self.ctx) - <int64_t>self.backend.held_by_host())
             if (excess > SMALL and excess > available_bytes()) or most_alive(self.ctx, self.graph) > MAX_ALIVE:
                 self.measure_into(sizes)
-                self.refuse_more_than_available(sizes)
+                self.backend.refuse_more_than_available(self.graph, sizes)
             self.plan(structure)
             self.restore_operands()
         self.backend.forget_graph()
