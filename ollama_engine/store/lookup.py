@@ -10,11 +10,17 @@ from ollama_engine.store.hub_names import HUB_HOSTS
 
 if TYPE_CHECKING:
     from ollama_engine.store.model_store import ModelStore
+    from ollama_engine.store.names import ModelName
     from ollama_engine.store.stored_model import StoredModel
 
-__all__ = ["DEMO", "DEMO_VISION", "FoundModel", "find_model", "how_to_get"]
+__all__ = ["DEMO", "DEMO_VISION", "FoundModel", "find_model", "how_to_get", "is_packaged"]
 
 DEMO, DEMO_VISION = "demo", "demo-vision"
+
+
+def is_packaged(name: ModelName) -> bool:
+    """Whether a model of this name comes with the package."""
+    return name.short.lower().removesuffix(":latest") in (DEMO, DEMO_VISION)
 
 
 class FoundModel(NamedTuple):

@@ -63,6 +63,8 @@ def test_mistakes(cli: Cli, root: Path) -> None:
     assert cli("cp", "a", "b") == Result(1, "", f"error: {NO_MODEL}\n")
     assert "got '../a'" in cli("cp", "a", "../a").err
     assert cli("rm", "demo") == Result(2, "", "error: demo:latest comes with the package, and cannot be removed\n")
+    packaged = cli("cp", "demo", "mine")
+    assert (packaged.code, "says FROM demo, and call ollama-engine create mine" in packaged.err) == (2, True)
     nothing = cli("rm")
     assert (nothing.code, "there is no NAME" in nothing.err) == (2, True)
 

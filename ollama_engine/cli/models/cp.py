@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 
+from ollama_engine.cli.errors import UsageError
 from ollama_engine.cli.store import model_store
+from ollama_engine.errors import ModelNotFoundError
+from ollama_engine.store.lookup import is_packaged
 from ollama_engine.store.names import ModelName
 
 __all__ = ["add_arguments", "main"]
@@ -19,5 +22,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> None:
     source, target = ModelName.parse(args.source), ModelName.parse(args.target)
-    model_store().copy(source, target)
+    try:
+        model_store().copy(source, target)
+    except ModelNotFoundError:
+        if is_packaged(source):
+            raise UsageError(
+                f"{source.short} comes with the package, and is not in the store; write a Modelfile that "
+                f"says FROM {args.source}, and call ollama-engine create {target.short}"
+            ) from None
+        raise
     print(f"copied {source.short} to {target.short}")

@@ -8,7 +8,7 @@ from ollama_engine.cli.errors import UsageError
 from ollama_engine.cli.store import model_store
 from ollama_engine.cli.tables import size
 from ollama_engine.errors import ModelNotFoundError
-from ollama_engine.store.lookup import DEMO, DEMO_VISION
+from ollama_engine.store.lookup import is_packaged
 from ollama_engine.store.names import ModelName
 
 __all__ = ["add_arguments", "main"]
@@ -33,7 +33,7 @@ def main(args: argparse.Namespace) -> None:
         try:
             store.delete(name)
         except ModelNotFoundError:
-            if any(name.key == ModelName.parse(packaged).key for packaged in (DEMO, DEMO_VISION)):
+            if is_packaged(name):
                 raise UsageError(f"{name.short} comes with the package, and cannot be removed") from None
             raise
         print(f"deleted {name.short}")

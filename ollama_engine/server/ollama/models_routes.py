@@ -132,7 +132,16 @@ def _model_info(facts: GGUFFacts) -> dict[str, Any]:
 async def copy(body: CopyRequest, service: Served, store: Store) -> Response:
     """Give a model another name too."""
     source, target = model_name(body.source), model_name(body.destination)
-    await asyncio.to_thread(store.copy, source, target)
+    try:
+        await asyncio.to_thread(store.copy, source, target)
+    except ModelNotFoundError:
+        if not service.library.outside_store(source):
+            raise
+        raise ApiError(
+            400,
+            f"model '{source.short}' is not in the store, and cannot be copied; create '{target.short}' "
+            f"from '{body.source}'",
+        ) from None
     return Response()
 
 

@@ -113,6 +113,15 @@ def test_packaged_models_are_shown(client: TestClient) -> None:
     assert client.post("/api/show", json={"model": "demo-vision"}).json()["capabilities"] == ["completion", "vision"]
 
 
+def test_packaged_models_cannot_be_copied_but_made_from(client: TestClient) -> None:
+    answer = client.post("/api/copy", json={"source": "demo", "destination": "mine"})
+    assert (answer.status_code, answer.json()["error"]) == (
+        400, "model 'demo:latest' is not in the store, and cannot be copied; create 'mine:latest' from 'demo'"
+    )  # fmt: skip
+    assert client.post("/api/copy", json={"source": "nobody", "destination": "mine"}).status_code == 404
+    assert client.post("/api/create", json={"model": "mine", "from": "demo", "stream": False}).status_code == 200
+
+
 def test_packaged_models_cannot_be_deleted(client: TestClient) -> None:
     answer = client.request("DELETE", "/api/delete", json={"model": "demo"})
     assert (answer.status_code, answer.json()) == (
