@@ -1,7 +1,8 @@
 """What is in a wheel, by part: `python wheels/check.py WHEEL ...`. Exit code 1 where something is wrong.
 
 - Every symbol that a library asks for is there: in another library of the wheel, in Python, or in a version that glibc
-  or libstdc++ has. What `old_symbols.py` left without a version would fail on old machines alone.
+  or libstdc++ has. What `old_symbols.py` left without a version would fail on old machines alone. musl's symbols have
+  no versions: they are looked for in its library.
 - Licences, types and the packaged models are in it, sources are not, and it has no more than MOST_BYTES.
 """
 
@@ -40,11 +41,14 @@ PARTS = (
 )
 
 
-def main(wheels: Sequence[str]) -> None:
-    """Check wheels and print what they hold; SystemExit says what is wrong."""
+def main(wheels: Sequence[str], system: Sequence[Path] = ()) -> None:
+    """Check wheels and print what they hold; SystemExit says what is wrong.
+
+    `system`: libraries whose symbols have no version, and are there where the wheel runs.
+    """
     for path in map(Path, wheels):
         check_contents(path)
-        missing = [*unknown_symbols(path)]
+        missing = [*unknown_symbols(path, system)]
         size = path.stat().st_size
         if missing:
             raise SystemExit(f"{path.name} asks for symbols that nothing provides:\n  " + "\n  ".join(missing))
@@ -76,13 +80,16 @@ def parts(wheel: Path) -> dict[str, tuple[int, int, int]]:
     return sums
 
 
-def unknown_symbols(wheel: Path) -> Iterator[str]:
-    """Symbols that libraries ask for in no version, and that neither Python nor another library of the wheel has."""
+def unknown_symbols(wheel: Path, system: Sequence[Path] = ()) -> Iterator[str]:
+    """Symbols that libraries ask for in no version, and that neither Python nor another library has, the wheel's or
+    the system's.
+    """
     with tempfile.TemporaryDirectory() as folder:
         zipfile.ZipFile(wheel).extractall(folder)
         libraries = sorted(Path(folder).rglob("*.so"))
         tables = {library: [*_symbols(library)] for library in libraries}
-        defined = {name for table in tables.values() for name, where, _ in table if where != "UND"}
+        known = [*tables.values(), *map(_symbols, system)]
+        defined = {name for table in known for name, where, _ in table if where != "UND"}
         for library, table in tables.items():
             for name, where, bind in table:
                 python = name.startswith(("Py", "_Py"))

@@ -39,6 +39,8 @@ PLATFORMS = ("musllinux_1_2_x86_64", "musllinux_1_1_x86_64")
 WITHOUT = ("llguidance", "sentencepiece")
 """What has no wheel for musl."""
 NOTHING = {"tmp": BARE / "tmp"}
+LOADER = "lib/ld-musl-x86_64.so.1"
+"""Which is musl's whole library, too."""
 LIBC = "libc.musl-x86_64.so.1"
 TARGET = "x86_64-linux-musl"
 TESTS = ("tests/ml", "tests/kvcache", "tests/sample", "tests/nn", "--ignore=tests/sample/constraints")
@@ -57,7 +59,7 @@ def main() -> None:
     if not SITE.exists():
         foreign.install_packages(SITE, PYTHON, PLATFORMS, without=WITHOUT)
     wheel = built(chosen.variants, chosen.out)
-    check.main([str(wheel)])
+    check.main([str(wheel)], [BARE / LOADER])
     install(wheel)
     tests = f"python -m pytest -q -p no:cacheprovider --timeout=300 {' '.join(chosen.tests)}"
     timed("tests", {"tree": TREE, "site": SITE}, tests)
@@ -119,7 +121,7 @@ def make_root() -> None:
     """Put musl, zlib (which Pillow's wheel asks for) and busybox beside the Python."""
     for name in ("bin", "lib", "tmp", "proc", "dev", "root", "usr", "etc"):
         (BARE / name).mkdir(parents=True, exist_ok=True)
-    shutil.copy(SOURCES / "musl/usr/lib" / TARGET / "libc.so", BARE / "lib/ld-musl-x86_64.so.1")
+    shutil.copy(SOURCES / "musl/usr/lib" / TARGET / "libc.so", BARE / LOADER)
     shutil.copy(LIBRARIES / "libz.so.1", BARE / "lib")
     busybox = shutil.which("busybox")
     if busybox is None:

@@ -78,6 +78,16 @@ def test_what_nothing_provides_is_found(old: Path, tmp_path: Path) -> None:
     assert list(check.unknown_symbols(wheel_of(tmp_path, made))) == ["liba.so: thrd_of_later"]
 
 
+def test_what_the_system_has_without_a_version_is_there(tmp_path: Path) -> None:
+    """As all of musl's symbols are."""
+    names = ["thrd_of_later", "of_nobody"]
+    made = library(tmp_path, "".join(f'extern "C" int {name}();' for name in names)
+                   + f'extern "C" int f() {{ return {"() + ".join(names)}(); }}')  # fmt: skip
+    (tmp_path / "system").mkdir()
+    system = library(tmp_path / "system", 'extern "C" int thrd_of_later() { return 1; }')
+    assert list(check.unknown_symbols(wheel_of(tmp_path, made), [system])) == ["liba.so: of_nobody"]
+
+
 def wheel_of(folder: Path, *files: Path) -> Path:
     wheel = folder / "a-1-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
