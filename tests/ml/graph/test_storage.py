@@ -109,6 +109,20 @@ def mapped(backend: Backend, file: Path) -> Storage:
     return storage
 
 
+def advice_is_heard() -> bool:
+    """Not under QEMU's emulation of a process, which answers any advice with success and does nothing."""
+    with mmap.mmap(-1, mmap.PAGESIZE) as memory:
+        try:
+            memory.madvise(1000)  # there is no such advice
+        except OSError:
+            return True
+    return False
+
+
+NEEDS_ADVICE = pytest.mark.skipif(not advice_is_heard(), reason="an emulated system, which takes no advice on memory")
+
+
+@NEEDS_ADVICE
 @pytest.mark.skipif("san." in os.environ.get("LD_PRELOAD", ""), reason="shadows of memory are not populated")
 def test_what_was_populated_is_read_without_page_faults(backend: Backend, file: Path) -> None:
     out = np.ones(MAPPED, np.int8)
@@ -159,6 +173,7 @@ def test_a_populated_mapping_asks_for_large_pages(backend: Backend, file: Path) 
         assert bytes_in_large_pages(str(file)) == MAPPED
 
 
+@NEEDS_ADVICE
 def test_a_file_that_became_shorter_is_no_crash(backend: Backend, file: Path) -> None:
     with mapped(backend, file) as storage:
         with file.open("r+b") as opened:
