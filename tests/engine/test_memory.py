@@ -83,18 +83,18 @@ def test_texts_of_a_batch_find_their_memory_there(
         assert engine.generate([1, 2], GREEDY, cache=False).tokens == answer
 
 
-@pytest.mark.parametrize("short", ["kvcache.null", "ml.graph.computation"], ids=["mask", "graph"])
+@pytest.mark.parametrize("masked", [True, False], ids=["mask", "graph"])
 def test_a_text_longer_than_a_batch_takes_more_or_is_refused_alone(
-    path: str, monkeypatch: pytest.MonkeyPatch, short: str
+    path: str, monkeypatch: pytest.MonkeyPatch, masked: bool
 ) -> None:
-    masked = short == "kvcache.null"
     if masked:
         mask_texts(monkeypatch)
     with Engine(path, num_ctx=1024, parallel=1, batch_size=64, threads=1) as engine:
         before, answer = graph_bytes(engine), engine.generate([1, 2], GREEDY).tokens
         with monkeypatch.context() as patch:
             patch.setattr("ollama_engine.kvcache.null._CHECKED_FROM", 0)
-            patch.setattr(f"ollama_engine.{short}.available_bytes", lambda: 7)
+            for module in ("kvcache.null",) if masked else ("ml.graph.computation", "ml.graph.backend"):
+                patch.setattr(f"ollama_engine.{module}.available_bytes", lambda: 7)
             with pytest.raises(NoMemoryError):
                 engine.embed([5] * 1000)
         assert graph_bytes(engine) == before

@@ -12,7 +12,7 @@ cdef enum Way:
 
 cdef class Launcher:
     # Whether a graph was launched and not waited for yet.
-    cdef readonly bint running
+    cdef bint running
     cdef Way way
     cdef oe_compute_job *job
     # How putting the graph into the devices' queues went.
