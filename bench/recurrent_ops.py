@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from ctypes import c_void_p
@@ -62,23 +63,23 @@ class Batch:
         return np.random.default_rng([seed, *dims]).standard_normal(dims).astype(np.float32)
 
 
-class Layer:
+class Layer(ABC):
     """An operation of one layer: `operands` of a batch, and its node in a graph of ours and in one of ggml's."""
 
     name: str
     state_size: int
     """Numbers of a sequence's state, of ours."""
 
-    def operands(self, batch: Batch) -> list[Floats]:
-        raise NotImplementedError
+    @abstractmethod
+    def operands(self, batch: Batch) -> list[Floats]: ...
 
+    @abstractmethod
     def ours(self, given: Sequence[Tensor], *segments: Tensor, instructions: str | None) -> Tensor:
         """`segments`: rows, bounds, slots and states, as these operations take them."""
-        raise NotImplementedError
 
+    @abstractmethod
     def ggml(self, graph: GgmlGraph, given: Sequence[Floats], batch: Batch) -> list[c_void_p]:
         """What is computed; the first is the result."""
-        raise NotImplementedError
 
 
 class Sums(Layer):

@@ -1,6 +1,6 @@
-"""Launcher: how a graph that was launched is computed until somebody waits for it, one at a time.
+"""Launcher: computes the graph that was launched, one at a time.
 
-A thread in the background computes it, or the thread that waits for it, or it lies in the queues of other devices.
+A thread in the background computes it, or the thread that waits for it, or other devices do from their queues.
 All methods are called with the backend's lock held.
 """
 
@@ -14,7 +14,7 @@ from ollama_engine.ml.ggml.libworker cimport (
 
 
 cdef class Launcher:
-    """Of one backend. `Backend.close` ends its thread."""
+    """One for each Backend, whose `close` ends its thread."""
 
     cdef int start(self, oe_compute_job *job, int64_t meanwhile, bint cpu_is_free) except -1:
         """Compute in the background, or in `finish` where that is over sooner.
@@ -69,7 +69,7 @@ cdef class Launcher:
         return result
 
     cdef int drop(self) except? -1:
-        """As `finish`, but a graph whose result nobody wants is not computed where nothing computes it yet."""
+        """End the graph, whose result nobody wants. One that only `finish` would compute is not computed."""
         if self.way == BY_WAITER:
             self.running = False
             return lib.GGML_STATUS_ABORTED

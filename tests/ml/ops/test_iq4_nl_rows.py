@@ -60,6 +60,11 @@ def halfway(rng: np.random.Generator) -> NDArray[np.floating]:
     return np.asarray(x * np.ldexp(np.float32(1), rng.integers(-20, 20, (2000, 1))) * rng.choice([-1, 1], (2000, 1)))
 
 
+def tiny(rng: np.random.Generator) -> NDArray[np.floating]:
+    """Scales that are 0 in half precision: from 1e-15 on with the sign of the scale, below without."""
+    return rng.uniform(-1, 1, (2000, 9 * BLOCK)) * 10.0 ** rng.uniform(-17, -13, (2000, 1))
+
+
 def wild(rng: np.random.Generator) -> NDArray[np.float32]:
     """Infinite numbers, NaN, denormal and the largest ones: scales that no half float holds, or none at all."""
     few = np.array([np.inf, -np.inf, np.nan, 1e-40, -1e-40, 3e38, -3e38, 0.0, -0.0, 1e-15, 9e-16, 1.0], np.float32)
@@ -67,7 +72,7 @@ def wild(rng: np.random.Generator) -> NDArray[np.float32]:
     return np.where(rng.random(x.shape) < rng.choice([0.01, 0.5], (2000, 1)), rng.choice(few, x.shape), x)
 
 
-@pytest.mark.parametrize("make", [random_rows, whole_numbers, halfway, wild], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", [random_rows, whole_numbers, halfway, tiny, wild], ids=lambda make: make.__name__)
 @pytest.mark.parametrize(("threads", "index"), [(1, "i64"), (2, "i32")])
 def test_the_bytes_are_those_of_ggml(
     make: Callable[[np.random.Generator], NDArray[np.floating]], threads: int, index: str
