@@ -98,7 +98,8 @@ def build_native() -> str:
         if done.returncode or not archives:
             return f"left out: {_last_line(done)}"
         with tarfile.open(archives[-1]) as archive:
-            archive.extractall(NATIVE, filter="data")
+            archive.extraction_filter = getattr(tarfile, "data_filter", None)  # not in 3.10.11 and 3.11.3, nor before
+            archive.extractall(NATIVE)
         source = next(NATIVE.glob("*/vendor/ik_llama.cpp"), None)
         if source is None:
             return f"left out: {archives[-1].name} has no vendor/ik_llama.cpp"

@@ -62,7 +62,8 @@ def _download(folder: Path) -> Path | None:
         with tarfile.open(next(Path(temp).glob("*.tar.gz"))) as archive:
             top = archive.getnames()[0].split("/")[0]
             wanted = [m for m in archive.getmembers() if m.isfile() and m.name.startswith(f"{top}/json/tests/")]
-            archive.extractall(temp, wanted, filter="data")
+            archive.extraction_filter = getattr(tarfile, "data_filter", None)  # not in 3.10.11 and 3.11.3, nor before
+            archive.extractall(temp, wanted)
         put(Path(temp) / top / "json" / "tests", folder)
     return folder
 
