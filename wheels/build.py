@@ -79,10 +79,17 @@ def program(name: str) -> str | None:
     version = name.removeprefix("python")
     plain, free = version.removesuffix("t"), "t" if version.endswith("t") else ""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    for python in [name, *sorted(map(str, pyenv.glob(f"{plain}.*{free}/bin/{name}")), reverse=True)]:
+    newest_first = sorted(pyenv.glob(f"{plain}.*{free}/bin/{name}"), key=_release, reverse=True)
+    for python in [name, *map(str, newest_first)]:
         if shutil.which(python) and not subprocess.run([python, "-c", ""], check=False, capture_output=True).returncode:
             return python
     return None
+
+
+def _release(python: Path) -> tuple[list[int], bool]:
+    """By which pyenv's programs are in order: 3.11.10 comes after 3.11.9, a release after its candidates."""
+    version = python.parts[-3]
+    return [int(number) for number in re.findall(r"\d+", version)][:3], re.search(r"[a-z]\d", version) is None
 
 
 def build(python: str, variants: str) -> Path:

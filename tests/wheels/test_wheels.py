@@ -150,7 +150,8 @@ def test_a_wheel_without_a_licence_or_with_sources_is_refused(tmp_path: Path) ->
 def matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is built for, by its program's path below `tmp_path`, where 3.13 is on PATH, and pyenv has 3.10 and 3.12."""
     programs = {"bin/python3.13": 0, "bin/python3.14": 1, "bin/python3.12": 127, "bin/python3.10": 127}
-    programs |= {"versions/3.10.9/bin/python3.10": 0, "versions/3.12.1/bin/python3.12": 0}
+    programs |= {f"versions/3.10.{release}/bin/python3.10": 0 for release in ("9", "11", "10", "11rc2")}
+    programs |= {"versions/3.12.1/bin/python3.12": 0}
     for name, status in programs.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -172,7 +173,7 @@ def matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return built
 
 
-FOUND = ["versions/3.10.9/bin/python3.10", "versions/3.12.1/bin/python3.12", "bin/python3.13"]
+FOUND = ["versions/3.10.11/bin/python3.10", "versions/3.12.1/bin/python3.12", "bin/python3.13"]
 
 
 def test_the_matrix_builds_for_the_pythons_that_run_and_names_the_others(
