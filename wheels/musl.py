@@ -34,6 +34,9 @@ NEWER = "trixie"
 """Where musl is from: PyPI's wheels have packed relocations, which it reads since 1.2.4; with 1.2.3 numpy crashes."""
 PREFIX = Path("/opt/python")
 INTERPRETER = BARE / PREFIX.relative_to("/") / f"bin/python{PYTHON}"
+PATCH = "debian/patches/shutdown-deadlock.diff"
+"""Of Debian's patches of its Python 3.11.2, what keeps it from hanging where a `threading.local` ends with its thread
+(python/cpython#102126)."""
 KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
 PLATFORMS = ("musllinux_1_2_x86_64", "musllinux_1_1_x86_64")
 WITHOUT = ("llguidance", "sentencepiece")
@@ -84,6 +87,8 @@ def make_python() -> None:
     for archive in SOURCES.glob("*.orig.tar.*"):
         run("tar", "xf", archive, cwd=SOURCES)
     zlib, libffi, python = (next(SOURCES.glob(f"{name}-*/")) for name in ("zlib", "libffi", "Python"))
+    run("tar", "xf", next(SOURCES.glob(f"python{PYTHON}_*.debian.tar.*")), PATCH, cwd=python)
+    run("patch", "-p1", "-i", PATCH, cwd=python)
     here = [f"--host={TARGET}", f"--build={TARGET}"]  # what musl-gcc makes runs here, by musl's loader
     static = [f"--prefix={LIBRARIES}", f"--libdir={LIBRARIES}/lib"]
     configured(zlib, "--static", *static)
