@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from ollama_engine import size_texts
 from ollama_engine.errors import Option, Phrase, TargetExistsError
 
 __all__ = ["FileSizes", "about", "check_target", "flush_folder", "write_new_file"]
@@ -59,7 +60,7 @@ def check_target(path: str | os.PathLike[str], size: int, *, overwrite: bool = F
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(target)) from None
     if free < size + MARGIN:
-        what = f"no room: the file takes {size / 2**20:,.1f} MiB, and {free / 2**20:,.1f} MiB are free"
+        what = f"no room: the file takes {size_texts.size(size)}, and {size_texts.size(free)} are free"
         raise OSError(errno.ENOSPC, what, str(target))
 
 

@@ -1,30 +1,10 @@
-"""Figures and tables for people: columns that line up, bytes and counts in units, text without control characters."""
+"""Figures and tables for people: columns that line up, counts in units, text without control characters."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-__all__ = ["ago", "count", "decimal_size", "number_of", "pairs", "printable", "size", "span", "table"]
-
-
-def size(nbytes: int) -> str:
-    """Bytes in a unit that people read: 640 bytes, 5.2 MiB."""
-    if nbytes < 1024:
-        return f"{nbytes} bytes"
-    amount = float(nbytes)
-    for unit in ("KiB", "MiB", "GiB"):
-        amount /= 1024
-        if amount < 1024:
-            return f"{amount:.1f} {unit}"
-    return f"{amount / 1024:.1f} TiB"
-
-
-def decimal_size(nbytes: int) -> str:
-    """Bytes in decimal units, as Ollama writes them: 4.7 GB, 91 MB."""
-    for unit, name in ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "KB")):
-        if nbytes >= unit:
-            return f"{nbytes // unit} {name}" if nbytes >= 10 * unit else f"{nbytes / unit:.1f} {name}"
-    return f"{nbytes} B"
+__all__ = ["ago", "count", "number_of", "pairs", "printable", "span", "table"]
 
 
 def ago(seconds: float) -> str:

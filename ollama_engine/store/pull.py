@@ -9,6 +9,7 @@ import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from ollama_engine.errors import ModelFormatError, RegistryError
+from ollama_engine.size_texts import decimal_size
 from ollama_engine.store.blobs import PARTIAL, damaged
 from ollama_engine.store.download import download_blob
 from ollama_engine.store.manifest import Layer, Manifest
@@ -63,7 +64,7 @@ def _check_room(store: ModelStore, layers: Sequence[Layer]) -> None:
     needed = sum(max(0, layer.size - _used_blocks(store, layer)) for layer in missing)
     free = shutil.disk_usage(store.blobs.folder).free
     if needed > free:
-        what = f"no room: the model takes {needed / 1e6:,.1f} MB more, and {free / 1e6:,.1f} MB are free"
+        what = f"no room: the model takes {decimal_size(needed)} more, and {decimal_size(free)} are free"
         raise OSError(errno.ENOSPC, what, str(store.folder))
 
 

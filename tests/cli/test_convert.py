@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from ollama_engine import Engine
-from ollama_engine.cli.tables import size
 from ollama_engine.ml.gguf.gguf_file import GGUFFile
+from ollama_engine.size_texts import size
 from tests.cli.program import COMMAND, environment
 from tests.convert.folders import HfFolder
 from tests.models import families

@@ -8,8 +8,8 @@ from pathlib import Path
 import gguf
 
 from ollama_engine import demo
-from ollama_engine.cli.tables import size
 from ollama_engine.ml.gguf.gguf_file import GGUFFile
+from ollama_engine.size_texts import size
 from tests.convert.quant.golden import tensor_hash, write_small_gguf_imatrix, write_small_imatrix
 from tests.support.tiny import write_tiny_llama
 

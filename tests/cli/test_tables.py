@@ -4,16 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ollama_engine.cli.tables import count, pairs, printable, size, table
-
-
-@pytest.mark.parametrize(
-    ("nbytes", "text"),
-    [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.0 KiB"), (5 << 20, "5.0 MiB"), (3 << 29, "1.5 GiB"),
-     (1 << 40, "1.0 TiB"), (1 << 52, "4096.0 TiB")],
-)  # fmt: skip
-def test_size(nbytes: int, text: str) -> None:
-    assert size(nbytes) == text
+from ollama_engine.cli.tables import count, pairs, printable, table
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gzip
 import json
 import os
+import shutil
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +16,8 @@ import pytest
 
 from ollama_engine.errors import ModelNotFoundError, RegistryError
 from ollama_engine.store import ModelName, ModelStore
-from ollama_engine.store.pull import pull
+from ollama_engine.store.manifest import Layer
+from ollama_engine.store.pull import fetch, pull
 from ollama_engine.store.registry import Registry
 from ollama_engine.store.transfers import SharedTransfers, TransferProgress, TransferSettings
 from tests.store.fake_registry import FakeRegistry, serving
@@ -103,6 +106,22 @@ def test_failures_that_do_not_pass(fake: FakeRegistry, store: ModelStore) -> Non
     fake.faults.status = []
     asyncio.run(pulled(fake, store))
     assert_whole(fake, store)
+
+
+def test_a_disk_without_room_is_told_in_units_that_people_read(
+    fake: FakeRegistry, store: ModelStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: Mock(free=4_700_000))
+    layers = [Layer.of("model", DIGEST, 42_500_000_000)]
+
+    async def fetched() -> None:
+        async with Registry(name_at(fake), SETTINGS, insecure=True) as registry:
+            await fetch(registry, store, layers, Mock(), Mock())
+
+    with pytest.raises(OSError, match=r"no room: the model takes 42 GB more, and 4\.7 MB are free") as raised:
+        asyncio.run(fetched())
+    assert raised.value.errno == errno.ENOSPC
+    assert not fake.blob_requests()
 
 
 def test_a_registry_without_ranges(fake: FakeRegistry, store: ModelStore) -> None:

@@ -13,9 +13,10 @@ from ollama_engine.cli.chat.chat_printer import ChatPrinter, PrintedAnswer
 from ollama_engine.cli.chat.images import NamedImage, dropped_images, image_part, named_path, read_named
 from ollama_engine.cli.chat.prompt_loop import PromptLoop, SlashCommand, set_command
 from ollama_engine.cli.chat.settings import Settings
-from ollama_engine.cli.tables import count, pairs, size
+from ollama_engine.cli.tables import count, pairs
 from ollama_engine.errors import ChatError, ContextOverflowError, ImageError, UnsupportedInputError
 from ollama_engine.segments import Media, Tokens
+from ollama_engine.size_texts import size
 
 if TYPE_CHECKING:
     from ollama_engine.engine import Engine

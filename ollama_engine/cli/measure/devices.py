@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import ollama_engine
 from ollama_engine.cli.errors import UsageError
-from ollama_engine.cli.tables import size, table
+from ollama_engine.cli.tables import table
+from ollama_engine.size_texts import size
 
 if TYPE_CHECKING:
     from ollama_engine.ml.device.device_info import Device

@@ -17,11 +17,12 @@ from ollama_engine.cli.measure.store_health import Health, store_health
 from ollama_engine.cli.options import add_options, build, find_model
 from ollama_engine.cli.progress import LoadingBar, StatusLine
 from ollama_engine.cli.store import model_store
-from ollama_engine.cli.tables import number_of, pairs, size, table
+from ollama_engine.cli.tables import number_of, pairs, table
 from ollama_engine.config import EngineConfig
 from ollama_engine.errors import EngineError
 from ollama_engine.ml.device.device_info import system_line
 from ollama_engine.runner.prefix_store.folder_contents import prefix_folder, stored_models
+from ollama_engine.size_texts import size
 
 if TYPE_CHECKING:
     from ollama_engine.ml.device.device_info import Device

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ollama_engine.cli.tables import decimal_size, number_of
+from ollama_engine.cli.tables import number_of
 from ollama_engine.errors import EngineError
+from ollama_engine.size_texts import decimal_size
 
 if TYPE_CHECKING:
     from ollama_engine.store.model_store import ModelStore

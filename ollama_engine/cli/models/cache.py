@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ollama_engine.cli.errors import UsageError
 from ollama_engine.cli.progress import LoadingBar, StatusLine
-from ollama_engine.cli.tables import ago, size, table
+from ollama_engine.cli.tables import ago, table
 from ollama_engine.errors import EngineError
 from ollama_engine.runner.prefix_store.block_format import check_block
 from ollama_engine.runner.prefix_store.folder_contents import (
@@ -20,6 +20,7 @@ from ollama_engine.runner.prefix_store.folder_contents import (
     remove_model,
     stored_models,
 )
+from ollama_engine.size_texts import size
 
 __all__ = ["add_arguments", "main"]
 

@@ -8,9 +8,9 @@ import sys
 from ollama_engine.cli.options import model_path
 from ollama_engine.cli.paths import existing
 from ollama_engine.cli.progress import LoadingBar, StatusLine
-from ollama_engine.cli.tables import size
 from ollama_engine.convert import convert_model
 from ollama_engine.convert.outtype import FILE_TYPES
+from ollama_engine.size_texts import size
 
 __all__ = ["add_arguments", "main"]
 

@@ -11,9 +11,10 @@ import ollama_engine
 from ollama_engine.cli.errors import UsageError
 from ollama_engine.cli.options import add_options, build, options_of
 from ollama_engine.cli.sizes import read_sizes
-from ollama_engine.cli.tables import size, table
+from ollama_engine.cli.tables import table
 from ollama_engine.config import EngineConfig
 from ollama_engine.ml.gguf.gguf_file import GGUFFile
+from ollama_engine.size_texts import size
 from ollama_engine.store.parameters import own_parameters
 
 if TYPE_CHECKING:

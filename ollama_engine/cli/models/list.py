@@ -8,7 +8,8 @@ import sys
 import time
 
 from ollama_engine.cli.store import ID_CHARACTERS, model_store
-from ollama_engine.cli.tables import ago, decimal_size, table
+from ollama_engine.cli.tables import ago, table
+from ollama_engine.size_texts import decimal_size
 
 __all__ = ["add_arguments", "main"]
 

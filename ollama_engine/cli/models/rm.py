@@ -6,8 +6,8 @@ import argparse
 
 from ollama_engine.cli.errors import UsageError
 from ollama_engine.cli.store import model_store
-from ollama_engine.cli.tables import size
 from ollama_engine.errors import ModelNotFoundError
+from ollama_engine.size_texts import size
 from ollama_engine.store.lookup import is_packaged
 from ollama_engine.store.names import ModelName
 

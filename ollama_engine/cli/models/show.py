@@ -15,11 +15,12 @@ from ollama_engine.cli.errors import UsageError
 from ollama_engine.cli.models import fit
 from ollama_engine.cli.models.model_parts import PARTS, part_of
 from ollama_engine.cli.options import add_model, find_model
-from ollama_engine.cli.tables import count, pairs, printable, size, table
+from ollama_engine.cli.tables import count, pairs, printable, table
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.ml.gguf.gguf_file import GGUFFile, TensorInfo
 from ollama_engine.ml.gguf.metadata import MetadataValue
 from ollama_engine.ml.gguf.next_tokens import ASSISTANT, EAGLE3, next_token_tensors
+from ollama_engine.size_texts import size
 from ollama_engine.store.stored_model import StoredModel
 from ollama_engine.tokenizer.vocab import read_vocabulary
 

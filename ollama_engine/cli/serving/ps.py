@@ -10,7 +10,8 @@ from typing import Any
 
 from ollama_engine.cli.serving.server_client import ask
 from ollama_engine.cli.store import ID_CHARACTERS
-from ollama_engine.cli.tables import decimal_size, span, table
+from ollama_engine.cli.tables import span, table
+from ollama_engine.size_texts import decimal_size
 
 __all__ = ["add_arguments", "main"]
 

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING
 from ollama_engine.child_process import end_with_parent, start_child
 from ollama_engine.cli.errors import UsageError
 from ollama_engine.cli.sizes import read_size
-from ollama_engine.cli.tables import size, table
+from ollama_engine.cli.tables import table
 from ollama_engine.errors import DeviceError
 from ollama_engine.ml.device.device import devices as all_devices
 from ollama_engine.ml.device.placement import choose_threads
 from ollama_engine.ml.device.worker_address import DEFAULT_PORT, WorkerAddress
 from ollama_engine.ml.workers.workers import serve_devices
+from ollama_engine.size_texts import size
 from ollama_engine.worker.front import WorkerFront
 from ollama_engine.worker.weight_cache import WeightCache
 

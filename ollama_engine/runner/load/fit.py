@@ -15,6 +15,7 @@ from ollama_engine.ml.gguf.gguf_file import GGUFFile
 from ollama_engine.ml.ops.nn import supports_flash_attention
 from ollama_engine.models import Model
 from ollama_engine.runner.load.sizes import declared, model_sizes, tower_memory
+from ollama_engine.size_texts import size
 
 __all__ = ["DeviceChoice", "fit", "refuse_overfull"]
 
@@ -101,9 +102,9 @@ def refuse_overfull(plan: PlacementPlan, *, mmap: bool) -> None:
     for device in plan.overfull:
         assert device.free is not None, "only GPUs are bounded"
         raise NoMemoryError(
-            f"{_held(device)} on {device.name} take {_mib(device.taken)} ({_mib(device.weights)} of weights, "
-            f"{_mib(device.cache)} of keys and values, up to {_mib(device.graph)} for graphs), of which "
-            f"{_mib(device.free)} are free",
+            f"{_held(device)} on {device.name} take {size(device.taken)} ({size(device.weights)} of weights, "
+            f"{size(device.cache)} of keys and values, up to {size(device.graph)} for graphs), of which "
+            f"{size(device.free)} are free",
             advice=[("lower ", Option("gpu_layers")), ("leave out ", Option("gpu_layers"), ", to use what fits")],
             report=_planned(plan, mmap),
         )
@@ -122,7 +123,3 @@ def _planned(plan: PlacementPlan, mmap: bool) -> MemoryReport:
 def _held(device: PlannedDevice) -> str:
     parts = [f"{len(device.layers)} layers"] if device.layers else []
     return " and ".join([*parts, *(["the output layer"] if device.output else [])])
-
-
-def _mib(nbytes: int) -> str:
-    return f"{nbytes / 2**20:.1f} MiB"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ollama_engine.cli.tables import pairs, size, table
+from ollama_engine.cli.tables import pairs, table
+from ollama_engine.size_texts import size
 
 __all__ = ["report"]
 
