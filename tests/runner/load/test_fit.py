@@ -118,9 +118,7 @@ def test_what_does_not_fit_is_refused(
     planned = Engine.plan_memory(mixture, **options).placement
     assert planned is not None
     assert planned.overfull
-    with pytest.raises(
-        NoMemoryError, match=r"the output layer on rpc://.* of which 293\.0 KiB are free"
-    ) as e:
+    with pytest.raises(NoMemoryError, match=r"the output layer on rpc://.* of which 293\.0 KiB are free") as e:
         Engine(mixture, **options)
     assert str(e.value).startswith(f"{mixture} does not fit: ")
     assert "leave out gpu_layers, to use what fits" in str(e.value)
