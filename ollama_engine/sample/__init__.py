@@ -3,6 +3,7 @@
     SamplingParams   params.py      what a caller may ask, checked and documented once
     Sampler          _sample.pyx    one sequence: sample, accept, logprobs, fork, reset
     sample_rows      _sample.pyx    one step for all rows with the GIL released
+    sample_drafts    _sample.pyx    the tokens of each draft that are drawn, and the one behind them
     accept_rows      _sample.pyx    one accepted token for each row
     sampler_instructions  _sample.pyx  what the kernels were compiled for; all give the same tokens
     TokenLogprobs    logprobs.py    what `Sampler.logprobs` returns
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING
 from ollama_engine.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from ollama_engine.sample._sample import Sampler, accept_rows, sample_rows, sampler_instructions
+    from ollama_engine.sample._sample import Sampler, accept_rows, sample_drafts, sample_rows, sampler_instructions
     from ollama_engine.sample.breakers import BreakerFinder, SequenceBreakers
     from ollama_engine.sample.logprobs import TokenLogprobs
     from ollama_engine.sample.params import LogitBias, SamplingParams
@@ -37,6 +38,7 @@ __all__ = [
     "SequenceBreakers",
     "TokenLogprobs",
     "accept_rows",
+    "sample_drafts",
     "sample_rows",
     "sampler_instructions",
 ]
@@ -49,6 +51,7 @@ _HOMES = {
     "SequenceBreakers": "breakers",
     "TokenLogprobs": "logprobs",
     "accept_rows": "_sample",
+    "sample_drafts": "_sample",
     "sample_rows": "_sample",
     "sampler_instructions": "_sample",
 }

@@ -9,7 +9,7 @@ from ollama_engine.sample.breakers import SequenceBreakers
 from ollama_engine.sample.logprobs import TokenLogprobs
 from ollama_engine.sample.params import SamplingParams
 
-__all__ = ["Sampler", "accept_rows", "sample_rows", "sampler_instructions"]
+__all__ = ["Sampler", "accept_rows", "sample_drafts", "sample_rows", "sampler_instructions"]
 
 @final
 class Sampler:
@@ -54,5 +54,12 @@ def sample_rows(
     logits: npt.NDArray[np.float32],
     masks: Iterable[npt.NDArray[np.uint32] | None] | None = None,
     known: Iterable[npt.NDArray[np.int32] | None] | None = None,
+    rows: Iterable[SupportsIndex] | None = None,
 ) -> list[int | SamplingError]: ...
+def sample_drafts(
+    samplers: Iterable[Sampler],
+    logits: npt.NDArray[np.float32],
+    begins: Iterable[SupportsIndex],
+    drafts: Iterable[Iterable[SupportsIndex]],
+) -> list[list[int | SamplingError]]: ...
 def accept_rows(samplers: Iterable[Sampler], tokens: Iterable[SupportsIndex]) -> None: ...

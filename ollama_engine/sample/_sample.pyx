@@ -9,16 +9,19 @@ from libc.stdlib cimport free, malloc
 from libcpp.atomic cimport atomic
 
 from ollama_engine.sample cimport libsample as lib
-from ollama_engine.sample._buffers cimport checked_mask, checked_row, checked_token, words_of
+from ollama_engine.sample._buffers cimport (
+    checked_drafts, checked_known, checked_mask, checked_masks, checked_places, checked_row, checked_table,
+    checked_token, error_of, words_of,
+)
 
 from ollama_engine.errors import ConfigError, NoMemoryError, SamplingError, ShapeError
 from ollama_engine.sample.arguments import (
-    bias_arrays, check_breakers, checked_list, checked_n_vocab, checked_tokens, checked_top, describe, native_params,
+    bias_arrays, check_breakers, checked_list, checked_n_vocab, checked_tokens, checked_top, native_params,
 )
 from ollama_engine.sample.logprobs import TokenLogprobs
 from ollama_engine.sample.params import SamplingParams
 
-__all__ = ["Sampler", "accept_rows", "sample_rows", "sampler_instructions"]
+__all__ = ["Sampler", "accept_rows", "sample_drafts", "sample_rows", "sampler_instructions"]
 
 
 def sampler_instructions():
@@ -162,7 +165,7 @@ cdef class Sampler:
             lib.oe_sampler_run(&job, 1)
         self._busy.store(0)
         if job.status != lib.OE_SAMPLE_OK:
-            raise _error_of(&job)
+            raise error_of(&job)
         return job.token
 
     def candidates(self, logits, mask=None):
@@ -181,7 +184,7 @@ cdef class Sampler:
             n = lib.oe_sampler_candidates(&job, &ids[0], &p[0])
         self._busy.store(0)
         if job.status != lib.OE_SAMPLE_OK:
-            raise _error_of(&job)
+            raise error_of(&job)
         return dict(sorted(((ids[i], p[i]) for i in range(n)), key=lambda pair: (-pair[1], pair[0])))
 
     def accept(self, token):
@@ -200,6 +203,27 @@ cdef class Sampler:
         if lib.oe_sampler_accept(self._sampler, &token, 1) != lib.OE_SAMPLE_OK:
             raise NoMemoryError("no memory for a history of one more token")
         return 0
+
+    cdef list _verify(self, const float[:, ::1] table, Py_ssize_t row, const int32_t[::1] draft):
+        """See `sample_drafts`; the sampler is claimed."""
+        cdef lib.oe_sample_job job
+        cdef Py_ssize_t i, n = 0, length = draft.shape[0]
+        cdef int32_t[::1] tokens = array("i", bytes(4 * (length + 1)))
+        job.sampler = self._sampler
+        job.mask = NULL
+        job.n_known = 0
+        with nogil:
+            while n == 0 or (n <= length and draft[n - 1] == tokens[n - 1]):
+                job.logits = &table[row + n, 0]
+                lib.oe_sampler_run(&job, 1)
+                if job.status == lib.OE_SAMPLE_OK:
+                    job.status = lib.oe_sampler_accept(self._sampler, &job.token, 1)
+                if job.status != lib.OE_SAMPLE_OK:
+                    break
+                tokens[n] = job.token
+                n += 1
+        found = [tokens[i] for i in range(n)]
+        return found if job.status == lib.OE_SAMPLE_OK else found + [error_of(&job)]
 
     def accept_many(self, ids):
         """`accept` for each of the ids (any iterable of int, say a prompt); all of them or, on an error, none."""
@@ -235,7 +259,7 @@ cdef class Sampler:
             lib.oe_sampler_logprobs(&job, &logprob, most, &top_id[0], &top_logprob[0], &n_top)
         self._busy.store(0)
         if job.status != lib.OE_SAMPLE_OK:
-            raise _error_of(&job)
+            raise error_of(&job)
         return TokenLogprobs(job.token, logprob, [(top_id[i], top_logprob[i]) for i in range(n_top)])
 
     def fork(self):
@@ -258,12 +282,12 @@ cdef class Sampler:
         self._busy.store(0)
 
 
-def sample_rows(samplers, logits, masks=None, known=None):
-    """One step for every row: samplers[i] chooses from logits[i]; the GIL is released once, for all rows.
+def sample_rows(samplers, logits, masks=None, known=None, rows=None):
+    """One step for every row: samplers[i] chooses from logits[rows[i]]; the GIL is released once, for all rows.
 
     logits: contiguous float32 [n, n_columns]; a sampler looks at the first n_vocab <= n_columns of its row. What a row
     gives depends on its own sampler, logits and mask only: it equals
-    `samplers[i].sample(logits[i, :n_vocab], masks[i])`.
+    `samplers[i].sample(logits[rows[i], :n_vocab], masks[i])`. rows: None where there are as many as samplers.
     masks: one for each row (see Sampler; a row may have None), or None. known: likewise int32 ids, whose logits alone
     are above -inf: others are not looked for.
     Returns n entries in order: the token id, or the SamplingError of a row that has none (see Sampler); such a row
@@ -273,8 +297,10 @@ def sample_rows(samplers, logits, masks=None, known=None):
     one; then no row was sampled.
     """
     cdef list owners = checked_list(samplers, Sampler)
-    cdef const float[:, ::1] rows = _checked_rows(logits, owners)
-    cdef list held = _checked_masks(masks, owners), found = _checked_known(known, owners)
+    cdef list sizes = _sizes(owners)
+    cdef const float[:, ::1] table = checked_table(logits, sizes, rows is None)
+    cdef list held = checked_masks(masks, sizes), found = checked_known(known, sizes)
+    cdef list chosen = checked_places(range(len(owners)) if rows is None else rows, sizes, table.shape[0])
     cdef const uint32_t[::1] allowed
     cdef const int32_t[::1] ids
     cdef Py_ssize_t i, n = len(owners)
@@ -287,7 +313,7 @@ def sample_rows(samplers, logits, masks=None, known=None):
         _claim_all(owners)
         for i in range(n):
             jobs[i].sampler = (<Sampler> owners[i])._sampler
-            jobs[i].logits = &rows[i, 0]
+            jobs[i].logits = &table[<Py_ssize_t> chosen[i], 0]
             jobs[i].mask = NULL
             jobs[i].n_known = 0
             if found and found[i] is not None and len(found[i]):
@@ -299,9 +325,30 @@ def sample_rows(samplers, logits, masks=None, known=None):
         with nogil:
             lib.oe_sampler_run(jobs, n)
         _release(owners, n)
-        return [jobs[i].token if jobs[i].status == lib.OE_SAMPLE_OK else _error_of(&jobs[i]) for i in range(n)]
+        return [jobs[i].token if jobs[i].status == lib.OE_SAMPLE_OK else error_of(&jobs[i]) for i in range(n)]
     finally:
         free(jobs)
+
+
+def sample_drafts(samplers, logits, begins, drafts):
+    """Verify drafts: samplers[i] chooses from row begins[i], and from the row behind while it drew drafts[i] so far.
+
+    logits: as of `sample_rows`; a draft of k tokens has k + 1 rows. Returns a list of tokens for each, all of them
+    accepted: those of the draft that were drawn, and the one behind them. In the place of the last there is the
+    SamplingError of a row that has none. A list equals what `sample` and `accept` in turn give.
+    Raises as `sample_rows` does, ShapeError for rows out of range; then no row was sampled.
+    """
+    cdef list owners = checked_list(samplers, Sampler)
+    cdef list sizes = _sizes(owners)
+    cdef const float[:, ::1] table = checked_table(logits, sizes, False)
+    cdef list first = checked_places(begins, sizes, table.shape[0])
+    cdef list guessed = checked_drafts(drafts, first, sizes, table.shape[0])
+    cdef Py_ssize_t i
+    _claim_all(owners)
+    try:
+        return [(<Sampler> owners[i])._verify(table, first[i], guessed[i]) for i in range(len(owners))]
+    finally:
+        _release(owners, len(owners))
 
 
 def accept_rows(samplers, tokens):
@@ -324,6 +371,11 @@ def accept_rows(samplers, tokens):
         _release(owners, n)
 
 
+cdef list _sizes(list owners):
+    cdef Sampler owner
+    return [owner.n_vocab for owner in owners]
+
+
 cdef int _claim_all(list owners) except -1:
     """All of the samplers or, on an error, none."""
     cdef Py_ssize_t i, first
@@ -344,55 +396,3 @@ cdef void _release(list owners, Py_ssize_t n) noexcept:
     cdef Py_ssize_t i
     for i in range(n):
         (<Sampler> owners[i])._busy.store(0)
-
-
-# -- the border --------------------------------------------------------------------------------------------------------
-
-cdef object _error_of(const lib.oe_sample_job *job):
-    if job.status == lib.OE_SAMPLE_NO_MEMORY:
-        return NoMemoryError("no memory to choose the best tokens")
-    if job.status == lib.OE_SAMPLE_NO_TOKEN:
-        return SamplingError(
-            "every token is at -inf (by the model, a ban in logit_bias or the token mask): none can be chosen")
-    return SamplingError(
-        f"expected finite logits or -inf, got NaN or +inf in {job.bad_count} places, the first at token "
-        f"{job.bad_first}: the model computed nonsense or overflowed; check the weights and the KV cache type")
-
-
-cdef list _checked_masks(object masks, list owners):
-    """Views that keep each row's words where they are, or None when there are no masks."""
-    if masks is None:
-        return None
-    cdef list given = list(masks)
-    if len(given) != len(owners):
-        raise ShapeError(f"expected one mask (or None) for each of {len(owners)} samplers, got {len(given)}")
-    return [checked_mask(mask, (<Sampler> owner).n_vocab) for mask, owner in zip(given, owners)]
-
-
-cdef list _checked_known(object known, list owners):
-    cdef const int32_t[::1] ids
-    cdef list given = [] if known is None else list(known)
-    cdef Py_ssize_t i, j
-    if known is not None and len(given) != len(owners):
-        raise ShapeError(f"expected known ids (or None) for each of {len(owners)} samplers, got {len(given)}")
-    for i in range(len(given)):
-        ids = given[i]
-        for j in range(0 if ids is None else ids.shape[0]):
-            if not 0 <= ids[j] < (<Sampler> owners[i]).n_vocab:
-                raise ShapeError(f"known ids are below {(<Sampler> owners[i]).n_vocab}, got {ids[j]}")
-    return given
-
-
-cdef const float[:, ::1] _checked_rows(object logits, list owners):
-    cdef const float[:, ::1] rows = None
-    cdef Sampler sampler
-    try:
-        rows = logits
-    except (TypeError, ValueError, BufferError):
-        rows = None
-    if rows is None or rows.shape[0] != len(owners):
-        raise ShapeError(f"logits must be a contiguous float32 [{len(owners)}, n_columns], got {describe(logits)}")
-    for sampler in owners:
-        if rows.shape[1] < sampler.n_vocab:
-            raise ShapeError(f"a Sampler over {sampler.n_vocab} tokens got rows of {rows.shape[1]} logits")
-    return rows

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from ollama_engine.errors import ConfigError
-from ollama_engine.sample import Sampler, SamplingParams, accept_rows, sample_rows
+from ollama_engine.errors import ConfigError, SamplingError, ShapeError
+from ollama_engine.sample import Sampler, SamplingParams, accept_rows, sample_drafts, sample_rows
 from tests.sample import rows
 from tests.sample.rows import Bitmap, FloatRow, bitmap
 
@@ -128,3 +128,44 @@ def test_rows_of_one_sequence_go_into_calls_of_their_own() -> None:
     with pytest.raises(ConfigError, match="row 0 comes again in row 1; sample its rows in calls of their own"):
         sample_rows([sampler, sampler], np.stack([logits_after([]), logits_after([1])]))
     assert sampler.draws == 0
+
+
+@pytest.mark.parametrize("n_right", range(K + 1))
+def test_drafts_of_several_sequences_are_verified_in_one_call(n_right: int) -> None:
+    """Each gives what one row a step gives; rows of others lie between, and the draws are as many."""
+    params = list(REQUESTS.values())
+    expected = [one_row_steps(each, no_mask, n_right + 1) for each in params]
+    drafted = [drafts(tokens + [0] * K, n_right) for tokens, _ in expected]
+    samplers = [Sampler(each, V) for each in params]
+    table = np.stack([logits_after(draft[:n]) for draft in drafted for n in range(K + 1)])
+    begins = [i * (K + 1) for i in range(len(params))]
+    assert sample_drafts(samplers, table, begins, drafted) == [tokens for tokens, _ in expected]
+    assert [sampler.draws for sampler in samplers] == [draws for _, draws in expected]
+    following = [sampler.sample(logits_after(tokens)) for sampler, (tokens, _) in zip(samplers, expected, strict=True)]
+    assert following == [one_row_steps(each, no_mask, n_right + 2)[0][-1] for each in params], "all were accepted"
+
+
+def test_a_row_of_a_draft_that_has_no_token() -> None:
+    table = np.stack([logits_after([]), np.full(V, np.nan, np.float32), logits_after([1])])
+    best = int(np.argmax(table[0]))
+    sampler, other = Sampler(SamplingParams(temperature=0), V), Sampler(SamplingParams(temperature=0), V)
+    (first, error), (last,) = sample_drafts([sampler, other], table, [0, 2], [[best], []])
+    assert (first, last) == (best, int(np.argmax(table[2])))
+    assert isinstance(error, SamplingError)
+
+
+def test_rows_that_a_draft_does_not_have() -> None:
+    sampler, table = Sampler(REQUESTS["defaults"], V), np.stack([logits_after([])] * 2)
+    for begins, drafted in (([1], [[3]]), ([-1], [[]]), ([2], [[]]), ([0, 1], [[]]), ([0], [[], []])):
+        with pytest.raises(ShapeError):
+            sample_drafts([sampler], table, begins, drafted)
+    with pytest.raises(ShapeError, match="rows of these logits are 0 to 1, got 2"):
+        sample_rows([sampler], table, rows=[2])
+    assert sampler.draws == 0
+
+
+def test_rows_may_be_chosen_from_more() -> None:
+    table = np.stack([logits_after([n]) for n in range(6)])
+    chosen = [4, 1]
+    fresh = [Sampler(REQUESTS["no cut"], V) for _ in range(4)]
+    assert sample_rows(fresh[:2], table, rows=chosen) == sample_rows(fresh[2:], np.ascontiguousarray(table[chosen]))

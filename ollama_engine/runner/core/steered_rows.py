@@ -1,6 +1,7 @@
 """Sampling for generations that are steered: by a constraint's token masks, by logits processors, or by drafts.
 
-A draft is verified by drawing: the row behind a draft token is valid only if the row before drew that token.
+A draft is verified by drawing: the row behind a draft token is valid only if the row before drew that token. Where
+nothing but the draft steers, all its rows are drawn in one call; otherwise one row of each generation at a time.
 
     input           last token    draft[0]         draft[1]
     row of logits   first         first + 1        first + 2        n_rows = 3
@@ -19,7 +20,7 @@ from ollama_engine.runner.schedule.batching import Step
 from ollama_engine.runner.schedule.row_readers import is_sound
 from ollama_engine.runner.schedule.sequence import Generation
 from ollama_engine.runner.schedule.steering import Constraint, MaskSource, TokenMask
-from ollama_engine.sample import Sampler, TokenLogprobs, sample_rows
+from ollama_engine.sample import Sampler, TokenLogprobs, sample_drafts, sample_rows
 
 __all__ = ["SteeredRows", "draw_steered", "prepare_masks", "sample_all"]
 
@@ -28,8 +29,8 @@ class SteeredRows:
     """The tokens that a steered generation gets from its rows of one step, drawn row by row."""
 
     __slots__ = (
-        "draft", "draft_forced", "ended", "error", "first", "generation", "logprobs", "n_right", "n_rows", "reason",
-        "sound", "text", "tokens",
+        "accepted_at_once", "draft", "draft_forced", "ended", "error", "first", "generation", "logprobs", "n_right",
+        "n_rows", "reason", "sound", "text", "tokens",
     )  # fmt: skip
 
     def __init__(self, generation: Generation, row: int, n_rows: int, now: float) -> None:
@@ -41,10 +42,13 @@ class SteeredRows:
         self.n_rows = n_rows
         self.draft, generation.draft = generation.draft[: n_rows - 1], ()
         self.draft_forced = generation.draft_forced
+        self.accepted_at_once = generation.constraint is None and generation.processors is None
+        """Whether nothing but the draft steers: the sampler has accepted each token that is taken here."""
         self.n_right = 0
         """Tokens of the draft that have come: the rows behind these are valid."""
         self.tokens: list[int] = []
-        self.text = ""
+        self.text: str | None = "" if generation.emitter.may_stop else None
+        """That of the tokens, where stop texts are looked for; otherwise delivery asks for it."""
         self.logprobs: list[TokenLogprobs] = []
         self.ended = False
         self.reason: FinishReason | None = None
@@ -112,7 +116,8 @@ class SteeredRows:
         generation, at = self.generation, len(self.tokens)
         if self.n_right == at and self.draft[at : at + 1] == (token,):
             self.n_right += 1
-        generation.sampler.accept(token)
+        if not self.accepted_at_once:
+            generation.sampler.accept(token)
         if generation.processors is not None:
             generation.processors.accept(token)
         if generation.constraint is not None:
@@ -121,7 +126,8 @@ class SteeredRows:
         generation.sampled.append(token)
         generation.n_generated += 1
         # Here, and not in delivery: a token behind a stop text must not enter the context.
-        self.text += generation.emitter.push(token)
+        if self.text is not None:
+            self.text += generation.emitter.push(token)
 
     def _take_forced(self) -> bool:
         """Take the tokens that the constraint forces, which are computed at once; whether the answer ends with them.
@@ -175,40 +181,55 @@ def prepare_masks(step: Step) -> None:
 
 def draw_steered(steered: list[SteeredRows], logits: FloatArray) -> list[SteeredRows]:
     """Draw from all first rows at once, then from the second rows of generations whose draft was right, and so on."""
-    active = steered
+    _draw_drafts([rows for rows in steered if rows.accepted_at_once], logits)
+    active = [rows for rows in steered if not rows.accepted_at_once]
     while active:
         # A token that is forced is not drawn: the random stream, which others come from, goes on where it was.
         drawn = [rows for rows in active if rows.forced is None]
-        wanted = _rows_of(drawn, logits)
-        masks = [rows.prepare(row) for rows, row in zip(drawn, wanted, strict=True)]
-        tokens = iter(sample_all([rows.generation.sampler for rows in drawn], wanted, masks) if drawn else ())
+        places = [rows.row for rows in drawn]
+        wanted = logits
+        if any(rows.generation.processors is not None for rows in drawn):
+            wanted, places = logits[places], list(range(len(drawn)))  # a copy, which they may change
+        masks = [rows.prepare(wanted[row]) for rows, row in zip(drawn, places, strict=True)]
+        samplers = [rows.generation.sampler for rows in drawn]
+        tokens = iter(sample_all(samplers, wanted, places, masks) if drawn else ())
         chosen = [next(tokens) if rows.forced is None else rows.forced for rows in active]
         active = [rows for rows, token in zip(active, chosen, strict=True) if rows.take(token, logits)]
     return steered
 
 
-def _rows_of(drawn: list[SteeredRows], logits: FloatArray) -> FloatArray:
-    """The rows to draw from; a copy where processors may change them."""
-    if len(drawn) == 1 and drawn[0].generation.processors is None:
-        return logits[drawn[0].row : drawn[0].row + 1]
-    return logits[[rows.row for rows in drawn]]
+def _draw_drafts(steered: list[SteeredRows], logits: FloatArray) -> None:
+    """Draw from the rows of each generation that only its draft steers, up to the first wrong guess."""
+    for rows, tokens in zip(steered, _verified(steered, logits), strict=True):
+        for token in tokens:
+            if not rows.take(token, logits):
+                break
+
+
+def _verified(steered: list[SteeredRows], logits: FloatArray) -> Sequence[Sequence[int | Exception]]:
+    """The tokens of each generation, as `sample_drafts` gives them, or the exception that this raised for it."""
+    samplers = [rows.generation.sampler for rows in steered]
+    try:
+        return sample_drafts(samplers, logits, [rows.first for rows in steered], [rows.draft for rows in steered])
+    except Exception as error:  # one by one, so that only those with an error end
+        return [[error]] if len(steered) == 1 else [_verified([rows], logits)[0] for rows in steered]
 
 
 def sample_all(
-    samplers: list[Sampler], logits: FloatArray, masks: Sequence[TokenMask | Exception | None] | None = None,
-    known: Sequence[Int32Array | None] | None = None,
+    samplers: list[Sampler], logits: FloatArray, rows: Sequence[int],
+    masks: Sequence[TokenMask | Exception | None] | None = None, known: Sequence[Int32Array | None] | None = None,
 ) -> list[int | Exception]:  # fmt: skip
-    """A token for each row of logits [n, n_vocab], or the exception that sampling it raised. As `sample_rows`."""
+    """A token for each of these rows of logits [n, n_vocab], or the exception of sampling it. As `sample_rows`."""
     try:
         if masks is None or all(mask is None for mask in masks):
-            return list(sample_rows(samplers, logits, known=known))
+            return list(sample_rows(samplers, logits, known=known, rows=rows))
         sound = [mask for mask in masks if not isinstance(mask, Exception)]
         if len(sound) == len(masks):
-            return list(sample_rows(samplers, logits, sound))
+            return list(sample_rows(samplers, logits, sound, rows=rows))
     except Exception:
         pass  # sampled again below, one by one, so that only rows with an error end their requests
     given = masks or [None] * len(samplers)
-    return [_sample_alone(sampler, row, mask) for sampler, row, mask in zip(samplers, logits, given, strict=True)]
+    return [_sample_alone(sampler, logits[row], mask) for sampler, row, mask in zip(samplers, rows, given, strict=True)]
 
 
 def _sample_alone(sampler: Sampler, row: FloatArray, mask: TokenMask | Exception | None) -> int | Exception:

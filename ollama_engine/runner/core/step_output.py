@@ -126,9 +126,8 @@ def _draw(
     known: Sequence[Int32Array | None] | None,
 ) -> list[StepOutput]:  # fmt: skip
     """One token for each generation, from these rows, all of them in one call of the sampler."""
-    wanted = logits if len(rows) == len(logits) else logits[rows]
     ids = None if known is None else [known[row] for row in rows]
-    tokens = sample_all([generation.sampler for generation in drawn], wanted, known=ids)
+    tokens = sample_all([generation.sampler for generation in drawn], logits, rows, known=ids)
     return [_take(*each, logits, now) for each in zip(drawn, tokens, rows, strict=True)]
 
 
@@ -204,7 +203,7 @@ def _chunk(generation: Generation, output: StepOutput, now: float) -> Chunk:
         reader = _reader(generation, output.reason)
         return Chunk(emitter.flush(), (), wanted, output.reason, generation.usage(now), of_prompt, reader)
     reason = output.reason
-    text = emitter.push(output.tokens[0]) if output.text is None else output.text
+    text = "".join(map(emitter.push, output.tokens)) if output.text is None else output.text
     if not emitter.stopped and reason is not None:
         text += emitter.flush()  # may complete a stop text, too
     if emitter.stopped:

@@ -46,6 +46,11 @@ class TextEmitter:
         self._stop: str | None = None
 
     @property
+    def may_stop(self) -> bool:
+        """Whether there are stop strings."""
+        return bool(self._stops)
+
+    @property
     def stop(self) -> str | None:
         """The stop string that ended the text, or None."""
         return self._stop
