@@ -35,8 +35,8 @@ from ollama_engine.runner.media.image_reader import ImageReader
 from ollama_engine.runner.observe.metrics import MetricsSnapshot
 from ollama_engine.runner.observe.monitor import Monitor, Record, report
 from ollama_engine.runner.prefix.cache_manager import CacheManager
-from ollama_engine.runner.schedule.batching import Step, assemble, follow
-from ollama_engine.runner.schedule.pace import prompt_tokens_beside
+from ollama_engine.runner.schedule.batching import Step, all_that_goes_on, assemble, follow
+from ollama_engine.runner.schedule.pace import beside_answers
 from ollama_engine.runner.schedule.queued import QueuedRequest
 from ollama_engine.runner.schedule.scheduler import BatchLimits, SchedulerState, StepPlan, plan
 from ollama_engine.runner.schedule.sequence import Generation
@@ -45,8 +45,6 @@ __all__ = ["EngineCore"]
 
 log = logging.getLogger(__name__)
 
-HEADROOM = 16
-"""Cells that prompts leave to each decoding sequence, so that it can go on for a while."""
 CHECK_SECONDS = 1.0
 """Interval at which an idle engine checks its tables: with 131,072 cells a check takes 2 ms."""
 
@@ -108,7 +106,8 @@ class EngineCore:
             self._exclusive()
             self._speculation.leave_out(self.monitor.clock() - begin)
             if self._next is None and outputs and all(output.goes_on for output in outputs):
-                self._prepare(early=True)  # so that the device need not wait for the delivery
+                if not drafted or not self._go_on():
+                    self._prepare(early=True)  # so that the device need not wait for the delivery
                 record.mark("plan")
             self._launch(record)
             deliver(outputs, self.queue, self.monitor.clock())
@@ -262,6 +261,15 @@ class EngineCore:
         following = follow(self._steps, step)
         return following is not None and self._place(following)
 
+    def _go_on(self) -> bool:
+        """Prepare all that every answer has, drafts included, without planning; False where that is not enough."""
+        most = min(self.executor.batch_size, self.executor.max_outputs, self.cache_manager.room)
+        scheduled = all_that_goes_on(self.queue.running.values(), most)
+        if scheduled is None:
+            return False
+        step = assemble(self._steps, scheduled, self.queue.running, self._traits, recurrent=self._recurrent)
+        return self._place(step)
+
     def _place(self, step: Step) -> bool:
         """Find cells and a graph for a step; False where there are too few cells. Another error ends its requests."""
         try:
@@ -290,16 +298,8 @@ class EngineCore:
         candidates = self.queue.candidates()
         if not candidates:
             return None
-        answers = sum(candidate.decoding for candidate in candidates)
-        limits = BatchLimits(
-            batch_size=self.executor.batch_size,
-            max_outputs=self.executor.max_outputs,
-            free_cells=self.cache_manager.room,
-            prompt_tokens=prompt_tokens_beside(answers, len(candidates) - answers),
-            headroom=HEADROOM * answers,
-            groups=groups,
-        )
-        return plan(candidates, limits, self._scheduler_state)
+        most = BatchLimits(self.executor.batch_size, self.executor.max_outputs, self.cache_manager.room, groups=groups)
+        return plan(candidates, beside_answers(most, candidates), self._scheduler_state)
 
     # -- giving up -----------------------------------------------------------------------------------------------------
 

@@ -10,8 +10,8 @@ from ollama_engine.runner.core.step_output import StepOutput
 from ollama_engine.runner.schedule.batching import Step
 from ollama_engine.runner.schedule.draft_budget import DraftBudget
 from ollama_engine.runner.schedule.draft_lengths import draft_lengths
-from ollama_engine.runner.schedule.drafts import constrained
-from ollama_engine.runner.schedule.sequence import MAX_DRAFT, Generation, ScheduledRequest
+from ollama_engine.runner.schedule.drafts import MAX_DRAFT, constrained
+from ollama_engine.runner.schedule.sequence import Generation, ScheduledRequest
 from ollama_engine.runner.schedule.steering import Draft, Drafter, DraftSource
 from ollama_engine.runner.schedule.step_costs import DRIFT, OUTLIER, StepCosts, StepPrices
 
@@ -122,7 +122,7 @@ class Speculation:
             key: draft.tokens[0] for key, draft in drafts.items() if draft.tokens and not draft.forced & 1
         }
         if sources or any(draft.tokens for draft in drafts.values()):
-            lengths = self._lengths(answers, drafts)
+            lengths = self._lengths(answers, drafts, sources=sources)
         for key, length in lengths.items():
             generation = self._queue.running[key]
             assert isinstance(generation, Generation), "the only kind that drafts"
@@ -133,7 +133,9 @@ class Speculation:
             self._rest = min(int(asking / (ASKING * plain)), self._fruitless // PATIENCE, LONGEST_REST)
         return drafted
 
-    def _lengths(self, answers: Sequence[ScheduledRequest], drafts: dict[int, Draft]) -> dict[int, int]:
+    def _lengths(
+        self, answers: Sequence[ScheduledRequest], drafts: dict[int, Draft], *, sources: bool
+    ) -> dict[int, int]:
         """How much of each draft to verify. Those of sources are added to the drafts."""
         lengths = {key: len(draft.tokens) for key, draft in drafts.items() if draft.chances is None}
         n_rows = len(answers) + sum(lengths.values())
@@ -145,12 +147,8 @@ class Speculation:
         prices = self._costs.prices(n_rows, forced) if alone else self._prices_beside(n_rows, forced)
         if prices is None:
             return lengths
-        begin = self._clock()
         most = {key: self._budget.most(key, prices) for key in drafts}
-        left = {key: self._budget.left(key, prices) for key in drafts if most[key]}
-        made, guessing = _by_sources(running, left, prices) if alone else ({}, 0.0)
-        self.leave_out(self._clock() - begin)  # no cost of rows
-        self._budget.note_guessing({key: len(draft.tokens) for key, draft in made.items()}, guessing / prices.plain)
+        made = self._made(drafts, most, prices) if sources and alone else {}
         for key, draft in made.items():
             generation = running[key]
             assert isinstance(generation, Generation), "the only kind that drafts"
@@ -162,6 +160,15 @@ class Speculation:
                 lengths.pop(key, None)
         chances = {key: draft.chances[: most[key]] for key, draft in drafts.items() if draft.chances}
         return lengths | draft_lengths(prices, chances, self._max_outputs - n_rows)
+
+    def _made(self, drafts: Mapping[int, Draft], most: Mapping[int, int], prices: StepPrices) -> dict[int, Draft]:
+        """The drafts of sources, for answers that may lose what these cost."""
+        begin = self._clock()
+        left = {key: self._budget.left(key, prices) for key in drafts if most[key]}
+        made, guessing = _by_sources(self._queue.running, left, prices)
+        self.leave_out(self._clock() - begin)  # no cost of rows
+        self._budget.note_guessing({key: len(draft.tokens) for key, draft in made.items()}, guessing / prices.plain)
+        return made
 
     def _prices_beside(self, n_rows: int, forced: int) -> StepPrices | None:
         """What drafts cost beside prompts; None where that is not known.

@@ -10,7 +10,10 @@ from typing import overload
 from ollama_engine.input import Int32Array
 from ollama_engine.runner.schedule.steering import Constraint, Draft
 
-__all__ = ["ContextTokens", "checked_guesses", "constrained"]
+__all__ = ["MAX_DRAFT", "ContextTokens", "checked_guesses", "constrained"]
+
+MAX_DRAFT = 63
+"""Most tokens of a draft: with the last token these are 64 rows, the most for paged attention."""
 
 
 class ContextTokens(Sequence[int]):

@@ -265,7 +265,7 @@ class _PlanBuilder:
             drafted = max(0, min(candidate.end - candidate.begin - 1, most))
             more = min(drafted, max(0, cells))
             outputs = candidate.outputs(1 + more)
-            self.scheduled[i] = run._replace(n=1 + more, outputs=outputs)
+            self.scheduled[i] = Scheduled(run.key, 1 + more, outputs)
             self.short += drafted - more
             self.room -= more
             self.rows -= max(0, outputs - 1)

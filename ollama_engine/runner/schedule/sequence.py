@@ -19,7 +19,7 @@ import numpy as np
 from ollama_engine.input import FloatArray, Int32Array, MediaItem
 from ollama_engine.runner.request.inputs import Inputs, Lookahead
 from ollama_engine.runner.request.results import Usage
-from ollama_engine.runner.schedule.drafts import ContextTokens, checked_guesses, constrained
+from ollama_engine.runner.schedule.drafts import MAX_DRAFT, ContextTokens, checked_guesses, constrained
 from ollama_engine.runner.schedule.logits_processors import ProcessorChain
 from ollama_engine.runner.schedule.queued import Kind, Progress, QueuedRequest, State
 from ollama_engine.runner.schedule.row_readers import PromptLogprobs, RowReader
@@ -32,10 +32,7 @@ if TYPE_CHECKING:
     from ollama_engine.runner.schedule.pinned_prefix import PinnedPrefix
     from ollama_engine.runner.schedule.shared_prompts import SharedPrompt
 
-__all__ = ["MAX_DRAFT", "Generation", "ScheduledRequest"]
-
-MAX_DRAFT = 63
-"""Most tokens of a draft: with the last token these are 64 rows, the most for paged attention."""
+__all__ = ["Generation", "ScheduledRequest"]
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -176,7 +173,8 @@ class ScheduledRequest(QueuedRequest):
             return self.inputs.tokens[begin : begin + n]
         assert begin >= self.n_inputs, "a step computes either a part of the prompt, or of the answer"
         begin -= self.n_inputs
-        return np.array([*self.sampled, *self.draft][begin : begin + n], dtype=np.int32)
+        known = self.sampled[begin : begin + n]
+        return np.array([*known, *self.draft[: n - len(known)]], dtype=np.int32)
 
     @property
     def context(self) -> Inputs:

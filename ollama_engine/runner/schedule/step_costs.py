@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
+from functools import cache
 from typing import NamedTuple
 
 __all__ = ["StepCosts", "StepPrices"]
@@ -134,4 +135,5 @@ class StepCosts:
         plain = self.seconds(rows + forced) if self.is_recent(rows) else None
         if plain is None:
             return None
-        return StepPrices(rows, plain, lambda n: self.seconds(n + forced, drafted=True) or plain)
+        # Asked several times for the same number of rows before one step.
+        return StepPrices(rows, plain, cache(lambda n: self.seconds(n + forced, drafted=True) or plain))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ollama_engine.runner.request.channel import RequestChannel
 from ollama_engine.runner.request.inputs import Inputs, Lookahead
 from ollama_engine.runner.request.options import OnOverflow, RequestOptions
-from ollama_engine.runner.schedule.batching import Step, assemble, best_needed, follow
+from ollama_engine.runner.schedule.batching import Step, all_that_goes_on, assemble, best_needed, follow
 from ollama_engine.runner.schedule.scheduler import BatchLimits, Scheduled, plan
 from ollama_engine.runner.schedule.sequence import Generation, ScheduledRequest
 from ollama_engine.runner.schedule.text_emitter import TextEmitter
@@ -211,3 +211,23 @@ def test_nothing_follows_a_prompt(n: int) -> None:
     step = assemble(0, (Scheduled(1, n, n - 1),), {1: asked})
     launch(step)
     assert follow(1, step) is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 3), st.integers(0, 4)), min_size=1, max_size=5))
+def test_all_that_answers_have_is_what_a_plan_chooses(answers: list[tuple[int, int, int]]) -> None:
+    """(tokens computed, tokens known behind them, draft) of each."""
+    made = []
+    for key, (computed, known, drafted) in enumerate(answers):
+        each = answer(key)
+        each.submitted, each.sampled = 3 + computed, list(range(computed + known))
+        each.draft = tuple(range(drafted))
+        made.append(each)
+    total = sum(known + drafted for _, known, drafted in answers)
+    limits = BatchLimits(batch_size=64, max_outputs=64, free_cells=total, headroom=16 * len(made))
+    candidates = [candidate for each in made if (candidate := each.candidate(Lookahead())) is not None]
+    assert all_that_goes_on(made, total) == plan(candidates, limits).scheduled
+    assert all_that_goes_on(made, total - 1) is None
+    made[0].submitted = 2  # still a prompt
+    assert all_that_goes_on(made, 99) is None
+    made[0].submitted, made[0].num_ctx = 3 + answers[0][0], made[0].known + answers[0][2] - 1
+    assert all_that_goes_on(made, 99) is None
