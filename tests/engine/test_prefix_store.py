@@ -107,6 +107,16 @@ def test_a_restart_goes_on_from_what_is_stored(name: str, tmp_path: Path) -> Non
             assert bound == most_in_memory(block) or name == "llama4", "chunks begin within a block"
 
 
+@pytest.mark.parametrize(("name", "least"), [("llama", 0), ("gemma3", BLOCK - 1)])
+def test_a_prompt_that_ends_with_a_block(name: str, least: int, tmp_path: Path) -> None:
+    """Its last input alone is computed again, where layers see everything: a window has dropped what that one sees."""
+    path, ids = str(families.converted(families.case(name), tmp_path)), prompt(WHOLE)
+    (expected,) = answers(path, False, [ids])
+    found = [answers(path, tmp_path / "store", [ids])[0] for _ in range(2)]
+    assert alike(found, [expected] * 2)
+    assert cached(found) == [0, WHOLE - 1 - least]
+
+
 def test_what_shapes_keys_and_values_keeps_prompts_apart(llama: str, tmp_path: Path) -> None:
     ids = prompt(N_PROMPT)
     with opened(llama, tmp_path) as engine:

@@ -103,8 +103,9 @@ class PrefixReads:
     def _begin(self, sequence: ScheduledRequest, first: bytes, reusable: int) -> None:
         inputs = sequence.inputs
         media = [span.identity for span in inputs.media]
+        read = inputs.tokens[: self._end_of_reading(reusable)]
         reading = PrefixReading(
-            keys=block_keys(self._store.root, inputs.tokens[:reusable], media, inputs.namespace),
+            keys=block_keys(self._store.root, read, media, inputs.namespace),
             images=[span.begin for span in media],
             cached=self._cache_manager.cached(sequence),
             tokens_per_second=self._monitor.prompt_speed,
@@ -115,6 +116,14 @@ class PrefixReads:
         self._asked.add(sequence.key)
         restoring = self._restoring[first] = _Restoring(sequence.key, inputs, reading, self._monitor.clock())
         self._store.read(reading)
+
+    def _end_of_reading(self, reusable: int) -> int:
+        """Where reading ends at the latest, for a prompt that may reuse so many inputs.
+
+        The last input's logits are wanted, so it is computed again. A prompt that ends with a block reads that block,
+        too, and gives this one input up, where that leaves all that it sees: windows and states have dropped some.
+        """
+        return reusable if any(self._saveable.first_seen(reusable + 1)) else reusable + 1
 
     def _put(self, restoring: _Restoring, block: int, rows: list[SavedRows | None]) -> None:
         """Put a block into cells. Where there is no room, the rest of the prompt is computed."""
