@@ -1,7 +1,7 @@
 """Processes on one prefix store, some of them killed: is every answer, to the bit, the one that is given without it?
 
     python bench/soak/prefix_store.py --conversations 1000               # each once; two processes; restarts and kills
-    python bench/soak/prefix_store.py --processes 16 --minutes 10        # the same forty again and again
+    python bench/soak/prefix_store.py --processes 16 --minutes 10        # the same fifty again and again
     python bench/soak/prefix_store.py --processes 16 --minutes 10 --bytes 12000000   # a bound that is reached
 
 Each process opens the packaged demo model on one folder, holds random conversations that begin alike, and opens it anew
@@ -35,10 +35,10 @@ from ollama_engine.runner.prefix_store.block_format import check_block
 from ollama_engine.runner.prefix_store.folder_contents import files_of
 from ollama_engine.runner.schedule.prefix_blocks import BLOCK
 
-CACHES = ("f16", "q8_0", "q4_0", "f32")
+CACHES = ("f16", "q8_0", "q4_0", "f32", "iq4_nl")
 ALIKE = 10
 """Conversations one after the other whose engines have the same type of cache."""
-AGAIN = 40
+AGAIN = 50
 """Conversations that a run of minutes holds again and again."""
 TURNS = 5
 SALTS = (None, None, None, "mine")
