@@ -2,6 +2,7 @@
 
 block_keys.py       a prompt to the keys of its blocks: pure
 block_file.py       one block in one file: format, checks
+checksum.pyx        by which damage is found
 block_folder.py     the files: found, written, bounded in bytes; several processes may share a folder
 stored_prefix.py    which blocks a prompt can go on from, and which are still to be written: pure
 step_budget.py      how long a step may be disturbed by writing

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 
 from ollama_engine.kvcache import SavedRows
 from ollama_engine.runner.prefix_store.block_format import DIGEST, PREFIX, BlockFormatError, checked, prefix
+from ollama_engine.runner.prefix_store.checksum import Checksum
 
 __all__ = ["block_bytes", "read_block", "write_block"]
 
@@ -31,17 +31,17 @@ def write_block(
     `pause` is called after each PIECE bytes.
     """
     temporary = path.with_name(f".{os.urandom(8).hex()}.part")
-    digest, n, unpaused = hashlib.sha256(), 0, 0
+    checksum, n, unpaused = Checksum(), 0, 0
     try:
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
             for piece in _pieces(key, kind, saved):
-                digest.update(piece)
+                checksum.update(piece)
                 n += file.write(piece)
                 unpaused += len(piece)
                 if unpaused >= PIECE:
                     unpaused = 0
                     pause()
-            n += file.write(digest.digest())
+            n += file.write(checksum.digest())
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)

@@ -6,7 +6,7 @@
     u32, u32  kind of layers; number of rows
     i32 ...   positions of the rows
     bytes     the rows: keys and values of each layer in turn
-    32 bytes  SHA-256 of all before
+    8 bytes   XXH64 of all before
 
 Numbers are little-endian. A file is written under another name first, so it is whole or not there; what a crash or a
 full disk leaves behind, and what is damaged later, is refused by its length or its checksum.
@@ -14,7 +14,6 @@ full disk leaves behind, and what is damaged later, is refused by its length or 
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from pathlib import Path
 
@@ -22,13 +21,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ollama_engine.errors import EngineError
+from ollama_engine.runner.prefix_store.checksum import Checksum
 
 __all__ = ["DIGEST", "PREFIX", "BlockFormatError", "check_block", "checked", "prefix"]
 
 MAGIC = b"\x93oeblk1\n"
-VERSION = 1
+VERSION = 2
 PREFIX = struct.Struct("<8sI32sII")
-DIGEST = hashlib.sha256().digest_size
+DIGEST = 8
 
 
 class BlockFormatError(EngineError, ValueError):
@@ -49,7 +49,9 @@ def checked(path: Path, data: npt.NDArray[np.uint8], key: bytes, kind: int) -> i
         raise BlockFormatError(f"{path}: is no block of version {VERSION}")
     if (its_key, its_kind) != (key, kind):
         raise BlockFormatError(f"{path}: holds another block than its name says")
-    if hashlib.sha256(data[:-DIGEST].data).digest() != data[-DIGEST:].tobytes():
+    checksum = Checksum()
+    checksum.update(data[:-DIGEST])
+    if checksum.digest() != data[-DIGEST:].tobytes():
         raise BlockFormatError(f"{path}: is damaged, its checksum does not fit")
     return int(n)
 
