@@ -156,7 +156,7 @@ class EngineConfig:
         default="off",
         metadata={
             "help": "keep keys and values of prompts on disk, so that they need not be computed again, also after a "
-            "restart: off, on (in the user's cache folder), or a folder"
+            "restart: off, on (in the user's cache folder), or a folder; for this user alone to read, not encrypted"
         },
     )
     prefix_store_bytes: int | None = field(

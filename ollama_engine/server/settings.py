@@ -70,7 +70,7 @@ SETTINGS: Mapping[str, Setting] = {
         "OLLAMA_ENGINE_PREFIX_STORE",
         readers.place,
         "on|off|FOLDER",
-        "keep keys and values of prompts on disk, so that a restart does not forget them",
+        "keep keys and values of prompts on disk, so that a restart does not forget them; not encrypted",
     ),
     "prefix_store_bytes": Setting(
         "OLLAMA_ENGINE_PREFIX_STORE_BYTES",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import os
 import random
 import re
 import subprocess
@@ -19,6 +21,7 @@ import numpy as np
 import pytest
 
 from ollama_engine import Completion, Engine, SamplingParams, demo
+from ollama_engine.config import EngineConfig
 from ollama_engine.errors import ClosedError, ConfigError
 from ollama_engine.kvcache.saving import CellSaver
 from ollama_engine.runner.core import engine_thread, prefix_reads
@@ -30,6 +33,7 @@ from ollama_engine.runner.prefix_store.prefix_store import PrefixStore
 from ollama_engine.runner.prefix_store.step_budget import StepBudget
 from ollama_engine.runner.prefix_store.stored_prefix import rows_of_block
 from ollama_engine.runner.schedule.prefix_blocks import BLOCK, LEAST, most_in_memory
+from ollama_engine.server.settings import SETTINGS
 from tests.engine.test_media import open_engine
 from tests.engine.test_media import prompt as media_prompt
 from tests.models import families
@@ -95,9 +99,6 @@ def test_a_restart_goes_on_from_what_is_stored(name: str, tmp_path: Path) -> Non
         other = answers(path, store, asked[1:], kv_cache_type=kv_cache_type)[0]
         assert alike([first, again, other], [expected[0], expected[0], expected[1]])
         assert cached([first, again, other]) == [0, WHOLE, 512]  # of a recurrent model these blocks have states
-        assert all(
-            (file.path.stat().st_mode & 0o777) == 0o600 for file in files_of(store) if file.path.suffix != ".json"
-        )
         with opened(path, store, kv_cache_type=kv_cache_type) as engine:
             blocks = engine._core.queue.stored._reads._store.layout  # type: ignore[union-attr]
             block = sum((end - begin) * sum(blocks.row_bytes[kind])
@@ -463,6 +464,22 @@ def test_names_of_files_tell_nothing_of_a_prompt(llama: str, tmp_path: Path) -> 
     assert len(names) - len(others) >= WHOLE // BLOCK
     found = b"".join((tmp_path / name).read_bytes() for name in others)
     assert found.replace(b"\n", b"") == json.dumps({"model": Path(llama).name}).encode()
+
+
+def test_files_are_for_this_user_alone(llama: str, tmp_path: Path) -> None:
+    """Whatever the process gives others by default; and who turns it on is told that nothing is encrypted."""
+    store, before = tmp_path / "store", os.umask(0)
+    try:
+        assert cached([answers(llama, store, [prompt(N_PROMPT)])[0] for _ in range(2)])[1] == WHOLE
+    finally:
+        os.umask(before)
+    found = [store, *store.rglob("*")]
+    assert {ABOUT, HITS} <= {path.name for path in found}
+    for path in found:
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
+    (option,) = (field for field in dataclasses.fields(EngineConfig) if field.name == "prefix_store")
+    told = (option.metadata["help"], Engine.__doc__, SETTINGS["prefix_store"].help)
+    assert all("not encrypted" in str(text) for text in told)
 
 
 def test_a_bound_that_holds_no_block(llama: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

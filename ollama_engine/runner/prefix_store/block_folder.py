@@ -113,7 +113,8 @@ class BlockFolder:
         about = self._mine / ABOUT
         if not about.exists():
             os.chmod(self._mine, 0o700)
-            about.write_text(json.dumps({"model": self._about}))
+            with open(os.open(about, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
+                json.dump({"model": self._about}, file)
 
     def _bound(self, nbytes: int, pause: Callable[[], None]) -> None:
         with self._lock:
