@@ -107,9 +107,8 @@ class Engine(
         image_cache_bytes: host memory for embeddings of images: each is encoded once. The least recently used go first.
         state_cache_bytes: memory for checkpoints of recurrent models (LFM2, say), where prompts that begin alike go on;
             at least one for each of `parallel`. The least recently used go first.
-        prefix_store: a folder for keys and values of prompts, or True for one in the user's cache folder. Prompts that
-            begin like an earlier one, before a restart too, read them where that is quicker than computing them. Only
-            this user may read the files, which are not encrypted.
+        prefix_store: a folder for keys and values of prompts, or True for one in the user's cache; not encrypted.
+            Prompts that begin like an earlier one, even before a restart, read them where that is quicker.
         prefix_store_bytes: bytes that it may take; None: 4 GiB, or a tenth of the free disk if that is less.
         mmap: read weights from the mapped file instead of copying them: loading is quicker, and processes share them.
             Changing the file in place, instead of replacing it, closes the Engine with a ClosedError. On Linux a read
