@@ -125,8 +125,9 @@ def test_what_shapes_keys_and_values_keeps_prompts_apart(llama: str, tmp_path: P
     with opened(llama, tmp_path) as engine:
         found = [engine.generate(ids, params(), cache_salt=salt) for salt in ("other", None, "mine")]
     assert cached(found) == [0, 0, WHOLE]
-    with opened(llama, tmp_path, kv_cache_type="q8_0") as engine:
-        assert engine.generate(ids, params(), cache_salt="mine").usage.cached_tokens == 0
+    for kv_cache_type in ("q8_0", "q4_0", "iq4_nl"):  # rows of the last two have as many bytes
+        with opened(llama, tmp_path, kv_cache_type=kv_cache_type) as engine:
+            assert engine.generate(ids, params(), cache_salt="mine").usage.cached_tokens == 0
     with opened(llama, tmp_path) as engine:
         assert engine.generate(ids, params(), cache_salt="mine", cache=False).usage.cached_tokens == 0
     with (
