@@ -109,11 +109,12 @@ INLINE void whole_codes(const uint8_t *block, ints codes[4]) {
 }
 
 INLINE void whole_factors(const uint8_t *block, const uint32_t *scales, ints factors[4]) {
+    const ints number = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
     (void)block;
 #pragma GCC unroll 4
     for (int z = 0; z < 4; z++) {
         const __m128i four = _mm_cvtepi8_epi32(_mm_cvtsi32_si128((int)scales[16 * (z / 2)]));
-        factors[z] = four_times(_mm512_castsi128_si512(four), 0, 1, 2, 3);
+        factors[z] = _mm512_permutexvar_epi32(number, _mm512_castsi128_si512(four));
     }
 }
 #endif

@@ -82,19 +82,24 @@ INLINE ints load_column(window w, size_t offset, size_t j) {
 INLINE ints fold_parts(const ints sum[4]) {
     ints pair[2];
 #pragma GCC unroll 2
-    for (int i = 0; i < 2; i++) {
-        const ints even = _mm512_shuffle_i32x4(sum[2 * i], sum[2 * i + 1], 0x88);
-        pair[i] = ints_add(even, _mm512_shuffle_i32x4(sum[2 * i], sum[2 * i + 1], 0xdd));
+    for (int i = 0; i < 2; i++) { /* parts of sum i and 2 + i by halves */
+        const ints across = _mm512_alignr_epi64(sum[2 + i], sum[i], 4);
+        pair[i] = ints_add(_mm512_mask_blend_epi64(0xf0, sum[i], sum[2 + i]), across);
     }
-    const ints even = _mm512_shuffle_i32x4(pair[0], pair[1], 0x88);
-    return ints_add(even, _mm512_shuffle_i32x4(pair[0], pair[1], 0xdd));
+    const ints across = _mm512_permutex2var_epi64(pair[0], _mm512_setr_epi64(2, 3, 8, 9, 6, 7, 12, 13), pair[1]);
+    return ints_add(_mm512_mask_blend_epi64(0xcc, pair[0], pair[1]), across);
 }
 
 /* Adds up the words of each 16 bytes: those of sum i are in word i. */
 INLINE ints fold_words(const ints sum[4]) {
-    const ints first = ints_add(unpack_low_32(sum[0], sum[1]), unpack_high_32(sum[0], sum[1]));
-    const ints last = ints_add(unpack_low_32(sum[2], sum[3]), unpack_high_32(sum[2], sum[3]));
-    return ints_add(unpack_low_64(first, last), unpack_high_64(first, last));
+    ints pair[2];
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; i++) { /* sum i and 2 + i */
+        const ints across = _mm512_alignr_epi8(sum[2 + i], sum[i], 8);
+        pair[i] = ints_add(_mm512_mask_blend_epi64(0xaa, sum[i], sum[2 + i]), across);
+    }
+    const ints across = _mm512_mask_shuffle_epi32(_mm512_srli_epi64(pair[0], 32), 0xaaaa, pair[1], 0xa0);
+    return ints_add(_mm512_mask_blend_epi32(0xaaaa, pair[0], pair[1]), across);
 }
 
 /* -- four small blocks side by side -------------------------------------------------------------------------------- */

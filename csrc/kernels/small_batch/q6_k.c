@@ -105,12 +105,13 @@ INLINE void whole_codes(const uint8_t *block, ints codes[4]) {
 }
 
 INLINE void whole_factors(const uint8_t *block, const uint32_t *scales, ints factors[4]) {
-    const ints scales_32 = _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(block + 192)));
-    const ints all = ints_and(scales_32, ints_set(0xffff)); /* factors of products of shorts */
+    const ints all = _mm512_castsi256_si512(_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(block + 192))));
+    const ints number = _mm512_setr_epi32(0, 0, 4, 4, 1, 1, 5, 5, 2, 2, 6, 6, 3, 3, 7, 7); /* of part */
     (void)scales;
-#pragma GCC unroll 4
-    for (int z = 0; z < 4; z++) {
-        factors[z] = four_times(all, 4 * z, 4 * z + 1, 4 * z + 2, 4 * z + 3);
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; i++) {
+        const ints picked = ints_add(ints_multiply(number, ints_set(0x00010001)), ints_set(0x00080008 * i));
+        factors[i] = _mm512_permutexvar_epi16(picked, all);
     }
 }
 #endif

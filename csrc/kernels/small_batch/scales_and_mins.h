@@ -74,12 +74,12 @@ INLINE void whole_acts(const int8_t *q, ints acts[4]) {
 }
 
 INLINE void whole_factors(const uint8_t *block, const uint32_t *scales, ints factors[4]) {
-    const int none = (int)0x80808000;
-    const ints even = _mm512_mask_blend_epi32(0xff00, ints_set(none), ints_set(none + 2));
+    const ints first = bytes_of_16((int)0x80008000u, (int)0x80008000u, (int)0x80018001u, (int)0x80018001u);
+    const ints picked = _mm512_mask_blend_epi32(0xff00, first, ints_add(first, ints_set(0x00020002)));
     (void)block;
-#pragma GCC unroll 4
-    for (int z = 0; z < 4; z++) {
-        factors[z] = bytes_pick(ints_set((int32_t)scales[16 * (z / 2)]), ints_add(even, ints_set(z % 2)));
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; i++) {
+        factors[i] = bytes_pick(ints_set((int32_t)scales[16 * i]), picked);
     }
 }
 

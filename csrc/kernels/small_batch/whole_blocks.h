@@ -7,7 +7,9 @@
  *      whole_acts     INLINE void whole_acts(const int8_t *q, ints acts[4]): 256 activations, in the order of codes
  *      whole_codes    INLINE void whole_codes(const uint8_t *block, ints codes[4])
  *      whole_factors  INLINE void whole_factors(const uint8_t *block, const uint32_t *scales, ints factors[4]): those
- *                     of the lanes' parts; scales[16 * i] are the block's, if the file passes any */
+ *                     of the lanes' parts; scales[16 * i] are the block's, if the file passes any. Where fits_in_16_bits,
+ *                     two vectors of 16 bits: each 8 numbers are 4 times that of codes[2 * i]'s part, and of
+ *                     codes[2 * i + 1]'s */
 #ifndef OE_SB_WHOLE_BLOCKS_H
 #define OE_SB_WHOLE_BLOCKS_H
 
@@ -30,19 +32,34 @@ INLINE ints rotated_twice(const uint8_t *at, int first, int second) {
     return _mm512_rolv_epi32(twice, _mm512_mask_blend_epi32(0xff00, ints_set(first & 31), ints_set(second & 31)));
 }
 
-/* Numbers a, b, c, d of 16 words, each four times. */
-INLINE ints four_times(ints words, int a, int b, int c, int d) {
-    return _mm512_permutexvar_epi32(_mm512_setr_epi32(a, a, a, a, b, b, b, b, c, c, c, c, d, d, d, d), words);
-}
-
 INLINE void whole_acts(const int8_t *q, ints acts[4]);
 INLINE void whole_codes(const uint8_t *block, ints codes[4]);
 INLINE void whole_factors(const uint8_t *block, const uint32_t *scales, ints factors[4]);
 
+/* Whether the sums of 4 products of codes up to `most` do: two vectors of them become one, and half as many factors. */
+INLINE bool fits_in_16_bits(const int most) { return 4 * 127 * most < 1 << 15; }
+
+/* The products of a block's codes and factors with the activations, in 16 sums. */
+INLINE ints add_up_whole(const int most, const ints codes[4], const ints factors[4], const ints acts[4]) {
+    ints dots[4], sum = ints_set(0);
+#pragma GCC unroll 4
+    for (int z = 0; z < 4; z++) {
+        dots[z] = ints_add_products_of_bytes(ints_set(0), codes[z], acts[z]);
+    }
+    if (fits_in_16_bits(most)) {
+        sum = ints_add_pair_products(sum, _mm512_packs_epi32(dots[0], dots[1]), factors[0]);
+        return ints_add_pair_products(sum, _mm512_packs_epi32(dots[2], dots[3]), factors[1]);
+    }
+#pragma GCC unroll 4
+    for (int z = 0; z < 4; z++) {
+        sum = ints_add(sum, ints_multiply(dots[z], factors[z]));
+    }
+    return sum;
+}
+
 /* The sums of the first w.blocks of each four with a row of activations, each in its block's lane. `most`: the largest
  * code. `scales`: a word of each lane and behind it another, or NULL. */
 INLINE ints add_up_wholes(const int most, window w, const uint32_t *scales, const oe_act256 *act) {
-    const bool in_16_bits = 4 * 127 * most < 1 << 15;
     ints folded[4];
 #pragma GCC unroll 4
     for (int b = 0; b < 4; b++) {
@@ -59,13 +76,7 @@ INLINE ints add_up_wholes(const int most, window w, const uint32_t *scales, cons
             ints codes[4], factors[4];
             whole_codes(block, codes);
             whole_factors(block, scales ? scales + 4 * i + b : NULL, factors);
-            part[i] = ints_set(0);
-#pragma GCC unroll 4
-            for (int z = 0; z < 4; z++) {
-                const ints dot = ints_add_products_of_bytes(ints_set(0), codes[z], acts[z]);
-                part[i] = in_16_bits ? ints_add_pair_products(part[i], dot, factors[z])
-                                     : ints_add(part[i], ints_multiply(dot, factors[z]));
-            }
+            part[i] = add_up_whole(most, codes, factors, acts);
         }
         folded[b] = fold_parts(part);
     }

@@ -158,8 +158,6 @@ ZEN_5 = {1: "deep", 2: DEFAULT_VARIANT}
 ZEN_4 = {1: "l2", 2: "l2", 4: "l2", 8: DEFAULT_VARIANT}
 """As ZEN_5, of floats, too: fewer lines can be on their way into L1 than the default asks for. As fast with one row
 where memory is quick (0.92 to 1.11 of the default), and 1.8 times as fast where it is slow; two rows 0.97 to 2.3."""
-Q8_0_OF_ZEN_4 = "l2-2"
-"""What one row of it begins with there: 1.3 times as fast as `l2`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,10 +227,9 @@ def start_variants(traits: Collection[str]) -> Mapping[FewRows, str]:
     by_rows, floats = (ZEN_5, ()) if {"avx512vnni", "avxvnni"} <= set(traits) else (ZEN_4, FLOATS)
     kinds = [(dtype, experts) for dtype in SMALL_BATCH_QUANTIZED for experts in (False, True)]
     kinds += [(dtype, False) for dtype in floats]
-    variants = {FewRows(dtype, rows, experts): name for dtype, experts in kinds for rows, name in by_rows.items()}
-    if by_rows is ZEN_4 and "avx512vnni" in traits:
-        variants |= {FewRows("q8_0", 1, experts): Q8_0_OF_ZEN_4 for experts in (False, True)}
-    return MappingProxyType(variants)
+    return MappingProxyType(
+        {FewRows(dtype, rows, experts): name for dtype, experts in kinds for rows, name in by_rows.items()}
+    )
 
 
 THIS_CPU = kind_of_cpu(cpu_traits())
