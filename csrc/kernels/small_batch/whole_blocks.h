@@ -7,9 +7,9 @@
  *      whole_acts     INLINE void whole_acts(const int8_t *q, ints acts[4]): 256 activations, in the order of codes
  *      whole_codes    INLINE void whole_codes(const uint8_t *block, ints codes[4])
  *      whole_factors  INLINE void whole_factors(const uint8_t *block, const uint32_t *scales, ints factors[4]): those
- *                     of the lanes' parts; scales[16 * i] are the block's, if the file passes any. Where fits_in_16_bits,
- *                     two vectors of 16 bits: each 8 numbers are 4 times that of codes[2 * i]'s part, and of
- *                     codes[2 * i + 1]'s */
+ *                     of the lanes' parts; scales[16 * i] are the block's, if the file passes any. Where
+ *                     fits_in_16_bits, two vectors of 16 bits: each 8 numbers are 4 times that of codes[2 * i]'s part,
+ *                     and of codes[2 * i + 1]'s */
 #ifndef OE_SB_WHOLE_BLOCKS_H
 #define OE_SB_WHOLE_BLOCKS_H
 
