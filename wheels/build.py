@@ -26,8 +26,8 @@ BUILD = ROOT / "build" / "wheels"
 NEWEST = {"manylinux": old_symbols.GLIBC, "musllinux": (1, 2)}
 """Of each C library, the version that a wheel may ask for."""
 NO_WHEEL = ("llguidance", "format")
-"""What has wheels neither for musl nor for a Python without its lock, and the extra that asks for it there. Needed
-always, it would be compiled by pip, which takes Rust and its packages."""
+"""What has wheels neither for musl nor for 3.13 without its lock (for 3.14t it has), and the extra that asks for it
+there. Needed always, it would be compiled by pip, which takes Rust and its packages."""
 MATRIX = ("python3.10", "python3.11", "python3.12", "python3.13", "python3.14", "python3.14t")
 
 
@@ -117,7 +117,7 @@ def build(python: str, variants: str) -> Path:
     options = [f"--config-settings={key}={value}" for key, value in settings.items()]
     _run(*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", out, *options, ROOT)
     wheel = next(out.glob("*.whl"))
-    if re.match(r"cpython-\d+t-", name):  # a free-threaded Python
+    if name.startswith("cpython-313t-"):
         make_optional(wheel, *NO_WHEEL)
     return wheel
 
