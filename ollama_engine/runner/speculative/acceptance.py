@@ -31,13 +31,14 @@ class Acceptance:
 
     def __init__(self, others: Acceptance | None = None, expected: Mapping[int, float] = BY_MATCH) -> None:
         self._others = others
-        self._levels: list[int] = list(expected) if others is None else others._levels
+        self.levels: list[int] = list(expected) if others is None else others.levels
+        """The least sureness of each level, rising."""
         self._expected: list[float] = list(expected.values()) if others is None else others._expected
-        self._right = [0.0] * len(self._levels)
-        self._tried = [0.0] * len(self._levels)
+        self._right = [0.0] * len(self.levels)
+        self._tried = [0.0] * len(self.levels)
 
     def _level(self, sureness: int) -> int:
-        return max(0, bisect_right(self._levels, sureness) - 1)
+        return max(0, bisect_right(self.levels, sureness) - 1)
 
     def count(self, sureness: int, *, right: bool) -> None:
         """A guess that was so sure was right, or not."""
@@ -55,3 +56,9 @@ class Acceptance:
         level = self._level(sureness)
         before = self._expected[level] if self._others is None else self._others.chance(sureness)
         return (self._right[level] + WEIGHT * before) / (self._tried[level] + WEIGHT)
+
+    def chances(self) -> list[float]:
+        """The chance of each level."""
+        before = self._expected if self._others is None else self._others.chances()
+        counts = zip(self._right, self._tried, before, strict=True)
+        return [(right + WEIGHT * expected) / (tried + WEIGHT) for right, tried, expected in counts]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ollama_engine.runner.schedule.draft_lengths import LEAST_CHANCE
 from ollama_engine.runner.schedule.steering import Draft
 from ollama_engine.runner.speculative.acceptance import Acceptance
-from ollama_engine.runner.speculative.ngram_index import LONGEST, NgramIndex, agreements
+from ollama_engine.runner.speculative.ngram_index import LONGEST, NgramIndex, agreements, chances_of
 from ollama_engine.runner.speculative.recent_answers import END, RecentAnswers
 
 __all__ = ["LookupDrafter"]
@@ -74,16 +74,18 @@ class LookupDrafter:
 
     def _sureness(self, trail: _Trail, guesses: list[int]) -> list[int]:
         """How sure each guess is, as `acceptance.BY_MATCH` has it."""
-        size, length = len(self._index), trail.length
-        agreed = agreements(self._indexes(), self._index.part(size - 2, size) + guesses)
-        return [64 * agreement + min(length + i, LONGEST) for i, agreement in enumerate(agreed)]
+        agreed = agreements(self._indexes(), self._last(2) + guesses)
+        return [64 * agreement + min(trail.length + i, LONGEST) for i, agreement in enumerate(agreed)]
+
+    def _last(self, n: int) -> list[int]:
+        return self._index.part(len(self._index) - n, len(self._index))
 
     def _indexes(self) -> tuple[NgramIndex, ...]:
         """Where to look, this answer's context first."""
         return (self._index,) if self._recent is None else (self._index, *self._recent.indexes())
 
     def _found(self) -> _Trail | None:
-        end, best = self._index.part(len(self._index) - LONGEST, len(self._index)), None
+        end, best = self._last(LONGEST), None
         for index in self._indexes():
             match = index.find(end, within=index is self._index)
             if match is not None and (best is None or match[1] > best.length):
@@ -91,16 +93,10 @@ class LookupDrafter:
         return best
 
     def _draft(self, trail: _Trail, most: int) -> Draft:
-        tokens = trail.guesses(most)
-        chances, chance = [], 1.0
-        known: dict[int, float] = {}
-        for sureness in self._sureness(trail, tokens):
-            if sureness not in known:
-                known[sureness] = self._acceptance.chance(sureness)
-            chance *= known[sureness]
-            if chance < LEAST_CHANCE:
-                break
-            chances.append(chance)
+        tokens, known = trail.guesses(most), self._acceptance
+        chances = chances_of(
+            self._indexes(), self._last(2) + tokens, trail.length, known.levels, known.chances(), LEAST_CHANCE
+        )
         return Draft(tuple(tokens[: len(chances)]), tuple(chances))
 
     def end(self, answer: Sequence[int]) -> None:

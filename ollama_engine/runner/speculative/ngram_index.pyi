@@ -4,6 +4,10 @@ SHORTEST: int
 LONGEST: int
 
 def agreements(indexes: tuple[NgramIndex, ...], tokens: list[int]) -> list[int]: ...
+def chances_of(
+    indexes: tuple[NgramIndex, ...], tokens: list[int], length: int, levels: list[int], chances: list[float],
+    least: float,
+) -> list[float]: ...  # fmt: skip
 
 class NgramIndex:
     def __new__(cls) -> NgramIndex: ...

@@ -27,19 +27,43 @@ def agreements(tuple indexes not None, list tokens not None):
     2: all, but there is one or none to ask, 3: most of them, 4: all of two or more. Places before negative tokens are
     not asked.
     """
-    cdef Py_ssize_t i, alike, asked
-    cdef NgramIndex index
-    levels = []
+    cdef Py_ssize_t i
+    return [agreement(indexes, tokens[i - 2], tokens[i - 1], tokens[i]) for i in range(2, len(tokens))]
+
+
+def chances_of(tuple indexes not None, list tokens not None, int length, list levels not None, list chances not None,
+               double least):
+    """For each token but the first two, the chance that it and all of them before it come; those below `least` end it.
+
+    length: of the match that the guesses follow. How sure one is, 64 times its `agreements` plus the length of its
+    match, is at least one of the rising `levels`, which have these chances.
+    """
+    cdef Py_ssize_t i, level, n = len(levels)
+    cdef int sureness
+    cdef double chance = 1.0
+    found = []
     for i in range(2, len(tokens)):
-        alike = asked = 0
-        for index in indexes:
-            with cython.critical_section(index):
-                index.ask(tokens[i - 2], tokens[i - 1], tokens[i], &alike, &asked)
-        if alike == asked:
-            levels.append(4 if asked > 1 else 2)
-        else:
-            levels.append(0 if 4 * alike <= asked else 1 if 2 * alike <= asked else 3)
-    return levels
+        sureness = 64 * agreement(indexes, tokens[i - 2], tokens[i - 1], tokens[i]) + min(length + i - 2, C_LONGEST)
+        level = 0
+        while level + 1 < n and <int>levels[level + 1] <= sureness:
+            level += 1
+        chance *= <double>chances[level]
+        if chance < least:
+            break
+        found.append(chance)
+    return found
+
+
+cdef int agreement(tuple indexes, int32_t first, int32_t second, int32_t third) except -1:
+    """See `agreements`."""
+    cdef Py_ssize_t alike = 0, asked = 0
+    cdef NgramIndex index
+    for index in indexes:
+        with cython.critical_section(index):
+            index.ask(first, second, third, &alike, &asked)
+    if alike == asked:
+        return 4 if asked > 1 else 2
+    return 0 if 4 * alike <= asked else 1 if 2 * alike <= asked else 3
 
 
 cdef class NgramIndex:

@@ -6,9 +6,12 @@ from functools import partial
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ollama_engine.runner.speculative.acceptance import Acceptance
 from ollama_engine.runner.speculative.lookup import LookupDrafter
+from ollama_engine.runner.speculative.ngram_index import LONGEST, NgramIndex, agreements, chances_of
 from ollama_engine.runner.speculative.recent_answers import MOST_NAMESPACES, MOST_TOKENS, AnswerMemory, RecentAnswers
 
 TEXT = [7, 3, 9, 4, 1, 8, 2, 6]
@@ -110,3 +113,20 @@ def test_what_is_kept_is_bounded() -> None:
     for number in range(MOST_NAMESPACES):
         memory.of(str(number))
     assert memory.of("long") is not recent
+
+
+@given(st.lists(st.integers(0, 3), min_size=12, max_size=60), st.integers(2, 40), st.integers(0, 99))
+def test_chances_are_those_of_each_guess(text: list[int], length: int, seed: int) -> None:
+    """As counted for each guess alone, by how sure it is."""
+    index, known = NgramIndex(), Acceptance(Acceptance())
+    index.extend(text)
+    rng = np.random.default_rng(seed)
+    for level in rng.choice(known.levels, 40):
+        known.count(int(level), right=bool(rng.integers(2)))
+    expected, chance = [], 1.0
+    for i, agreement in enumerate(agreements((index,), text)):
+        chance *= known.chance(64 * agreement + min(length + i, LONGEST))
+        if chance < 0.02:
+            break
+        expected.append(chance)
+    assert chances_of((index,), text, length, known.levels, known.chances(), 0.02) == expected
