@@ -169,3 +169,10 @@ def test_rows_may_be_chosen_from_more() -> None:
     chosen = [4, 1]
     fresh = [Sampler(REQUESTS["no cut"], V) for _ in range(4)]
     assert sample_rows(fresh[:2], table, rows=chosen) == sample_rows(fresh[2:], np.ascontiguousarray(table[chosen]))
+
+
+def test_each_token_of_a_draft_is_penalized_in_the_rows_behind_it() -> None:
+    row = np.linspace(3, 1, V, dtype=np.float32)
+    sampler = Sampler(SamplingParams(temperature=0, repeat_penalty=9.0, repeat_last_n=-1), V)
+    assert sample_drafts([sampler], np.stack([row] * 4), [0], [[0, 1, 2]]) == [[0, 1, 2, 3]]
+    assert sampler.sample(row) == 4
