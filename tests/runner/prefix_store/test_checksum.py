@@ -18,6 +18,14 @@ PUBLISHED = {
     b"Nobody inspects the spammish repetition": 0xFBCEA83C8A378BF1,
 }
 """By seed 0, as the tests of xxhash for Python have them."""
+SANITY = {
+    0: 0xEF46DB3751D8E999,
+    1: 0xE934A84ADB052768,
+    4: 0x9136A0DCA57457EE,
+    14: 0x8282DCC4994E35C8,
+    222: 0xB641AE8CB691C174,
+}
+"""By length: those of xxHash's own sanity test (seed 0), in which each loop behind the stripes runs."""
 
 
 def checksum(*pieces: bytes) -> bytes:
@@ -30,6 +38,20 @@ def checksum(*pieces: bytes) -> bytes:
 @pytest.mark.parametrize("data", PUBLISHED)
 def test_it_is_the_published_one(data: bytes) -> None:
     assert checksum(data) == PUBLISHED[data].to_bytes(8, "little")
+
+
+@pytest.mark.parametrize("length", SANITY)
+def test_it_is_that_of_the_sanity_test(length: int) -> None:
+    """Its bytes are the highest of numbers that begin with XXH32's first prime and are multiplied by XXH64's."""
+    numbers = (2654435761 * pow(11400714785074694797, i, 1 << 64) % (1 << 64) for i in range(length))
+    assert checksum(bytes(number >> 56 for number in numbers)) == SANITY[length].to_bytes(8, "little")
+
+
+def test_every_length_gives_what_xxhash_gives() -> None:
+    """One checksum of those of the first n bytes, n from 0 to 300, as xxhash 4.1.0 for Python has it."""
+    data = bytes(range(256)) * 2
+    together = checksum(*(checksum(data[:n]) for n in range(301)))
+    assert together == (0x1F77AEDDD67B129D).to_bytes(8, "little")
 
 
 @given(st.binary(max_size=200), st.lists(st.integers(0, 200)))
