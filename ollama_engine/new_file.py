@@ -60,7 +60,8 @@ def check_target(path: str | os.PathLike[str], size: int, *, overwrite: bool = F
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(target)) from None
     if free < size + MARGIN:
-        what = f"no room: the file takes {size_texts.size(size)}, and {size_texts.size(free)} are free"
+        sizes = map(size_texts.size, (size, free, size + MARGIN - free))
+        what = "no room: the file takes {}, and {} are free; {} more must be".format(*sizes)
         raise OSError(errno.ENOSPC, what, str(target))
 
 

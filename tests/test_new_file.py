@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
 from pathlib import Path
 from typing import Any, BinaryIO
+from unittest.mock import Mock
 
 import pytest
 
@@ -137,8 +139,9 @@ def test_a_folder_is_none(tmp_path: Path) -> None:
         write_new_file(tmp_path, 10, mine, overwrite=True)
 
 
-def test_a_folder_that_is_not_there_and_a_disk_without_room(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_and_a_disk_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(FileNotFoundError):
         check_target(tmp_path / "none" / "out", 10)
-    with pytest.raises(OSError, match="no room: the file takes"):
-        check_target(tmp_path / "out", 1 << 60)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Mock(free=10 << 20))
+    with pytest.raises(OSError, match=r"takes 10\.0 MiB, and 10\.0 MiB are free; 1\.0 MiB more must be"):
+        check_target(tmp_path / "out", 10 << 20)

@@ -64,7 +64,9 @@ def _check_room(store: ModelStore, layers: Sequence[Layer]) -> None:
     needed = sum(max(0, layer.size - _used_blocks(store, layer)) for layer in missing)
     free = shutil.disk_usage(store.blobs.folder).free
     if needed > free:
-        what = f"no room: the model takes {decimal_size(needed)} more, and {decimal_size(free)} are free"
+        # What is missing is told, too: by their rounded sizes, 42.4 GB and 42.1 GB are alike.
+        sizes = map(decimal_size, (needed, free, needed - free))
+        what = "no room: the model takes {} more, and {} are free; {} more must be".format(*sizes)
         raise OSError(errno.ENOSPC, what, str(store.folder))
 
 

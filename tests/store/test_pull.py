@@ -111,14 +111,14 @@ def test_failures_that_do_not_pass(fake: FakeRegistry, store: ModelStore) -> Non
 def test_a_disk_without_room_is_told_in_units_that_people_read(
     fake: FakeRegistry, store: ModelStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: Mock(free=4_700_000))
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: Mock(free=42_100_000_000))
     layers = [Layer.of("model", DIGEST, 42_500_000_000)]
 
     async def fetched() -> None:
         async with Registry(name_at(fake), SETTINGS, insecure=True) as registry:
             await fetch(registry, store, layers, Mock(), Mock())
 
-    with pytest.raises(OSError, match=r"no room: the model takes 42 GB more, and 4\.7 MB are free") as raised:
+    with pytest.raises(OSError, match="takes 42 GB more, and 42 GB are free; 400 MB more must be") as raised:
         asyncio.run(fetched())
     assert raised.value.errno == errno.ENOSPC
     assert not fake.blob_requests()
