@@ -336,7 +336,8 @@ def sample_drafts(samplers, logits, begins, drafts):
     logits: as of `sample_rows`; a draft of k tokens has k + 1 rows. Returns a list of tokens for each, all of them
     accepted: those of the draft that were drawn, and the one behind them. In the place of the last there is the
     SamplingError of a row that has none. A list equals what `sample` and `accept` in turn give.
-    Raises as `sample_rows` does, ShapeError for rows out of range; then no row was sampled.
+    Raises as `sample_rows` does, ShapeError for rows out of range, TokenizerError for a draft's token outside of its
+    sampler's vocabulary; then no row was sampled.
     """
     cdef list owners = checked_list(samplers, Sampler)
     cdef list sizes = _sizes(owners)

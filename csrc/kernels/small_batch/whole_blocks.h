@@ -8,8 +8,8 @@
  *      whole_codes    INLINE void whole_codes(const uint8_t *block, ints codes[4])
  *      whole_factors  INLINE void whole_factors(const uint8_t *block, const uint32_t *scales, ints factors[4]): those
  *                     of the lanes' parts; scales[16 * i] are the block's, if the file passes any. Where
- *                     fits_in_16_bits, two vectors of 16 bits: each 8 numbers are 4 times that of codes[2 * i]'s part,
- *                     and of codes[2 * i + 1]'s */
+ *                     fits_in_16_bits, factors[0] and factors[1] alone, of 16 bits: in each 16 bytes of factors[i],
+ *                     4 times the factor for codes[2 * i], then 4 times that for codes[2 * i + 1] */
 #ifndef OE_SB_WHOLE_BLOCKS_H
 #define OE_SB_WHOLE_BLOCKS_H
 
@@ -36,7 +36,8 @@ INLINE void whole_acts(const int8_t *q, ints acts[4]);
 INLINE void whole_codes(const uint8_t *block, ints codes[4]);
 INLINE void whole_factors(const uint8_t *block, const uint32_t *scales, ints factors[4]);
 
-/* Whether the sums of 4 products of codes up to `most` do: two vectors of them become one, and half as many factors. */
+/* Whether a sum of 4 products fits in 16 bits, for codes up to `most`. Then two vectors of sums become one, which takes
+ * half as many multiplications by factors. */
 INLINE bool fits_in_16_bits(const int most) { return 4 * 127 * most < 1 << 15; }
 
 /* The products of a block's codes and factors with the activations, in 16 sums. */

@@ -26,7 +26,7 @@ __all__ = ["SteeredRows", "draw_steered", "prepare_masks", "sample_all"]
 
 
 class SteeredRows:
-    """The tokens that a steered generation gets from its rows of one step, drawn row by row."""
+    """The tokens that a steered generation gets from its rows of one step."""
 
     __slots__ = (
         "accepted_at_once", "draft", "draft_forced", "ended", "error", "first", "generation", "logprobs", "n_right",
@@ -43,7 +43,7 @@ class SteeredRows:
         self.draft, generation.draft = generation.draft[: n_rows - 1], ()
         self.draft_forced = generation.draft_forced
         self.accepted_at_once = generation.constraint is None and generation.processors is None
-        """Whether nothing but the draft steers: the sampler has accepted each token that is taken here."""
+        """Whether nothing but the draft steers: `sample_drafts` has accepted its tokens before they are taken here."""
         self.n_right = 0
         """Tokens of the draft that have come: the rows behind these are valid."""
         self.tokens: list[int] = []
@@ -180,7 +180,10 @@ def prepare_masks(step: Step) -> None:
 
 
 def draw_steered(steered: list[SteeredRows], logits: FloatArray) -> list[SteeredRows]:
-    """Draw from all first rows at once, then from the second rows of generations whose draft was right, and so on."""
+    """Draw for all of them: at once where only a draft steers.
+
+    Of the others, all first rows are drawn at once, then the second rows of those whose draft was right, and so on.
+    """
     _draw_drafts([rows for rows in steered if rows.accepted_at_once], logits)
     active = [rows for rows in steered if not rows.accepted_at_once]
     while active:

@@ -1,7 +1,7 @@
-"""Checksum: XXH64 of bytes that come in pieces, by which damage is found. No protection from who may write the files.
+"""Checksum: XXH64 of bytes that come in pieces. It finds damage; who writes a file on purpose can make it fit.
 
-The algorithm is Yann Collet's (https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md), with the seed 0. It
-reads as fast as memory gives, where SHA-256 takes 1.8 GB/s from a CPU that has instructions for it, and others a fifth.
+The algorithm is Yann Collet's (https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md), with the seed 0. On
+Zen 4 it reads 14.5 GB/s, and SHA-256 by the CPU's own instructions 1.8.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
