@@ -12,7 +12,7 @@ def size(nbytes: int) -> str:
     amount = float(nbytes)
     for unit in ("KiB", "MiB", "GiB"):
         amount /= 1024
-        if amount < 1024:
+        if round(amount, 1) < 1024:
             return f"{amount:.1f} {unit}"
     return f"{amount / 1024:.1f} TiB"
 

@@ -9,8 +9,8 @@ from ollama_engine.size_texts import decimal_size, size
 
 @pytest.mark.parametrize(
     ("nbytes", "text"),
-    [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.0 KiB"), (5 << 20, "5.0 MiB"), (3 << 29, "1.5 GiB"),
-     (1 << 40, "1.0 TiB"), (1 << 52, "4096.0 TiB")],
+    [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.0 KiB"), ((1 << 20) - 1, "1.0 MiB"), (5 << 20, "5.0 MiB"),
+     (3 << 29, "1.5 GiB"), (1 << 40, "1.0 TiB"), (1 << 52, "4096.0 TiB")],
 )  # fmt: skip
 def test_size(nbytes: int, text: str) -> None:
     assert size(nbytes) == text

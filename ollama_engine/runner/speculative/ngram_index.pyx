@@ -41,6 +41,8 @@ def chances_of(tuple indexes not None, list tokens not None, int length, list le
     cdef Py_ssize_t i, level, n = len(levels)
     cdef int sureness
     cdef double chance = 1.0
+    if not 0 < n == len(chances):
+        raise ValueError(f"expected a chance for each of some levels, got {n} levels and {len(chances)} chances")
     found = []
     for i in range(2, len(tokens)):
         sureness = 64 * agreement(indexes, tokens[i - 2], tokens[i - 1], tokens[i]) + min(length + i - 2, C_LONGEST)

@@ -130,3 +130,9 @@ def test_chances_are_those_of_each_guess(text: list[int], length: int, seed: int
             break
         expected.append(chance)
     assert chances_of((index,), text, length, known.levels, known.chances(), 0.02) == expected
+
+
+def test_each_level_has_a_chance() -> None:
+    for levels, chances in (([], []), ([0, 64], [0.5]), ([0], [0.5, 0.6])):
+        with pytest.raises(ValueError, match="a chance for each"):
+            chances_of((), [1, 2, 3], 2, levels, chances, 0.02)
