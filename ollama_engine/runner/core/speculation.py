@@ -83,8 +83,8 @@ class Speculation:
         seconds, (rows_before, took) = now - then, self._drafted_before
         self._drafted_before = (rows, seconds) if step.drafted and not step.built else (0, 0.0)
         if rows_before:  # a plain step behind it was not prepared while it computed, which is its cost
-            usual = None if step.drafted or step.built else self._costs.seconds(rows)
-            later = 0.0 if usual is None else max(0.0, seconds - usual)
+            expected = None if step.drafted or step.built else self._costs.seconds(rows)
+            later = 0.0 if expected is None else max(0.0, seconds - expected)
             self._costs.note(rows_before, took + later, drafted=True)
         elif not step.built and not step.drafted:
             self._costs.note(rows, seconds)
