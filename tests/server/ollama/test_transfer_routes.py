@@ -366,7 +366,7 @@ def test_a_full_disk(client: httpx.Client, root: Path, fake: FakeRegistry, monke
     body = {"model": f"{fake.host}/me/m", "insecure": True, "stream": False}
     answer = client.post("/api/pull", json=body)
     assert answer.status_code == 507
-    assert ", and 0.0 MB are free" in answer.json()["error"]
+    assert " KB more, and 1.0 KB are free; " in answer.json()["error"]
     assert not [name for name in files(root) if "partial" in name]
 
 
