@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ollama_engine.store.names import ModelName
     from ollama_engine.store.stored_model import StoredModel
 
-__all__ = ["DEMO", "DEMO_VISION", "FoundModel", "find_model", "how_to_get", "is_packaged"]
+__all__ = ["DEMO", "DEMO_VISION", "FoundModel", "find_model", "how_to_get", "is_packaged", "packaged_model"]
 
 DEMO, DEMO_VISION = "demo", "demo-vision"
 
@@ -30,16 +30,22 @@ class FoundModel(NamedTuple):
     stored: StoredModel | None = None
 
 
+def packaged_model(name: str) -> FoundModel:
+    """The packaged model of this name, DEMO or DEMO_VISION."""
+    from ollama_engine import demo  # noqa: PLC0415 (pathlib, which an Engine needs for nothing else)
+
+    return FoundModel(str(demo.path() if name == DEMO else demo.vision_path()))
+
+
 def find_model(model: str, store: ModelStore | None = None) -> FoundModel | None:
-    """The model that a text means; None where there is none. For a file with the name of a packaged model, say ./demo.
+    """The model that a text means; None where there is none. For a file with the name of a packaged model, say ./demo;
+    where the store has a model of that name, demo:latest is the store's.
 
     `store`: Ollama's folder if None. Raises UnsupportedModelError for a stored model with adapters, ModelFormatError
     for a damaged one.
     """
     if model in (DEMO, DEMO_VISION):
-        from ollama_engine import demo  # noqa: PLC0415 (pathlib, which an Engine needs for nothing else)
-
-        return FoundModel(str(demo.path() if model == DEMO else demo.vision_path()))
+        return packaged_model(model)
     if os.path.lexists(model):
         return FoundModel(model)
     from ollama_engine.store.model_store import ModelStore  # noqa: PLC0415 (10 ms, which a path does not need)
@@ -47,7 +53,8 @@ def find_model(model: str, store: ModelStore | None = None) -> FoundModel | None
     try:
         stored = (store or ModelStore()).find(model)
     except (ConfigError, ModelNotFoundError):
-        return None
+        packaged = model.lower().removesuffix(":latest")  # as /api/tags names them
+        return packaged_model(packaged) if packaged in (DEMO, DEMO_VISION) else None
     if stored.adapter_paths:
         raise UnsupportedModelError(f"model '{stored.name}' has an adapter (LoRA), which this engine does not apply")
     return FoundModel(str(stored.model_path), stored)
@@ -59,8 +66,6 @@ def how_to_get(model: str) -> str:
     if not begin or begin.startswith((".", "~")) or model.endswith(".gguf") or "\\" in model:
         return ""
     kinds = f"a model is a GGUF file, {DEMO} or {DEMO_VISION}, or a name that ollama-engine list shows"
-    if (packaged := model.lower().removesuffix(":latest")) in (DEMO, DEMO_VISION):
-        return f"; {kinds}; the packaged model is {packaged!r}"
     if begin.lower() in HUB_HOSTS and not name.partition("/")[2]:
         return f"; {kinds}; a model of the Hugging Face Hub is {begin}/USER/REPOSITORY"
     if slash and "/" not in name:

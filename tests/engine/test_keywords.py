@@ -142,8 +142,6 @@ def test_names_that_mean_nothing_say_how_to_get_a_model(root: Path) -> None:
         ("org/model", "ollama-engine pull hf.co/org/model downloads its GGUF files from the Hugging Face Hub"),
         ("hf.co/org/model", "ollama-engine pull hf.co/org/model downloads it, if its repository has GGUF files"),
         ("hf.co/org", "a model of the Hugging Face Hub is hf.co/USER/REPOSITORY"),
-        ("demo:latest", "the packaged model is 'demo'"),
-        ("DEMO-vision", "the packaged model is 'demo-vision'"),
     ):
         with pytest.raises(FileNotFoundError, match=hint):
             Engine(name)
