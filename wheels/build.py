@@ -86,10 +86,12 @@ def program(name: str) -> str | None:
     return None
 
 
-def _release(python: Path) -> tuple[list[int], bool]:
-    """By which pyenv's programs are in order: 3.11.10 comes after 3.11.9, a release after its candidates."""
+def _release(python: Path) -> tuple[list[int], str, int]:
+    """By which pyenv's programs are in order: 3.11.9, 3.11.10a2, 3.11.10rc1, 3.11.10rc2, 3.11.10."""
     version = python.parts[-3]
-    return [int(number) for number in re.findall(r"\d+", version)][:3], re.search(r"[a-z]\d", version) is None
+    numbers = [int(number) for number in re.findall(r"\d+", version)]
+    before = re.search(r"(a|b|rc)(\d+)", version)
+    return numbers[:3], before[1] if before else "released", int(before[2]) if before else 0
 
 
 def build(python: str, variants: str) -> Path:

@@ -173,6 +173,13 @@ def matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return built
 
 
+def test_releases_are_in_the_order_of_their_numbers() -> None:
+    releases = ["3.14.0a7", "3.14.0b3", "3.14.0b4", "3.14.0rc2", "3.14.0rc10", "3.14.0", "3.14.1rc1", "3.14.10"]
+    programs = [Path("versions", release, "bin/python3.14") for release in releases]
+    for order in (programs, programs[::-1]):
+        assert sorted(order, key=build._release) == programs
+
+
 FOUND = ["versions/3.10.11/bin/python3.10", "versions/3.12.1/bin/python3.12", "bin/python3.13"]
 
 
