@@ -33,6 +33,8 @@ __all__ = ["choose_kernels", "kept_kernels", "rows_are_alike", "timings_file"]
 
 log = logging.getLogger(__name__)
 
+NO_PRODUCTS = ("norm.weight", ".bias")
+"""Ends of the names of weights that each row is multiplied by or added to for itself."""
 MEASURE_SECONDS = 0.14
 """Time to measure in; with what comes before and after it is less than 0.15 s."""
 
@@ -67,11 +69,11 @@ def rows_are_alike(kernels: KernelChoice, weights: Mapping[str, Tensor], rows: i
 
     Not where all kernels are ggml's: its products of some types depend on the number of rows.
     """
-    tied = OUTPUT not in weights
+    output = TIED if OUTPUT not in weights else OUTPUT
     return bool(kernels.borders) and all(
         kernels.same_bits(weight, rows)
         for name, weight in weights.items()
-        if name.startswith("blk.") or name == (TIED if tied else OUTPUT)
+        if (name.startswith("blk.") and not name.endswith(NO_PRODUCTS)) or name == output
     )
 
 

@@ -18,6 +18,7 @@ from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.storage import Storage
 from tests.plugins.not_run_here import NOT_HERE
+from tests.support.memory_advice import NEEDS_ADVICE
 
 RNG = np.random.default_rng(5)
 MAPPED = 16 << 20
@@ -107,19 +108,6 @@ def mapped(backend: Backend, file: Path) -> Storage:
     with file.open("rb") as opened:
         storage.map(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ), {"t": 0})
     return storage
-
-
-def advice_is_heard() -> bool:
-    """Not under QEMU's emulation of a process, which answers any advice with success and does nothing."""
-    with mmap.mmap(-1, mmap.PAGESIZE) as memory:
-        try:
-            memory.madvise(1000)  # there is no such advice
-        except OSError:
-            return True
-    return False
-
-
-NEEDS_ADVICE = pytest.mark.skipif(not advice_is_heard(), reason="an emulated system, which takes no advice on memory")
 
 
 @NEEDS_ADVICE

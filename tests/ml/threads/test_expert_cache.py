@@ -22,6 +22,7 @@ from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.ml.threads.expert_cache import ExpertCache
 from ollama_engine.ml.weights.kernel_choice import expert_product
 from tests.ml.ops.small_batch_weights import raw_weights
+from tests.support.memory_advice import NEEDS_ADVICE
 from tests.support.waiting import eventually, status_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="experts are given back on Linux only")
@@ -204,6 +205,7 @@ def test_a_file_that_cannot_be_read_fails_the_step(backend: Backend, tmp_path: P
     assert computed(backend, mixture, mixture.read, 2, 1) == wanted
 
 
+@NEEDS_ADVICE
 def test_a_forked_child_shares_no_page_and_waits_for_no_thread(
     backend: Backend, tmp_path: Path, undo: ExitStack
 ) -> None:

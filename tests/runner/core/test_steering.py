@@ -16,6 +16,7 @@ import pytest
 
 from ollama_engine import Completion, Engine, SamplingParams
 from ollama_engine.errors import SamplingError
+from ollama_engine.ml.weights.kernel_choice import ROWS_OF_F32_ALIKE
 from ollama_engine.runner.core import submission
 from ollama_engine.runner.core.new_requests import new_generation
 from ollama_engine.runner.core.request_queue import RequestQueue
@@ -149,7 +150,8 @@ class SaysOnceTold(Says):
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     path: Path = tmp_path_factory.mktemp("tiny") / "tiny.gguf"
-    write_tiny_llama(path, n_layer=2, seed=4)
+    dtype = "f32" if ROWS_OF_F32_ALIKE else "q8_0"
+    write_tiny_llama(path, n_layer=2, seed=4, dtype=dtype)
     with Engine(path, num_ctx=128, parallel=3, threads=1, verify=True) as made:
         yield made
 
