@@ -109,8 +109,10 @@ wheel: $(VENV)/.wheel
 	$(PY) wheels/build.py $(foreach p,$(WHEEL_PYTHONS),--python $(p)) --variants "$(WHEEL_VARIANTS)"
 
 # The same for every Python from 3.10 to 3.14 and 3.14t that is here (on PATH, or pyenv's); says which are missing.
+# WHEEL_TESTS=tests runs the quick suite with each, installed; -n 2 and other options of pytest may be in it.
+WHEEL_TESTS ?=
 wheels: $(VENV)/.wheel
-	$(PY) wheels/build.py --matrix --variants "$(WHEEL_VARIANTS)"
+	$(PY) wheels/build.py --matrix --variants "$(WHEEL_VARIANTS)" --tests="$(WHEEL_TESTS)"
 
 # The package as it is installed elsewhere: sdist, a wheel of it for this CPU, its symbols, contents, and an answer.
 check-package: $(VENV)/.wheel

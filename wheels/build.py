@@ -1,6 +1,6 @@
 """Wheels for any x86-64 Linux, one for each Python: `python wheels/build.py [--python PYTHON ...]`, or `make wheel`;
-`--matrix`, or `make wheels`, is every Python of MATRIX that is here. Its last lines name those that are not, and those
-whose build failed, which alone makes its exit code 1.
+`--matrix`, or `make wheels`, is every Python of MATRIX that is here, and `--tests` runs tests with each wheel. Its last
+lines name the Pythons that are missing, and those for which something failed, which alone makes its exit code 1.
 
 Each has ggml for every CPU and all our kernels, asks for symbols of glibc 2.28 (`old_symbols.py`), is checked by
 auditwheel, which names the oldest Linux that it is for, and by `check.py`. They lie in dist/ at last.
@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from wheels import check, old_symbols  # noqa: E402 (a script of this folder)
+from wheels import check, old_symbols, suite  # noqa: E402 (a script of this folder)
 
 BUILD = ROOT / "build" / "wheels"
 NEWEST = {"manylinux": old_symbols.GLIBC, "musllinux": (1, 2)}
@@ -37,18 +37,22 @@ def main() -> None:
     parser.add_argument("--python", action="append", help="a Python to build for; several times for several")
     parser.add_argument("--matrix", action="store_true", help=f"all of {', '.join(MATRIX)}")
     parser.add_argument("--variants", default="", metavar="A;B", help="CPU variants of ggml, of which all are built")
+    parser.add_argument("--tests", default="", help="with --matrix: what pytest runs with each wheel, in one argument")
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="folder of the wheels")
     chosen = parser.parse_args()
     old_symbols.make(BUILD / "old_symbols")
     if chosen.matrix:
-        build_matrix(chosen.variants, chosen.out)
+        build_matrix(chosen.variants, chosen.out, chosen.tests.split())
         return
     for python in chosen.python or [sys.executable]:
         build_checked(python, chosen.variants, chosen.out)
 
 
-def build_matrix(variants: str, out: Path) -> None:
-    """A wheel for each Python of MATRIX that is here, and a line for each. SystemExit where a build failed."""
+def build_matrix(variants: str, out: Path, tests: list[str]) -> None:
+    """A wheel for each Python of MATRIX that is here, and a line for each. SystemExit where a build or a test failed.
+
+    `tests`: what pytest runs with each of them; empty for no tests.
+    """
     told, failed = [], []
     for name in MATRIX:
         python = program(name)
@@ -56,13 +60,16 @@ def build_matrix(variants: str, out: Path) -> None:
             told.append(f"{name}: missing, no wheel is built for it")
             continue
         try:
-            told.append(f"{name}: {build_checked(python, variants, out).name}")
+            wheel = build_checked(python, variants, out)
+            if tests:
+                suite.run_tests(wheel, python, tests)
+            told.append(f"{name}: {wheel.name}{', tests passed' if tests else ''}")
         except (SystemExit, subprocess.CalledProcessError) as error:
             told.append(f"{name}: FAILED: {error}")
             failed.append(name)
     print("\n".join(told))
     if failed:
-        raise SystemExit(f"no wheel for {', '.join(failed)}")
+        raise SystemExit(f"failed for {', '.join(failed)}")
 
 
 def build_checked(python: str, variants: str, out: Path) -> Path:

@@ -39,10 +39,11 @@ def pip(command: str, python: str, platforms: Iterable[str]) -> list[str]:
     return words + [f"--abi={abi}" for abi in ("cp" + python.replace(".", ""), "abi3", "none")]
 
 
-def copy_tree(tree: Path) -> None:
-    """A new copy of the sources and tests, without compiled modules."""
+def copy_tree(tree: Path, *, leave_out: Iterable[str] = ()) -> None:
+    """A new copy of the sources and tests, without compiled modules. `leave_out`: names of COPIED."""
     shutil.rmtree(tree, ignore_errors=True)
-    for name in COPIED:
+    tree.mkdir(parents=True)
+    for name in sorted({*COPIED} - {*leave_out}):
         source = ROOT / name
         if source.is_dir():
             shutil.copytree(source, tree / name, ignore=shutil.ignore_patterns("*.so", "__pycache__"))

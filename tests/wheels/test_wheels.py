@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from wheels import build, check, foreign, old_symbols
+from wheels import build, check, foreign, old_symbols, suite
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = """
@@ -201,7 +201,44 @@ def test_a_wheel_that_fails_does_not_keep_the_others_from_being_built(
             raise SystemExit("it has no licence")
 
     monkeypatch.setattr(check, "main", refuse)
-    with pytest.raises(SystemExit, match=r"^no wheel for python3\.12$"):
+    with pytest.raises(SystemExit, match=r"^failed for python3\.12$"):
         build.main()
     assert matrix == FOUND
     assert "python3.12: FAILED: it has no licence" in capsys.readouterr().out
+
+
+def test_tests_run_with_each_wheel_of_the_matrix(
+    matrix: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran: list[tuple[str, list[str]]] = []
+
+    def tested(wheel: Path, python: str, tests: list[str]) -> None:
+        assert Path(shutil.which(python) or "nowhere") == wheel
+        ran.append((wheel.name, tests))
+        if "3.12" in wheel.name:
+            raise SystemExit("2 tests failed")
+
+    monkeypatch.setattr(check, "main", lambda wheels: None)
+    monkeypatch.setattr(suite, "run_tests", tested)
+    monkeypatch.setattr(sys, "argv", [*sys.argv, "--tests=-n 2 tests"])
+    with pytest.raises(SystemExit, match=r"^failed for python3\.12$"):
+        build.main()
+    assert ran == [(Path(name).name, ["-n", "2", "tests"]) for name in FOUND]
+    told = capsys.readouterr().out
+    assert "python3.12: FAILED: 2 tests failed" in told
+    assert "python3.13: python3.13, tests passed" in told
+
+
+def test_a_suite_imports_the_wheel_and_not_the_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[list[str]] = []
+    monkeypatch.setattr(suite, "FOLDER", tmp_path)
+    monkeypatch.setattr(suite, "run", lambda *words, **options: commands.append([*map(str, words), str(options)]))
+    monkeypatch.setattr(foreign, "COPIED", ("ollama_engine", "wheels", "LICENSE"))
+    suite.run_tests(Path("a-1-cp313-cp313t-linux_x86_64.whl"), "python3.13t", ["tests/nn"])
+    tree = tmp_path / "suite-cp313t/tree"
+    assert sorted(path.name for path in tree.iterdir()) == ["LICENSE", "wheels"]
+    venv, pip, pytest_ = commands
+    assert venv[0] == "python3.13t"
+    assert pip[-2].endswith("linux_x86_64.whl[test]")
+    assert pytest_[0] == pip[0] == f"{tree.parent}/env/bin/python"
+    assert pytest_[-2:] == ["tests/nn", str({"cwd": tree})]
