@@ -468,7 +468,7 @@ def test_names_of_files_tell_nothing_of_a_prompt(llama: str, tmp_path: Path) -> 
 
 
 def test_files_are_for_this_user_alone(llama: str, tmp_path: Path) -> None:
-    """Whatever the process gives others by default; and who turns it on is told that nothing is encrypted."""
+    """Whatever the process gives others by default."""
     store, before = tmp_path / "store", os.umask(0)
     try:
         assert cached([answers(llama, store, [prompt(N_PROMPT)])[0] for _ in range(2)])[1] == WHOLE
@@ -478,6 +478,10 @@ def test_files_are_for_this_user_alone(llama: str, tmp_path: Path) -> None:
     assert {ABOUT, HITS} <= {path.name for path in found}
     for path in found:
         assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_who_turns_it_on_is_told_that_nothing_is_encrypted() -> None:
+    """In the help of the option, in the engine's docstring, and in the server's setting."""
     (option,) = (field for field in dataclasses.fields(EngineConfig) if field.name == "prefix_store")
     told = (option.metadata["help"], Engine.__doc__, SETTINGS["prefix_store"].help)
     assert all("not encrypted" in str(text) for text in told)
