@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ollama_engine.errors import GrammarError
-from ollama_engine.sample.constraints.schema import at, fault, subschemas
+from ollama_engine.sample.constraints.schema import Place, at, fault, subschemas
 
 __all__ = ["located"]
 
@@ -23,20 +23,21 @@ Refusal = Callable[[Mapping[str, Any]], str]
 
 def located(schema: Mapping[str, Any], refusal: Refusal) -> GrammarError:
     """The error about a schema that is refused: the innermost place, and keyword, without which it would not be."""
-    wrong, pointer, said, left = schema, "", refusal(schema), MOST_PROBES
+    place: Place = ()
+    wrong, said, left = schema, refusal(schema), MOST_PROBES
     kept = {key: schema[key] for key in DEFINITIONS if key in schema}
     while left > 0:
         for keyword, name, inner in _inside(wrong):
             left -= 1
             told = refusal({**kept, **inner}) if isinstance(inner, Mapping) else ""
             if told:
-                wrong, pointer, said = inner, at(pointer, keyword, name), told
+                wrong, place, said = inner, at(place, keyword, name), told
                 break
             if left <= 0:
                 break
         else:
             break
-    return fault(said[:LONGEST], pointer, _keyword(wrong, kept, refusal))
+    return fault(said[:LONGEST], place, _keyword(wrong, kept, refusal))
 
 
 def _inside(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:

@@ -10,6 +10,7 @@ no end of ideas for more. Several schemas that hold for one object (allOf, or a 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 from urllib.parse import unquote
 
@@ -28,26 +29,56 @@ from ollama_engine.sample.constraints.keywords import (
     UNSUPPORTED,
 )
 
-__all__ = ["at", "checked_schema", "fault", "subschemas"]
+__all__ = ["Place", "at", "checked_schema", "fault", "subschemas"]
 
 Schema = dict[str, Any]
+Place = tuple[str, ...]
+"""Keywords and names on the way to a schema. Not a JSON pointer: that would repeat long names for each schema below."""
 
 MAX_DEPTH = 128
 """Schemas within schemas."""
+MOST_SCHEMAS = 10_000
+"""Schemas of one. The compiler takes seconds for more, and refuses twice as many."""
+MOST_PROPERTIES = 4000
+"""Properties of one object: 4,000 that are not required compile in a second, and twice as many in four."""
+MOST_PATTERNS = 100
+"""Patterns for names, in all of a schema: 100 compile in 0.1 s, 300 in 10 s."""
 _CONTROL = {chr(code) for code in (*range(0x20), 0x7F)} - set("\b\f\n\r\t")
 """JSON writes these as \\u escapes, which are left out: a name spelled with them would pass as another one."""
 
 
-def fault(what: str, pointer: str, keyword: str | None = None) -> GrammarError:
-    """An error about a place in a schema."""
+def fault(what: str, place: Place, keyword: str | None = None) -> GrammarError:
+    """An error about a place in a schema, whose JSON pointer (RFC 6901) it has."""
+    pointer = "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in place)
     said = "" if keyword is None else f"keyword {keyword!r} "
     where = pointer or "the top level"
     return GrammarError(f"the JSON schema cannot be used: at {where}, {said}{what}", pointer=pointer, keyword=keyword)
 
 
 def checked_schema(schema: Mapping[str, Any]) -> Schema:
-    """The schema to compile. Raises GrammarError for parts that cannot be enforced."""
-    return _Check(schema).rewritten()
+    """The schema to compile. Raises GrammarError for parts that cannot be enforced, and for too many of them."""
+    _refuse_large(schema)
+    try:
+        return _Check(schema).rewritten()
+    except RecursionError:
+        raise fault("values are nested too deeply; make them flatter", ()) from None
+
+
+def _refuse_large(root: Mapping[str, Any]) -> None:
+    """Raise GrammarError for more schemas or patterns than are taken. Looks at no more than these."""
+    waiting: list[Any] = [root]
+    n_done = n_patterns = 0
+    while waiting:
+        schema = waiting.pop()
+        n_done += 1
+        if isinstance(schema, Mapping):
+            below = list(islice(subschemas(schema), MOST_SCHEMAS))
+            n_patterns += sum(keyword == "patternProperties" for keyword, _, _ in below)
+            waiting += (inner for _, _, inner in below)
+        if n_done + len(waiting) > MOST_SCHEMAS:
+            raise fault(f"there are more than {MOST_SCHEMAS} schemas, properties included; make it smaller", ())
+        if n_patterns > MOST_PATTERNS:
+            raise fault(f"there are more than {MOST_PATTERNS}, here and below", (), "patternProperties")
 
 
 class _Check:
@@ -56,73 +87,77 @@ class _Check:
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
         self._comparison = Comparison(self._resolve)
-        self._reached: set[tuple[str, bool]] = set()
+        self._reached: set[tuple[Place, bool]] = set()
+        self._all_defined = False
+        """Whether all definitions were visited, for a reference that names none of them by its place."""
         self._names_larger = names_larger(root)
-        self._open: set[str] = set()
+        self._open: set[Place] = set()
         """Schemas of objects for which another one holds too."""
 
     def rewritten(self) -> Schema:
         """Check all that is reached, and copy it with what is stricter."""
-        self._visit(self._root, "", conjoined=False, depth=0)
-        copied: Schema = self._copy(self._root, "")
+        self._visit(self._root, (), conjoined=False, depth=0)
+        copied: Schema = self._copy(self._root, ())
         return copied
 
     # -- checking ------------------------------------------------------------------------------------------------------
 
-    def _visit(self, schema: object, pointer: str, *, conjoined: bool, depth: int) -> None:
-        if (pointer, conjoined) in self._reached or isinstance(schema, bool):
+    def _visit(self, schema: object, place: Place, *, conjoined: bool, depth: int) -> None:
+        if (place, conjoined) in self._reached or isinstance(schema, bool):
             return
         if not isinstance(schema, Mapping):
-            raise fault(f"a schema is an object, true or false, got {schema!r:.40}", pointer)
+            raise fault(f"a schema is an object, true or false, got {schema!r:.40}", place)
         if depth > MAX_DEPTH:
-            raise fault(f"schemas are nested more than {MAX_DEPTH} deep", pointer)
-        self._reached.add((pointer, conjoined))
+            raise fault(f"schemas are nested more than {MAX_DEPTH} deep", place)
+        self._reached.add((place, conjoined))
         if conjoined:
-            self._open.add(pointer)
+            self._open.add(place)
         for keyword in schema:
-            _check_keyword(schema, keyword, pointer)
+            _check_keyword(schema, keyword, place)
         together = conjoined or "allOf" in schema or bool({"anyOf", "oneOf", "$ref"} & set(schema) and _asserts(schema))
         if together:
-            self._open.add(pointer)
+            self._open.add(place)
         for keyword, name, inner in subschemas(schema):
             if keyword not in ("$defs", "definitions"):
                 same = keyword in ("allOf", "anyOf", "oneOf")
-                self._visit(inner, at(pointer, keyword, name), conjoined=together and same, depth=depth + 1)
+                self._visit(inner, at(place, keyword, name), conjoined=together and same, depth=depth + 1)
         if "$ref" in schema:
-            self._follow(schema["$ref"], pointer, conjoined=together, depth=depth)
+            self._follow(schema["$ref"], place, conjoined=together, depth=depth)
 
-    def _follow(self, reference: object, pointer: str, *, conjoined: bool, depth: int) -> None:
+    def _follow(self, reference: object, place: Place, *, conjoined: bool, depth: int) -> None:
         if not isinstance(reference, str):
-            raise fault(f"is a str, got {reference!r:.40}", pointer, "$ref")
+            raise fault(f"is a str, got {reference!r:.40}", place, "$ref")
         if reference == "#" or reference.startswith("#/"):
-            target = unquote(reference[1:])
-            self._visit(self._resolved(target, pointer), target, conjoined=conjoined, depth=depth + 1)
+            target = _parts(reference)
+            self._visit(self._resolved(target, place), target, conjoined=conjoined, depth=depth + 1)
             return
+        if self._all_defined:
+            return
+        self._all_defined = True
         # An anchor or a URI: what it names is in the definitions, if anywhere; llguidance resolves it.
         for keyword in ("$defs", "definitions"):
             for name, inner in (self._root.get(keyword) or {}).items():
-                self._visit(inner, at("", keyword, name), conjoined=True, depth=depth + 1)
+                self._visit(inner, at((), keyword, name), conjoined=True, depth=depth + 1)
 
-    def _resolved(self, target: str, pointer: str) -> object:
+    def _resolved(self, target: Place, place: Place) -> object:
         node: object = self._root
-        for part in target.split("/")[1:]:
-            name = part.replace("~1", "/").replace("~0", "~")
+        for name in target:
             if isinstance(node, Mapping) and name in node:
                 node = node[name]
             elif isinstance(node, list) and name.isdecimal() and int(name) < len(node):
                 node = node[int(name)]
             else:
-                raise fault(f"names {target}, which is not there", pointer, "$ref")
+                raise fault(f"names {'/'.join(('', *target))}, which is not there", place, "$ref")
         return node
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
-    def _copy(self, schema: Any, pointer: str) -> Any:
+    def _copy(self, schema: Any, place: Place) -> Any:
         if not isinstance(schema, Mapping):
             return schema
         made = {key: value for key, value in schema.items() if key not in ("uniqueItems", "nullable", "discriminator")}
         for keyword, name, inner in subschemas(schema):
-            copy = self._copy(inner, at(pointer, keyword, name))
+            copy = self._copy(inner, at(place, keyword, name))
             if name is None:
                 made[keyword] = copy
                 continue
@@ -133,19 +168,19 @@ class _Check:
             del made["format"]
             made["allOf"] = [*made.get("allOf", ()), {"pattern": FORMATS[schema["format"]]}]
         if "oneOf" in schema:
-            made |= self._told_apart(made, schema["oneOf"], pointer)
+            made |= self._told_apart(made, schema["oneOf"], place)
         for keyword in COUNTS & set(made):
             if isinstance(made[keyword], float) and made[keyword].is_integer():
                 made[keyword] = int(made[keyword])
-        if pointer not in self._open or not self._names_larger:  # else another schema's numbers might lie outside
+        if place not in self._open or not self._names_larger:  # else another schema's numbers might lie outside
             made |= integer_bounds(made)
         if "propertyNames" in made:
-            made |= self._named(made, made.pop("propertyNames"), pointer)
-        if pointer not in self._open and _lists_all(schema):
+            made |= self._named(made, made.pop("propertyNames"), place)
+        if place not in self._open and _lists_all(schema):
             made["additionalProperties"] = False
         return made
 
-    def _told_apart(self, made: Schema, alternatives: list[Any], pointer: str) -> Schema:
+    def _told_apart(self, made: Schema, alternatives: list[Any], place: Place) -> Schema:
         """anyOf in the place of a oneOf whose alternatives have no value in common.
 
         That is judged by what the schema says: a closed object would look as if it had nothing in common with others.
@@ -153,12 +188,12 @@ class _Check:
         if not self._comparison.are_disjoint(alternatives):
             raise fault(
                 "has alternatives that may share a value; write anyOf, or give each a required property with another "
-                "`const`", pointer, "oneOf",
+                "`const`", place, "oneOf",
             )  # fmt: skip
         either = {"anyOf": made.pop("oneOf")}
         return either if "anyOf" not in made else {"allOf": [*made.get("allOf", ()), either]}
 
-    def _named(self, schema: Schema, names: Any, pointer: str) -> Schema:
+    def _named(self, schema: Schema, names: Any, place: Place) -> Schema:
         """An object whose names are listed, or match a pattern, said with `properties` or `patternProperties`."""
         rule = self._resolve(names)
         said = set(rule) - ANNOTATIONS - {"type"} if isinstance(rule, Mapping) else set()
@@ -171,7 +206,7 @@ class _Check:
             listed = rule.get("enum", [rule["const"]] if "const" in rule else None)
             if said <= {"enum", "const"} and isinstance(listed, list) and all(isinstance(name, str) for name in listed):
                 return {"properties": dict.fromkeys(listed, others), "additionalProperties": False}
-        raise fault("is supported with a pattern or an enum alone, and without `properties`", pointer, "propertyNames")
+        raise fault("is supported with a pattern or an enum alone, and without `properties`", place, "propertyNames")
 
     def _resolve(self, schema: Any) -> Any:
         """Follows the `$ref` of a schema that has nothing else."""
@@ -180,7 +215,7 @@ class _Check:
             reference = schema["$ref"]
             if not isinstance(reference, str) or not reference.startswith("#/"):
                 return schema
-            schema, seen = self._resolved(unquote(reference[1:]), ""), seen + 1
+            schema, seen = self._resolved(_parts(reference), ()), seen + 1
         return schema
 
 
@@ -211,48 +246,54 @@ def subschemas(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
             yield keyword, None, value
 
 
-def at(pointer: str, keyword: str, name: object) -> str:
-    """The JSON pointer (RFC 6901) of a schema below another one."""
-    below = "" if name is None else "/" + str(name).replace("~", "~0").replace("/", "~1")
-    return f"{pointer}/{keyword}{below}"
+def at(place: Place, keyword: str, name: object) -> Place:
+    """The place of a schema right below another one."""
+    return (*place, keyword) if name is None else (*place, keyword, str(name))
+
+
+def _parts(reference: str) -> Place:
+    """The place that a reference names, "#" or "#/..."."""
+    return tuple(part.replace("~1", "/").replace("~0", "~") for part in unquote(reference[1:]).split("/")[1:])
 
 
 # -- one keyword -------------------------------------------------------------------------------------------------------
 
 
-def _check_keyword(schema: Mapping[str, Any], keyword: object, pointer: str) -> None:
+def _check_keyword(schema: Mapping[str, Any], keyword: object, place: Place) -> None:
     if not isinstance(keyword, str):
-        raise fault(f"names are texts, got {keyword!r:.40}", pointer)
+        raise fault(f"names are texts, got {keyword!r:.40}", place)
     value = schema[keyword]
     if keyword in ("uniqueItems", "nullable") and value is False:
         return
     if keyword == "nullable":
-        raise fault('is OpenAPI\'s; write "type": [..., "null"], or anyOf', pointer, keyword)
+        raise fault('is OpenAPI\'s; write "type": [..., "null"], or anyOf', place, keyword)
     if keyword in UNSUPPORTED:
-        raise fault("is not supported", pointer, keyword)
+        raise fault("is not supported", place, keyword)
     if keyword in ANNOTATIONS or (keyword.startswith("x-") and keyword != "x-guidance"):
         return
     if keyword not in ASSERTIONS | MAPS | LISTS | SINGLE:
-        raise fault("is unknown, and nothing is left aside", pointer, keyword)
+        raise fault("is unknown, and nothing is left aside", place, keyword)
     if keyword in MAPS and not isinstance(value, Mapping):
-        raise fault(f"is an object of schemas, got {value!r:.40}", pointer, keyword)
+        raise fault(f"is an object of schemas, got {value!r:.40}", place, keyword)
     if keyword in LISTS and not isinstance(value, list):
-        raise fault(f"is a list of schemas, got {value!r:.40}", pointer, keyword)
-    if keyword == "$ref" and pointer and {"$id", "id"} & set(schema):
-        raise fault("beside an $id: drafts differ in what it refers to", pointer, keyword)
-    _check_value(schema, keyword, value, pointer)
+        raise fault(f"is a list of schemas, got {value!r:.40}", place, keyword)
+    if keyword == "$ref" and place and {"$id", "id"} & set(schema):
+        raise fault("beside an $id: drafts differ in what it refers to", place, keyword)
+    _check_value(schema, keyword, value, place)
 
 
-def _check_value(schema: Mapping[str, Any], keyword: str, value: Any, pointer: str) -> None:
+def _check_value(schema: Mapping[str, Any], keyword: str, value: Any, place: Place) -> None:
     if keyword in ("const", "enum", "required", "properties"):
         named = list(value) if keyword == "properties" else value
         if bad := next(filter(_unwritable, _texts(named)), None):
-            raise fault(f"has a text with a control character, {bad!r:.40}, which is not supported", pointer, keyword)
+            raise fault(f"has a text with a control character, {bad!r:.40}, which is not supported", place, keyword)
+    if keyword == "properties" and len(value) > MOST_PROPERTIES:
+        raise fault(f"has more than {MOST_PROPERTIES}, got {len(value)}; nest them, or ask for less", place, keyword)
     if keyword == "format" and (not isinstance(value, str) or value not in OTHER_FORMATS | set(FORMATS)):
         known = ", ".join(sorted(OTHER_FORMATS | set(FORMATS)))
-        raise fault(f"is one of {known}, got {value!r:.40}", pointer, keyword)
+        raise fault(f"is one of {known}, got {value!r:.40}", place, keyword)
     if keyword == "minProperties" and isinstance(value, int) and value > len(schema.get("required") or ()) + 1:
-        raise fault("may exceed the number of `required` names by one only: a name might come twice", pointer, keyword)
+        raise fault("may exceed the number of `required` names by one only: a name might come twice", place, keyword)
 
 
 def _texts(value: object) -> Iterator[str]:

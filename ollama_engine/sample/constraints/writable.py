@@ -8,22 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ollama_engine.sample.constraints.schema import at, fault, subschemas
+from ollama_engine.sample.constraints.schema import Place, at, fault, subschemas
 
 __all__ = ["check_writable"]
 
 
 def check_writable(schema: Mapping[str, Any], writes: Callable[[str], bool]) -> None:
     """Raise GrammarError for a name or value of a checked schema for which `writes` is false."""
-    waiting: list[tuple[str, Mapping[str, Any]]] = [("", schema)]
+    waiting: list[tuple[Place, Mapping[str, Any]]] = [((), schema)]
     while waiting:
-        pointer, inner = waiting.pop()
+        place, inner = waiting.pop()
         for keyword, text in _texts(inner):
             if not writes(text):
-                raise fault(f"has {text!r:.80}, which the model's vocabulary has no tokens for", pointer, keyword)
+                raise fault(f"has {text!r:.80}, which the model's vocabulary has no tokens for", place, keyword)
         for keyword, name, part in subschemas(inner):
             if isinstance(part, Mapping):
-                waiting.append((at(pointer, keyword, name), part))
+                waiting.append((at(place, keyword, name), part))
 
 
 def _texts(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import time
+import tracemalloc
 from typing import Any
 
 import pytest
 
 from ollama_engine.errors import ConfigError, GrammarError
+from ollama_engine.sample.constraints import schema as schema_module
 from ollama_engine.sample.constraints.disjoint import Comparison
-from ollama_engine.sample.constraints.schema import checked_schema
+from ollama_engine.sample.constraints.schema import MOST_PATTERNS, MOST_PROPERTIES, MOST_SCHEMAS, checked_schema
 from tests.sample.constraints.accepting import accepts, matcher
 
 OBJECT = {"type": "object", "properties": {"a": {"type": "integer"}, "b/c": {"type": "string"}}, "required": ["a"]}
@@ -246,3 +248,68 @@ def test_a_name_has_one_spelling() -> None:
     made = matcher({**OBJECT, "additionalProperties": True})
     assert not accepts(made, r'{"a":1,"b\u002fc":2}')
     assert not accepts(made, r'{"\u0061":"x","a":1}')
+
+
+def counted(schema: Any, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Schemas that are visited to check this one."""
+    visited = [0]
+    visit = schema_module._Check._visit
+
+    def counting(*args: Any, **kwargs: Any) -> None:
+        visited[0] += 1
+        visit(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(schema_module._Check, "_visit", counting)
+        checked_schema(schema)
+    return visited[0]
+
+
+def test_references_by_a_name_cost_no_more_than_there_are_schemas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them may be any definition; all are visited once, and not once for each reference."""
+    n = 200
+    schema = {"$defs": {f"d{i}": {"$id": f"x{i}"} for i in range(n)}, "anyOf": [{"$ref": f"x{i}"} for i in range(n)]}
+    assert counted(schema, monkeypatch) == 1 + 2 * n
+
+
+def test_a_schema_with_too_many_parts_is_refused_before_it_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = {"anyOf": [{"title": str(i)} for i in range(MOST_SCHEMAS - 1)]}
+    assert counted(many, monkeypatch) == MOST_SCHEMAS
+    larger = {"anyOf": [True], "items": many}
+    monkeypatch.setattr(schema_module, "_Check", None)
+    for schema in (larger, {"$defs": {"a": larger}}, {"allOf": [False] * (MOST_SCHEMAS + 1)}):
+        with pytest.raises(GrammarError, match="more than 10000 schemas, properties included"):
+            checked_schema(schema)
+    patterns = {f"^a{i}": {} for i in range(MOST_PATTERNS // 2 + 1)}
+    with pytest.raises(GrammarError, match="more than 100, here and below"):
+        checked_schema({"patternProperties": patterns, "items": {"patternProperties": patterns}})
+
+
+def test_an_object_with_too_many_properties() -> None:
+    """The compiler compares each with each."""
+    many: dict[str, Any] = {"type": "object", "properties": {f"p{i}": {} for i in range(MOST_PROPERTIES)}}
+    assert len(checked_schema({"items": many})["items"]["properties"]) == MOST_PROPERTIES
+    many["properties"]["more"] = {}
+    with pytest.raises(GrammarError, match="/items, keyword 'properties' has more than 4000, got 4001"):
+        checked_schema({"items": many})
+
+
+def test_a_long_name_is_not_repeated_for_each_schema_below_it() -> None:
+    """A place was a JSON pointer once: a body of 10 MB took 100 GB."""
+    inner = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(1000)}}
+    schema = {"type": "object", "properties": {"n" * 1_000_000: inner}}
+    tracemalloc.start()
+    try:
+        checked_schema(schema)
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_values_that_are_nested_too_deeply() -> None:
+    deep: Any = []
+    for _ in range(900):
+        deep = [deep]
+    for schema in ({"enum": [deep]}, {"$defs": {"a": {"const": deep}}}):
+        with pytest.raises((GrammarError, ConfigError), match="nested too deeply"):
+            checked_schema(schema)
