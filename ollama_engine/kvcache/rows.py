@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,14 @@ def row_bytes(store: KeyValueStore) -> tuple[int, ...]:
 
 def empty_rows(store: KeyValueStore, n: int) -> tuple[Bytes, ...]:
     """Room for `n` rows, uint8 [n, bytes of a row]."""
-    return tuple(np.empty((n, size), dtype=np.uint8) for size in row_bytes(store))
+    return tables(n, row_bytes(store))
+
+
+def tables(n: int, sizes: Sequence[int]) -> tuple[Bytes, ...]:
+    """Room for `n` rows of each of these bytes, uint8 [n, bytes], in one allocation: many take a page fault each."""
+    ends = np.cumsum(sizes, dtype=np.int64) * n
+    parts = np.split(np.empty(int(ends[-1]) if len(ends) else 0, dtype=np.uint8), ends[:-1])
+    return tuple(part.reshape(n, size) for part, size in zip(parts, sizes, strict=True))
 
 
 def read_rows(store: KeyValueStore, cells: Int32Array) -> tuple[Bytes, ...]:
@@ -79,7 +87,7 @@ def read_rows(store: KeyValueStore, cells: Int32Array) -> tuple[Bytes, ...]:
 
 
 def reading(store: KeyValueStore, cells: Int32Array, rows: Sequence[Bytes]) -> Iterator[None]:
-    """Copy the rows of these cells into `rows`, uint8 [n, bytes of a row]: SLICE bytes, or one row, at a time.
+    """Copy the rows of these cells into `rows`, uint8 [n, bytes of a row]: about SLICE bytes, or one row, at a time.
 
     Where a graph gathers values, the rows of FEW cells.
     """
@@ -89,11 +97,16 @@ def reading(store: KeyValueStore, cells: Int32Array, rows: Sequence[Bytes]) -> I
                 mine[chosen] = block[at]
             yield
         return
+    left = SLICE
     for tensor, mine in zip(store.tensors(), rows, strict=True):
         size = mine.shape[1]
-        for span, chosen, at in _parts(cells, max(1, SLICE // size)):
-            mine[chosen] = _read_part(tensor, span, size)[at]
-            yield
+        for begin, end in _runs(cells, max(1, SLICE // size)):
+            # Straight into its place: NumPy's own copies release Python's lock, which then waits for who took it.
+            tensor.read_part(int(cells[begin]) * size, mine[begin:end])
+            left -= (end - begin) * size
+            if left <= 0:
+                left = SLICE
+                yield
 
 
 def write_rows(store: KeyValueStore, cells: Int32Array, rows: Sequence[Bytes]) -> None:
@@ -145,6 +158,14 @@ def _parts(cells: Int32Array, most: int = PIECE) -> Iterator[tuple[CellSpan, Ind
         chosen = np.flatnonzero((cells >= span.begin) & (cells < span.end))
         if len(chosen):
             yield span, chosen, cells[chosen] - span.begin
+
+
+def _runs(cells: Int32Array, most: int) -> Iterator[tuple[int, int]]:
+    """The begin and end of each part of `cells` that lies in a row in the cache, none longer than `most`."""
+    ends = np.flatnonzero(np.diff(cells) != 1) + 1
+    for first, behind in pairwise([0, *ends.tolist(), len(cells)]):
+        for begin in range(first, behind, most):
+            yield begin, min(begin + most, behind)
 
 
 # -- a span of all layers ----------------------------------------------------------------------------------------------

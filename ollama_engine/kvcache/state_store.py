@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ollama_engine.kvcache.rows import SLICE, Bytes
+from ollama_engine.kvcache.rows import SLICE, Bytes, tables
 from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.storage import Storage
 from ollama_engine.ml.graph.tensor import Tensor
@@ -49,7 +49,7 @@ class StateStore:
 
     def empty(self, n: int) -> tuple[Bytes, ...]:
         """Room for `n` states, uint8 [n, bytes] for each part of each layer in turn."""
-        return tuple(np.empty((n, size), dtype=np.uint8) for size in self.row_bytes)
+        return tables(n, self.row_bytes)
 
     def reading(self, slot: int, rows: Sequence[Bytes]) -> Iterator[None]:
         """Read the state in a slot into `rows`, uint8 [bytes] each, about SLICE bytes at a time."""

@@ -26,6 +26,7 @@ from ollama_engine.errors import ClosedError, ConfigError
 from ollama_engine.kvcache.saving import CellSaver
 from ollama_engine.runner.core import engine_thread, prefix_reads
 from ollama_engine.runner.core.engine_core import EngineCore
+from ollama_engine.runner.prefix_store import prefix_store as store_module
 from ollama_engine.runner.prefix_store.block_folder import BlockFolder
 from ollama_engine.runner.prefix_store.block_format import check_block
 from ollama_engine.runner.prefix_store.folder_contents import ABOUT, HITS, LOCK, files_of
@@ -341,9 +342,16 @@ def test_what_others_wrote_into_its_cells_is_not_stored(llama: str, tmp_path: Pa
 def test_writing_is_bounded_while_requests_run_alone(llama: str, tmp_path: Path) -> None:
     """Each step renews what the writer may compute; behind the last one there is no bound."""
     said = list[str]()
+
+    class Heard(StepBudget):
+        def next_step(self) -> None:
+            said.append("step")
+
+        def no_steps(self) -> None:
+            said.append("none")
+
     with (
-        patch.object(StepBudget, "next_step", lambda self: said.append("step")),
-        patch.object(StepBudget, "no_steps", lambda self: said.append("none")),
+        patch.object(store_module, "StepBudget", Heard),
         opened(llama, tmp_path) as engine,
     ):
         engine.generate([3] * 20, params(8))

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from ollama_engine.kvcache import SavedRows
 from ollama_engine.runner.prefix_store.block_format import DIGEST, PREFIX, BlockFormatError, checked, prefix
-from ollama_engine.runner.prefix_store.checksum import Checksum
+from ollama_engine.runner.prefix_store.block_writer import write_parts
+from ollama_engine.runner.prefix_store.step_budget import StepBudget
 
 __all__ = ["block_bytes", "read_block", "write_block"]
-
-PIECE = 64 << 10
-"""Most bytes that are hashed and written at once: some 0.1 ms, in which a step may need the CPU."""
 
 
 def block_bytes(rows: int, row_bytes: Sequence[int]) -> int:
@@ -23,39 +21,21 @@ def block_bytes(rows: int, row_bytes: Sequence[int]) -> int:
     return PREFIX.size + rows * (4 + sum(row_bytes)) + DIGEST
 
 
-def write_block(
-    path: Path, key: bytes, kind: int, saved: SavedRows, pause: Callable[[], None] = lambda: None
-) -> int:  # fmt: skip
-    """Write a file that only this user may read, and return its bytes. Raises OSError; nothing is left then.
-
-    `pause` is called after each PIECE bytes.
-    """
+def write_block(path: Path, key: bytes, kind: int, saved: SavedRows, budget: StepBudget) -> int:
+    """Write a file that only this user may read, and return its bytes. Raises OSError; nothing is left then."""
     temporary = path.with_name(f".{os.urandom(8).hex()}.part")
-    checksum, n, unpaused = Checksum(), 0, 0
+    head = prefix(key, kind, len(saved.positions)) + saved.positions.astype("<i4").tobytes()
     try:
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-            for piece in _pieces(key, kind, saved):
-                checksum.update(piece)
-                n += file.write(piece)
-                unpaused += len(piece)
-                if unpaused >= PIECE:
-                    unpaused = 0
-                    pause()
-            n += file.write(checksum.digest())
+        file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            write_parts(file, [head, *(np.ascontiguousarray(rows).reshape(-1) for rows in saved.rows)], budget)
+        finally:
+            os.close(file)
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    return n
-
-
-def _pieces(key: bytes, kind: int, saved: SavedRows) -> Iterator[bytes | memoryview]:
-    yield prefix(key, kind, len(saved.positions))
-    yield saved.positions.astype("<i4").tobytes()
-    for rows in saved.rows:
-        flat = np.ascontiguousarray(rows).reshape(-1)
-        for begin in range(0, len(flat), PIECE):
-            yield flat[begin : begin + PIECE].data
+    return block_bytes(len(saved.positions), [rows.shape[1] for rows in saved.rows])
 
 
 def read_block(path: Path, key: bytes, kind: int, row_bytes: Sequence[int]) -> SavedRows:

@@ -26,6 +26,7 @@ from ollama_engine.kvcache import SavedRows
 from ollama_engine.runner.prefix_store.block_file import read_block, write_block
 from ollama_engine.runner.prefix_store.block_format import BlockFormatError
 from ollama_engine.runner.prefix_store.folder_contents import ABOUT, HITS, LOCK, remove_unused
+from ollama_engine.runner.prefix_store.step_budget import StepBudget
 
 __all__ = ["BlockFolder"]
 
@@ -85,20 +86,19 @@ class BlockFolder:
             with os.fdopen(file, "ab") as hits:
                 hits.write(b"\n")
 
-    def write(self, key: bytes, kind: int, saved: SavedRows, pause: Callable[[], None] = lambda: None) -> bool:
+    def write(self, key: bytes, kind: int, saved: SavedRows, budget: StepBudget | None = None) -> bool:
         """Write a block's rows; False where the disk does not take them, which the log says once.
 
-        `pause` is called now and then.
+        Beside steps of `budget` it computes for a bounded time; None: nothing else computes.
         """
-        path = self.path(key, kind)
+        path, budget = self.path(key, kind), budget or StepBudget()
         try:
             with suppress(FileNotFoundError):
                 if shutil.disk_usage(self._folder).free < MARGIN:
                     raise OSError("less than 64 MB are free on its disk")
             self._make_folder(path.parent)
-            n = write_block(path, key, kind, saved, pause)
-            pause()
-            self._bound(n, pause)
+            n = write_block(path, key, kind, saved, budget)
+            self._bound(n, budget.pause)
         except OSError as error:
             if time.monotonic() - self._full_at > SAY_EVERY:
                 self._full_at = time.monotonic()

@@ -8,7 +8,6 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy
 
 cdef enum:
-    STRIPE = 32  # bytes that the four sums take at once
     RELEASED = 1 << 14  # bytes from which on others may use Python meanwhile
 
 cdef uint64_t P1 = 0x9E3779B185EBCA87
@@ -32,7 +31,7 @@ cdef inline uint64_t round_of(uint64_t total, uint64_t lane) noexcept nogil:
     return turned(total + lane * P2, 31) * P1
 
 
-cdef const unsigned char *stripes(uint64_t *sums, const unsigned char *at, Py_ssize_t n) noexcept nogil:
+cdef const unsigned char *stripes(uint64_t *sums, const unsigned char *at, size_t n) noexcept nogil:
     """Add so many stripes, and return what lies behind them."""
     cdef uint64_t a = sums[0], b = sums[1], c = sums[2], d = sums[3]
     while n > 0:
@@ -46,68 +45,77 @@ cdef const unsigned char *stripes(uint64_t *sums, const unsigned char *at, Py_ss
     return at
 
 
+cdef void start(Sums *sums) noexcept nogil:
+    sums.lanes[0], sums.lanes[1], sums.lanes[2], sums.lanes[3] = P1 + P2, P2, 0, 0 - P1
+    sums.length = 0
+
+
+cdef void add(Sums *sums, const unsigned char *at, size_t n) noexcept nogil:
+    """Add these bytes."""
+    cdef size_t held = sums.length % STRIPE, taken
+    sums.length += n
+    if held:
+        taken = min(n, STRIPE - held)
+        memcpy(sums.rest + held, at, taken)
+        at += taken
+        n -= taken
+        if held + taken < STRIPE:
+            return
+        stripes(sums.lanes, sums.rest, 1)
+    at = stripes(sums.lanes, at, n // STRIPE)
+    memcpy(sums.rest, at, n % STRIPE)
+
+
+cdef uint64_t finish(Sums *sums) noexcept nogil:
+    """The checksum of what was added."""
+    cdef uint64_t h
+    cdef uint32_t half
+    cdef const unsigned char *at = sums.rest
+    cdef Py_ssize_t n = sums.length % STRIPE
+    cdef int i
+    if sums.length < STRIPE:
+        h = P5
+    else:
+        h = (turned(sums.lanes[0], 1) + turned(sums.lanes[1], 7) + turned(sums.lanes[2], 12)
+             + turned(sums.lanes[3], 18))
+        for i in range(4):
+            h = (h ^ round_of(0, sums.lanes[i])) * P1 + P4
+    h += sums.length
+    while n >= 8:
+        h = turned(h ^ round_of(0, word(at)), 27) * P1 + P4
+        at += 8
+        n -= 8
+    if n >= 4:
+        memcpy(&half, at, 4)
+        h = turned(h ^ half * P1, 23) * P2 + P3
+        at += 4
+        n -= 4
+    while n > 0:
+        h = turned(h ^ at[0] * P5, 11) * P1
+        at += 1
+        n -= 1
+    h = (h ^ (h >> 33)) * P2
+    h = (h ^ (h >> 29)) * P3
+    return h ^ (h >> 32)
+
+
 cdef class Checksum:
     """Of all bytes that `update` was given. One thread at a time may use it."""
 
-    cdef uint64_t sums[4]
-    cdef unsigned char rest[STRIPE]
-    cdef uint64_t length
+    cdef Sums sums
 
     def __cinit__(self):
-        self.sums[:] = [P1 + P2, P2, 0, 0 - P1]
-        self.length = 0
+        start(&self.sums)
 
     def update(self, const unsigned char[::1] data not None):
         """Add these bytes."""
-        cdef const unsigned char *at
-        cdef Py_ssize_t n = data.shape[0], held = self.length % STRIPE, taken
-        if n == 0:
-            return
-        at = &data[0]
-        self.length += n
-        if held:
-            taken = min(n, STRIPE - held)
-            memcpy(self.rest + held, at, taken)
-            at += taken
-            n -= taken
-            if held + taken < STRIPE:
-                return
-            stripes(self.sums, self.rest, 1)
+        cdef size_t n = data.shape[0]
         if n >= RELEASED:
             with nogil:
-                at = stripes(self.sums, at, n // STRIPE)
-        else:
-            at = stripes(self.sums, at, n // STRIPE)
-        memcpy(self.rest, at, n % STRIPE)
+                add(&self.sums, &data[0], n)
+        elif n:
+            add(&self.sums, &data[0], n)
 
     def digest(self) -> bytes:
         """The checksum, little-endian."""
-        cdef uint64_t h
-        cdef uint32_t half
-        cdef const unsigned char *at = self.rest
-        cdef Py_ssize_t n = self.length % STRIPE
-        cdef int i
-        if self.length < STRIPE:
-            h = P5
-        else:
-            h = (turned(self.sums[0], 1) + turned(self.sums[1], 7) + turned(self.sums[2], 12)
-                 + turned(self.sums[3], 18))
-            for i in range(4):
-                h = (h ^ round_of(0, self.sums[i])) * P1 + P4
-        h += self.length
-        while n >= 8:
-            h = turned(h ^ round_of(0, word(at)), 27) * P1 + P4
-            at += 8
-            n -= 8
-        if n >= 4:
-            memcpy(&half, at, 4)
-            h = turned(h ^ half * P1, 23) * P2 + P3
-            at += 4
-            n -= 4
-        while n > 0:
-            h = turned(h ^ at[0] * P5, 11) * P1
-            at += 1
-            n -= 1
-        h = (h ^ (h >> 33)) * P2
-        h = (h ^ (h >> 29)) * P3
-        return (<object>(h ^ (h >> 32))).to_bytes(8, "little")
+        return (<object>finish(&self.sums)).to_bytes(8, "little")

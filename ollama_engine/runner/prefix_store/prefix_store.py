@@ -6,13 +6,11 @@ The engine's thread asks and is called back; it never waits for a disk. Callback
 from __future__ import annotations
 
 import logging
-import os
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from threading import Condition, Semaphore, Thread, get_native_id
+from threading import Condition, Semaphore, Thread
 
 from ollama_engine.kvcache import SavedRows
 from ollama_engine.ml.device.placement import usable_cpus
@@ -40,8 +38,6 @@ BLOCKS_AT_ONCE = 4
 """Most blocks of a prompt that are read at a time, one for each CPU: most of the time goes into checksums."""
 BLOCKS_LOOKED_FOR = 32
 """Blocks that are looked for at once: some 0.1 ms."""
-WRITER_NICE = 10
-"""How much lower the priority of the thread that writes is: a tenth of a CPU's time beside threads that want it all."""
 
 
 @dataclass(frozen=True)
@@ -262,7 +258,7 @@ class PrefixStore:
 
         def work() -> None:
             try:
-                done = self._folder.write(key, kind, saved, self.budget.pause)
+                done = self._folder.write(key, kind, saved, self.budget)
             finally:
                 with self._settled:
                     self._pending -= nbytes
@@ -272,7 +268,6 @@ class PrefixStore:
         self._writings.put(work)
 
     def _write_all(self) -> None:
-        _give_way()
         while (work := self._writings.get()) is not None:
             try:
                 work()
@@ -290,10 +285,3 @@ class PrefixStore:
         with self._settled:
             self._settled.wait_for(lambda: self._pending == 0, timeout=seconds)
         self._writings.put(None)
-
-
-def _give_way() -> None:
-    """Lower this thread's priority: it hashes for a millisecond, in which the engine's thread may need the CPU."""
-    if sys.platform == "linux":  # elsewhere it is the whole process's
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, get_native_id(), min(19, os.getpriority(os.PRIO_PROCESS, 0) + WRITER_NICE))

@@ -58,7 +58,7 @@ def test_a_step_waits_for_as_many_pieces_as_half_a_millisecond_has(piece: float)
     def saving(_slot: int, begin: int, end: int) -> Generator[None, None, list[SavedRows]]:
         assert end - begin == BLOCK
         for _ in range(500):
-            assert store.budget._held, "the writer waits meanwhile"
+            assert store.budget.nothing_left(0.0), "the writer waits meanwhile"
             now[0] += piece
             pieces[0] += 1
             yield

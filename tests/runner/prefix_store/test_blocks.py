@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import shutil
-from io import FileIO
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -17,7 +18,7 @@ import pytest
 
 from ollama_engine.file_lock import held
 from ollama_engine.kvcache import SavedRows
-from ollama_engine.runner.prefix_store import block_file, folder_contents
+from ollama_engine.runner.prefix_store import folder_contents
 from ollama_engine.runner.prefix_store.block_file import block_bytes, read_block, write_block
 from ollama_engine.runner.prefix_store.block_folder import BlockFolder
 from ollama_engine.runner.prefix_store.block_format import BlockFormatError, check_block
@@ -30,6 +31,7 @@ from ollama_engine.runner.prefix_store.folder_contents import (
     remove_unused,
     stored_models,
 )
+from ollama_engine.runner.prefix_store.step_budget import StepBudget
 from ollama_engine.runner.request.inputs import MediaIdentity
 from ollama_engine.runner.schedule.prefix_blocks import BLOCK
 
@@ -82,7 +84,7 @@ def test_what_shapes_keys_and_values_is_in_the_key() -> None:
 
 def test_a_block_comes_back_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "a.0"
-    n = write_block(path, KEY, 0, rows(5, first=3))
+    n = write_block(path, KEY, 0, rows(5, first=3), StepBudget())
     back = read_block(path, KEY, 0, SIZES)
     assert back.positions.tolist() == [3, 4, 5, 6, 7]
     assert [part[:, 0].tolist() for part in back.rows] == [[7] * 5] * 2
@@ -93,7 +95,7 @@ def test_a_block_comes_back_as_it_was(tmp_path: Path) -> None:
 
 def test_any_flipped_bit_and_any_length_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.1"
-    write_block(path, KEY, 1, rows(2))
+    write_block(path, KEY, 1, rows(2), StepBudget())
     whole = path.read_bytes()
     for at in range(len(whole)):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
@@ -191,40 +193,47 @@ def test_a_model_that_another_process_removes_meanwhile_is_not_listed(tmp_path: 
         assert stored_models(tmp_path) == []
 
 
-def test_a_disk_that_becomes_full_loses_the_block_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may do so at any write, and when the file is closed."""
-    folder, room = BlockFolder(tmp_path, ROOT, 1 << 30, "x.gguf"), [10**6]
+@contextmanager
+def files_of_at_most(n: int) -> Iterator[None]:
+    """No file of this process grows beyond `n` bytes: a write takes what fits, and the next one fails."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_disk_that_becomes_full_loses_the_block_alone(tmp_path: Path) -> None:
+    """It may do so within any write."""
+    folder = BlockFolder(tmp_path, ROOT, 1 << 30, "x.gguf")
     assert folder.write(KEY, 0, rows(4))
     before = folder.path(KEY, 0).read_bytes()
-
-    class Full(FileIO):
-        def write(self, data: Any) -> int:
-            room[0] -= 1
-            if room[0] < 0:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            return super().write(data)
-
-        def close(self) -> None:
-            full = not self.closed and room[0] == 0
-            super().close()
-            if full:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(block_file, "open", Full, raising=False)
-    other, n = root_key("other"), 0
-    while True:
-        room[0] = n
-        done = folder.write(other, 0, rows(3)), folder.write(KEY, 0, rows(4, fill=9))
+    other = root_key("other")
+    for n in range(len(before) + 1):
+        with files_of_at_most(n):
+            done = folder.write(other, 0, rows(3)), folder.write(KEY, 0, rows(4, fill=9))
         names = [path.name for path in tmp_path.rglob("*") if path.is_file() and path.name != LOCK]
         assert sorted(names) == sorted({folder.path(KEY, 0).name, folder.path(other, 0).name, ABOUT} & set(names))
-        if done[1]:
-            break
-        assert folder.path(KEY, 0).read_bytes() == before
-        assert folder.has(other, 0) == done[0]
-        n += 1
-    assert n > 8
+        assert folder.has(other, 0) == (n >= block_bytes(3, SIZES)) == done[0]
+        assert done[1] == (n == len(before))
+        assert (folder.path(KEY, 0).read_bytes() == before) != done[1]
     for key in (other, KEY):
         check_block(folder.path(key, 0))
+
+
+def test_a_disk_that_takes_nothing_when_the_file_is_closed(tmp_path: Path) -> None:
+    folder, close = BlockFolder(tmp_path, ROOT, 1 << 30), os.close
+
+    def fail(file: int) -> None:
+        close(file)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    assert folder.write(KEY, 1, rows(4))
+    with patch.object(os, "close", fail):
+        assert not folder.write(KEY, 0, rows(4))
+    assert not folder.has(KEY, 0)
+    assert not any(tmp_path.rglob("*.part"))
 
 
 def test_a_disk_that_takes_nothing_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

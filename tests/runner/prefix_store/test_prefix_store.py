@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -42,20 +39,6 @@ def test_few_bytes_are_read_ahead(most: int, ahead: int, tmp_path: Path, monkeyp
         store.took()
     assert ended.get(timeout=30)
     assert [taken.get() for _ in range(40)] == list(range(40))
-    store.close(30)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only there a thread has a priority of its own")
-@pytest.mark.parametrize("allowed", [True, False])
-def test_writing_gives_way(allowed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hashing a block takes a millisecond, in which the engine's thread may need the CPU."""
-    if not allowed:
-        monkeypatch.setattr(os, "setpriority", Mock(side_effect=PermissionError))
-    store = PrefixStore(BlockFolder(tmp_path, ROOT, 1 << 30), ROOT, StoreLayout(((SIZE, SIZE),), lambda _: (0,)))
-    found: SimpleQueue[int] = SimpleQueue()
-    store.look_for_missing([], [], lambda _: found.put(os.getpriority(os.PRIO_PROCESS, threading.get_native_id())))
-    mine = os.getpriority(os.PRIO_PROCESS, 0)
-    assert found.get(timeout=30) == (min(19, mine + 10) if allowed else mine)
     store.close(30)
 
 
