@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from bench.recurrent_ops import Batch, Convolution, DeltaNet, Layer, Scan, Sums, a_turn, ggmls, n_layers, ours
+from ollama_engine.ml.device.cpu_check import required_instructions
 from ollama_engine.ml.device.placement import BackendParams
 from ollama_engine.ml.graph.backend import Backend
 
@@ -18,6 +19,7 @@ SMALL: tuple[Layer, ...] = (
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ggml's libraries are found by their names")
+@pytest.mark.skipif(not required_instructions(), reason="a portable build: ggml's libraries have other names")
 @pytest.mark.parametrize("layer", SMALL, ids=lambda layer: layer.name)
 @pytest.mark.parametrize("batch", [Batch(1, 1), Batch(9, 1), Batch(5, 3)], ids=str)
 def test_ours_and_ggmls_compute_the_same(layer: Layer, batch: Batch) -> None:
