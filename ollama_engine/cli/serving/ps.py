@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import time
 from datetime import datetime
 from typing import Any
@@ -54,8 +55,9 @@ def _processor(size: int, on_gpu: int) -> str:
 
 
 def _until(text: str) -> str:
+    whole = re.sub(r"\.\d+", "", text).replace("Z", "+00:00")  # Python 3.10 reads no Z and no nine digits
     try:
-        left = datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() - time.time()
+        left = datetime.fromisoformat(whole).timestamp() - time.time()
     except ValueError:  # a year that Python's dates do not have
         return "Forever"
     if left > FOR_EVER:
