@@ -100,22 +100,17 @@ INLINE void whole_acts(const int8_t *q, ints acts[4]) {
     }
 }
 
-INLINE void whole_codes(const uint8_t *block, ints codes[4]) {
-#pragma GCC unroll 4
-    for (int z = 0; z < 4; z++) {
-        const ints x = low_bits(_mm512_loadu_si512(block + 8 + z / 2 * 64), z % 2 * 4, 0x0f);
-        codes[z] = bytes_pick(ready_signed(ints_repeat(LEVELS)), x);
-    }
-}
-
-INLINE void whole_factors(const uint8_t *block, const uint32_t *scales, ints factors[4]) {
+INLINE ints whole_sum(const uint8_t *block, const uint32_t *scales, const ints acts[4], const whole_masks *masks) {
     const ints number = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
-    (void)block;
+    ints codes[4], factors[4];
 #pragma GCC unroll 4
     for (int z = 0; z < 4; z++) {
+        const ints words = ints_shift_right(_mm512_loadu_si512(block + 8 + z / 2 * 64), z % 2 * 4);
         const __m128i four = _mm_cvtepi8_epi32(_mm_cvtsi32_si128((int)scales[16 * (z / 2)]));
+        codes[z] = bytes_pick(ready_signed(ints_repeat(LEVELS)), ints_and(words, masks->low));
         factors[z] = _mm512_permutexvar_epi32(number, _mm512_castsi128_si512(four));
     }
+    return add_up_whole(255, codes, factors, acts);
 }
 #endif
 
@@ -141,7 +136,8 @@ INLINE void add_block(const bool fours, const int n_tile, window w, const act_bl
     if (fours) {
         uint32_t words[2 * LANES];
         memcpy(words, s.scale, sizeof words);
-        sum[0] = add_up_wholes(255, w, words, act);
+        __asm__("" : "+m"(words)); /* so that they are read from memory */
+        sum[0] = add_up_wholes(0, w, words, act);
     } else
 #endif
     {

@@ -73,20 +73,47 @@ INLINE void add_parts(const bool fours, const int n_tile, const ints *words, con
 }
 
 #ifdef WHOLE_BLOCKS
-INLINE void whole_codes(const uint8_t *block, ints codes[4]) {
+/* The factors of the parts 4j and 4j + 1 of 32 in the halves of 8 lanes, those of 4j + 2 and 4j + 3 in the others. */
+INLINE ints pairs_of_parts(const uint32_t *scales, const whole_masks *masks) {
+    const __m128i second = _mm_cvtsi32_si128((int)scales[16]);
+    return _mm512_mask_broadcastd_epi32(ints_set((int32_t)scales[0]), masks->behind, second);
+}
+
+/* Both sums of a lane fit in 16 bits. The one of the high bits is 16 times as large: shifted it has its place, and the
+ * other is added to it, with 2^13 that keep it from borrowing. The excess is 2^13 times the factor of each even part. */
+INLINE ints whole_sum(const uint8_t *block, const uint32_t *scales, const ints acts[4], const whole_masks *masks) {
+    ints sum = ints_set(0);
 #pragma GCC unroll 2
     for (int j = 0; j < 2; j++) {
-        const ints x = _mm512_loadu_si512(block + 16 + 64 * j);
-        codes[2 * j] = ints_and(x, bytes_set(0x0f));
-        codes[2 * j + 1] = low_bits(x, 4, 0x0f);
+        const ints x = kept(_mm512_loadu_si512(block + 16 + 64 * j));
+        ints dots = ints_add_products_of_bytes(ints_set(2), ints_and(x, masks->high), acts[2 * j + 1]);
+        dots = ints_add_products_of_bytes(ints_shift_left(dots, 12), ints_and(x, masks->low), acts[2 * j]);
+        sum = ints_add_pair_products(sum, dots, pairs_of_parts(scales + 32 * j, masks));
     }
+    return sum;
+}
+
+INLINE void add_wholes(window w, const act_block *act, floats *out) {
+    ints scales[2];
+    uint32_t pairs[4 * LANES];
+    read_scales(w, scales);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        const int first = (int)0x80018000u + 0x00020002 * (i % 2);
+        const ints at = bytes_of_16(first, first + 0x00040004, first + 0x00080008, first + 0x000c000c);
+        _mm512_storeu_si512(pairs + LANES * i, bytes_pick(scales[i / 2], at));
+    }
+    __asm__("" : "+m"(pairs)); /* repeated from memory: taken out of a register, each takes the ports of shuffles */
+    const ints even = ints_add_products_of_bytes(ints_set(0), scales[0], ints_set(0x00010001));
+    const ints excess = ints_shift_left(ints_add_products_of_bytes(even, scales[1], ints_set(0x00010001)), 16);
+    add_wholes_with_mins(0xf0, w, pairs, kept(excess), act, out);
 }
 #endif
 
 INLINE void add_block(const bool fours, const int n_tile, window w, const act_block *act, floats *out) {
 #ifdef WHOLE_BLOCKS
     if (fours) {
-        add_wholes_with_mins(15, w, act, out);
+        add_wholes(w, act, out);
         return;
     }
 #endif

@@ -64,20 +64,34 @@ INLINE void unpack_block(window w, panel_block *x) {
 #else
 
 #ifdef WHOLE_BLOCKS
-INLINE void whole_codes(const uint8_t *block, ints codes[4]) {
+INLINE ints whole_sum(const uint8_t *block, const uint32_t *scales, const ints acts[4], const whole_masks *masks) {
+    const ints first = bytes_of_16((int)0x80008000u, (int)0x80008000u, (int)0x80018001u, (int)0x80018001u);
+    const ints picked = _mm512_mask_blend_epi32(0xff00, first, ints_add(first, ints_set(0x00020002)));
+    ints codes[4], factors[2];
 #pragma GCC unroll 4
     for (int z = 0; z < 4; z++) { /* the bits of parts 0 and 2, 1 and 3, 4 and 6, 5 and 7 */
         const int part = z / 2 * 4 + z % 2;
-        const ints low = low_bits(_mm512_loadu_si512(block + 48 + z / 2 * 64), z % 2 * 4, 0x0f);
-        codes[z] = ints_select(bytes_set(0x10), rotated_twice(block + 16, 4 - part, 2 - part), low);
+        const ints words = ints_shift_right(_mm512_loadu_si512(block + 48 + z / 2 * 64), z % 2 * 4);
+        const ints bits = rotated_twice(block + 16, 4 - part, 2 - part);
+        codes[z] = ints_select(masks->high, bits, ints_and(words, masks->low));
     }
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; i++) {
+        factors[i] = bytes_pick(ints_set((int32_t)scales[16 * i]), picked);
+    }
+    return add_up_whole(31, codes, factors, acts);
 }
 #endif
 
 INLINE void add_block(const bool fours, const int n_tile, window w, const act_block *act, floats *out) {
 #ifdef WHOLE_BLOCKS
     if (fours) {
-        add_wholes_with_mins(31, w, act, out);
+        ints scales[2];
+        uint32_t words[2 * LANES];
+        read_scales(w, scales);
+        memcpy(words, scales, sizeof words);
+        __asm__("" : "+m"(words)); /* so that they are repeated from memory */
+        add_wholes_with_mins(0x10, w, words, ints_set(0), act, out);
         return;
     }
 #endif

@@ -95,24 +95,23 @@ INLINE void unpack_block(window w, panel_block *x) {
 #ifdef WHOLE_BLOCKS
 INLINE void whole_acts(const int8_t *q, ints acts[4]) { memcpy(acts, q, 256); }
 
-INLINE void whole_codes(const uint8_t *block, ints codes[4]) {
-#pragma GCC unroll 4
-    for (int z = 0; z < 4; z++) {
-        const ints low = low_bits(_mm512_loadu_si512(block + z / 2 * 64), z % 2 * 4, 0x0f);
-        const ints high = rotated_twice(block + 128 + z / 2 * 32, 4 - z % 2 * 4, 2 - z % 2 * 4);
-        codes[z] = ints_select(bytes_set(0x30), high, low);
-    }
-}
-
-INLINE void whole_factors(const uint8_t *block, const uint32_t *scales, ints factors[4]) {
+INLINE ints whole_sum(const uint8_t *block, const uint32_t *scales, const ints acts[4], const whole_masks *masks) {
     const ints all = _mm512_castsi256_si512(_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(block + 192))));
     const ints number = _mm512_setr_epi32(0, 0, 4, 4, 1, 1, 5, 5, 2, 2, 6, 6, 3, 3, 7, 7); /* of part */
+    ints codes[4], factors[2];
     (void)scales;
+#pragma GCC unroll 4
+    for (int z = 0; z < 4; z++) {
+        const ints words = ints_shift_right(_mm512_loadu_si512(block + z / 2 * 64), z % 2 * 4);
+        const ints bits = rotated_twice(block + 128 + z / 2 * 32, 4 - z % 2 * 4, 2 - z % 2 * 4);
+        codes[z] = ints_select(masks->high, bits, ints_and(words, masks->low));
+    }
 #pragma GCC unroll 2
     for (int i = 0; i < 2; i++) {
         const ints picked = ints_add(ints_multiply(number, ints_set(0x00010001)), ints_set(0x00080008 * i));
         factors[i] = _mm512_permutexvar_epi16(picked, all);
     }
+    return add_up_whole(63, codes, factors, acts);
 }
 #endif
 
@@ -122,7 +121,7 @@ INLINE void add_block(const bool fours, const int n_tile, window w, const act_bl
     read_scales(w, &s);
 #ifdef WHOLE_BLOCKS
     if (fours) {
-        sum[0] = add_up_wholes(63, w, NULL, act);
+        sum[0] = add_up_wholes(0x30, w, NULL, act);
         add_sums_above(true, 1, s.d, sum, s.pair, act, out);
         return;
     }

@@ -73,24 +73,14 @@ INLINE void whole_acts(const int8_t *q, ints acts[4]) {
     }
 }
 
-INLINE void whole_factors(const uint8_t *block, const uint32_t *scales, ints factors[4]) {
-    const ints first = bytes_of_16((int)0x80008000u, (int)0x80008000u, (int)0x80018001u, (int)0x80018001u);
-    const ints picked = _mm512_mask_blend_epi32(0xff00, first, ints_add(first, ints_set(0x00020002)));
-    (void)block;
-#pragma GCC unroll 2
-    for (int i = 0; i < 2; i++) {
-        factors[i] = bytes_pick(ints_set((int32_t)scales[16 * i]), picked);
-    }
-}
-
-INLINE void add_wholes_with_mins(const int most, window w, const oe_act256 *act, floats *out) {
-    ints scales[2], mins[4];
-    uint32_t words[2 * LANES];
-    read_scales(w, scales);
-    memcpy(words, scales, sizeof words);
-    const ints sum = add_up_wholes(most, w, words, act);
+/* add_block of a row of activations: add_up_wholes with `scales`, less `excess`. */
+INLINE void add_wholes_with_mins(const int high, window w, const uint32_t *scales, ints excess, const oe_act256 *act,
+                                 floats *out) {
+    ints mins[4];
     read_mins(w, mins);
-    add_sums_with_mins(true, 1, read_steps(w), &sum, 4, mins, act, out);
+    const ints least = kept(times_sums(true, 4, mins, act->sum32, act)), steps = kept(read_steps(w));
+    const ints sum = ints_subtract(add_up_wholes(high, w, scales, act), excess);
+    add_with_mins(true, steps, sum, least, act, out);
 }
 #endif
 

@@ -5,11 +5,9 @@
  * q of each block in one piece (WHOLE). A file defines before it calls add_up_wholes:
  *
  *      whole_acts     INLINE void whole_acts(const int8_t *q, ints acts[4]): 256 activations, in the order of codes
- *      whole_codes    INLINE void whole_codes(const uint8_t *block, ints codes[4])
- *      whole_factors  INLINE void whole_factors(const uint8_t *block, const uint32_t *scales, ints factors[4]): those
- *                     of the lanes' parts; scales[16 * i] are the block's, if the file passes any. Where
- *                     fits_in_16_bits, factors[0] and factors[1] alone, of 16 bits: in each 16 bytes of factors[i],
- *                     4 times the factor for codes[2 * i], then 4 times that for codes[2 * i + 1] */
+ *      whole_sum      INLINE ints whole_sum(const uint8_t *block, const uint32_t *scales, const ints acts[4],
+ *                     const whole_masks *masks): the products of a block with them times its factors, in 16 sums;
+ *                     scales[16 * i] are the block's, if the file passes any */
 #ifndef OE_SB_WHOLE_BLOCKS_H
 #define OE_SB_WHOLE_BLOCKS_H
 
@@ -32,15 +30,35 @@ INLINE ints rotated_twice(const uint8_t *at, int first, int second) {
     return _mm512_rolv_epi32(twice, _mm512_mask_blend_epi32(0xff00, ints_set(first & 31), ints_set(second & 31)));
 }
 
+/* What GCC keeps in a register. Outside of loops it would make constants again for each use, from general registers,
+ * which takes the ports that shuffles need; and header words again from 16 loads. */
+INLINE ints kept(ints x) {
+    __asm__("" : "+v"(x));
+    return x;
+}
+
+/* Bytes: of the low 4 bits, and of those that a file passes. `behind`: the last 8 lanes. */
+typedef struct whole_masks {
+    ints low, high;
+    __mmask16 behind;
+} whole_masks;
+
+INLINE whole_masks keep_masks(int high) {
+    whole_masks masks = {kept(bytes_set(0x0f)), kept(bytes_set(high)), 0xff00};
+    __asm__("" : "+Yk"(masks.behind));
+    return masks;
+}
+
 INLINE void whole_acts(const int8_t *q, ints acts[4]);
-INLINE void whole_codes(const uint8_t *block, ints codes[4]);
-INLINE void whole_factors(const uint8_t *block, const uint32_t *scales, ints factors[4]);
+INLINE ints whole_sum(const uint8_t *block, const uint32_t *scales, const ints acts[4], const whole_masks *masks);
 
 /* Whether a sum of 4 products fits in 16 bits, for codes up to `most`. Then two vectors of sums become one, which takes
  * half as many multiplications by factors. */
 INLINE bool fits_in_16_bits(const int most) { return 4 * 127 * most < 1 << 15; }
 
-/* The products of a block's codes and factors with the activations, in 16 sums. */
+/* The products of a block's codes, up to `most`, with the activations times its factors, in 16 sums. factors[z] are
+ * those of codes[z] in 32 bits, or where fits_in_16_bits factors[0] and factors[1] alone, of 16 bits: in each 16 bytes
+ * of factors[i], 4 times the factor for codes[2 * i], then 4 times that for codes[2 * i + 1]. */
 INLINE ints add_up_whole(const int most, const ints codes[4], const ints factors[4], const ints acts[4]) {
     ints dots[4], sum = ints_set(0);
 #pragma GCC unroll 4
@@ -58,9 +76,10 @@ INLINE ints add_up_whole(const int most, const ints codes[4], const ints factors
     return sum;
 }
 
-/* The sums of the first w.blocks of each four with a row of activations, each in its block's lane. `most`: the largest
- * code. `scales`: a word of each lane and behind it another, or NULL. */
-INLINE ints add_up_wholes(const int most, window w, const uint32_t *scales, const oe_act256 *act) {
+/* The sums of the first w.blocks of each four with a row of activations, each in its block's lane. `high`: a mask that
+ * whole_sum takes. `scales`: a word of each lane and behind it others, or NULL. */
+INLINE ints add_up_wholes(const int high, window w, const uint32_t *scales, const oe_act256 *act) {
+    const whole_masks masks = keep_masks(high);
     ints folded[4];
 #pragma GCC unroll 4
     for (int b = 0; b < 4; b++) {
@@ -74,10 +93,7 @@ INLINE ints add_up_wholes(const int most, window w, const uint32_t *scales, cons
         for (int i = 0; i < 4; i++) {
             fetch_part(w, BLOCK_BYTES, 4 * b + i, 16);
             const uint8_t *block = w.at + (size_t)b * BLOCK_BYTES + (size_t)i * w.far;
-            ints codes[4], factors[4];
-            whole_codes(block, codes);
-            whole_factors(block, scales ? scales + 4 * i + b : NULL, factors);
-            part[i] = add_up_whole(most, codes, factors, acts);
+            part[i] = whole_sum(block, scales ? scales + 4 * i + b : NULL, acts, &masks);
         }
         folded[b] = fold_parts(part);
     }
