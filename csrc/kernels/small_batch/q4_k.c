@@ -79,8 +79,8 @@ INLINE ints pairs_of_parts(const uint32_t *scales, const whole_masks *masks) {
     return _mm512_mask_broadcastd_epi32(ints_set((int32_t)scales[0]), masks->behind, second);
 }
 
-/* Both sums of a lane fit in 16 bits. The one of the high bits is 16 times as large: shifted it has its place, and the
- * other is added to it, with 2^13 that keep it from borrowing. The excess is 2^13 times the factor of each even part. */
+/* Both sums of a lane fit in 16 bits. That of the high bits is 16 times as large: shifted it has its place, and the
+ * other is added to it, with 2^13 so that it never borrows. The excess is 2^13 times the factor of each even part. */
 INLINE ints whole_sum(const uint8_t *block, const uint32_t *scales, const ints acts[4], const whole_masks *masks) {
     ints sum = ints_set(0);
 #pragma GCC unroll 2
