@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ollama_engine.errors import GrammarError
-from ollama_engine.sample.constraints.schema import Place, at, fault, subschemas
+from ollama_engine.sample.constraints.places import Place, at, fault, subschemas
 
 __all__ = ["located"]
 

@@ -10,11 +10,8 @@ no end of ideas for more. Several schemas that hold for one object (allOf, or a 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import islice
 from typing import Any
-from urllib.parse import unquote
 
-from ollama_engine.errors import GrammarError
 from ollama_engine.sample.constraints.disjoint import Comparison
 from ollama_engine.sample.constraints.integers import integer_bounds, names_larger
 from ollama_engine.sample.constraints.keywords import (
@@ -28,57 +25,27 @@ from ollama_engine.sample.constraints.keywords import (
     SINGLE,
     UNSUPPORTED,
 )
+from ollama_engine.sample.constraints.places import Place, at, fault, named_place, node_at, subschemas
+from ollama_engine.sample.constraints.schema_size import refuse_large
 
-__all__ = ["Place", "at", "checked_schema", "fault", "subschemas"]
+__all__ = ["checked_schema"]
 
 Schema = dict[str, Any]
-Place = tuple[str, ...]
-"""Keywords and names on the way to a schema. Not a JSON pointer: that would repeat long names for each schema below."""
-
 MAX_DEPTH = 128
 """Schemas within schemas."""
-MOST_SCHEMAS = 10_000
-"""Schemas of one. The compiler takes seconds for more, and refuses twice as many."""
 MOST_PROPERTIES = 4000
 """Properties of one object: 4,000 that are not required compile in a second, and twice as many in four."""
-MOST_PATTERNS = 100
-"""Patterns for names, in all of a schema: 100 compile in 0.1 s, 300 in 10 s."""
 _CONTROL = {chr(code) for code in (*range(0x20), 0x7F)} - set("\b\f\n\r\t")
 """JSON writes these as \\u escapes, which are left out: a name spelled with them would pass as another one."""
 
 
-def fault(what: str, place: Place, keyword: str | None = None) -> GrammarError:
-    """An error about a place in a schema, whose JSON pointer (RFC 6901) it has."""
-    pointer = "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in place)
-    said = "" if keyword is None else f"keyword {keyword!r} "
-    where = pointer or "the top level"
-    return GrammarError(f"the JSON schema cannot be used: at {where}, {said}{what}", pointer=pointer, keyword=keyword)
-
-
 def checked_schema(schema: Mapping[str, Any]) -> Schema:
     """The schema to compile. Raises GrammarError for parts that cannot be enforced, and for too many of them."""
-    _refuse_large(schema)
     try:
+        refuse_large(schema)
         return _Check(schema).rewritten()
     except RecursionError:
         raise fault("values are nested too deeply; make them flatter", ()) from None
-
-
-def _refuse_large(root: Mapping[str, Any]) -> None:
-    """Raise GrammarError for more schemas or patterns than are taken. Looks at no more than these."""
-    waiting: list[Any] = [root]
-    n_done = n_patterns = 0
-    while waiting:
-        schema = waiting.pop()
-        n_done += 1
-        if isinstance(schema, Mapping):
-            below = list(islice(subschemas(schema), MOST_SCHEMAS))
-            n_patterns += sum(keyword == "patternProperties" for keyword, _, _ in below)
-            waiting += (inner for _, _, inner in below)
-        if n_done + len(waiting) > MOST_SCHEMAS:
-            raise fault(f"there are more than {MOST_SCHEMAS} schemas, properties included; make it smaller", ())
-        if n_patterns > MOST_PATTERNS:
-            raise fault(f"there are more than {MOST_PATTERNS}, here and below", (), "patternProperties")
 
 
 class _Check:
@@ -128,7 +95,7 @@ class _Check:
         if not isinstance(reference, str):
             raise fault(f"is a str, got {reference!r:.40}", place, "$ref")
         if reference == "#" or reference.startswith("#/"):
-            target = _parts(reference)
+            target = named_place(reference)
             self._visit(self._resolved(target, place), target, conjoined=conjoined, depth=depth + 1)
             return
         if self._all_defined:
@@ -140,15 +107,10 @@ class _Check:
                 self._visit(inner, at((), keyword, name), conjoined=True, depth=depth + 1)
 
     def _resolved(self, target: Place, place: Place) -> object:
-        node: object = self._root
-        for name in target:
-            if isinstance(node, Mapping) and name in node:
-                node = node[name]
-            elif isinstance(node, list) and name.isdecimal() and int(name) < len(node):
-                node = node[int(name)]
-            else:
-                raise fault(f"names {'/'.join(('', *target))}, which is not there", place, "$ref")
-        return node
+        try:
+            return node_at(self._root, target)
+        except LookupError:
+            raise fault(f"names {'/'.join(('', *target))}, which is not there", place, "$ref") from None
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
@@ -215,7 +177,7 @@ class _Check:
             reference = schema["$ref"]
             if not isinstance(reference, str) or not reference.startswith("#/"):
                 return schema
-            schema, seen = self._resolved(_parts(reference), ()), seen + 1
+            schema, seen = self._resolved(named_place(reference), ()), seen + 1
         return schema
 
 
@@ -231,29 +193,6 @@ def _lists_all(schema: Mapping[str, Any]) -> bool:
     if not isinstance(properties, Mapping) or {"additionalProperties", "patternProperties"} & set(schema):
         return False
     return set(schema.get("required") or ()) <= set(properties)
-
-
-def subschemas(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """(keyword, name or index in it or None, schema) of each schema right below this one."""
-    for keyword, value in schema.items():
-        if keyword in MAPS and isinstance(value, Mapping):
-            for name, inner in value.items():
-                yield keyword, name, inner
-        elif isinstance(value, list) and (keyword in LISTS or keyword == "items"):
-            for index, inner in enumerate(value):
-                yield keyword, index, inner
-        elif keyword in SINGLE:
-            yield keyword, None, value
-
-
-def at(place: Place, keyword: str, name: object) -> Place:
-    """The place of a schema right below another one."""
-    return (*place, keyword) if name is None else (*place, keyword, str(name))
-
-
-def _parts(reference: str) -> Place:
-    """The place that a reference names, "#" or "#/..."."""
-    return tuple(part.replace("~1", "/").replace("~0", "~") for part in unquote(reference[1:]).split("/")[1:])
 
 
 # -- one keyword -------------------------------------------------------------------------------------------------------

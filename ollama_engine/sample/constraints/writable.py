@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ollama_engine.sample.constraints.schema import Place, at, fault, subschemas
+from ollama_engine.sample.constraints.places import Place, at, fault, subschemas
 
 __all__ = ["check_writable"]
 

@@ -12,7 +12,8 @@ import pytest
 from ollama_engine.errors import ConfigError, GrammarError
 from ollama_engine.sample.constraints import schema as schema_module
 from ollama_engine.sample.constraints.disjoint import Comparison
-from ollama_engine.sample.constraints.schema import MOST_PATTERNS, MOST_PROPERTIES, MOST_SCHEMAS, checked_schema
+from ollama_engine.sample.constraints.schema import MOST_PROPERTIES, checked_schema
+from ollama_engine.sample.constraints.schema_size import MOST_PATTERNS, MOST_SCHEMAS, MOST_TOGETHER
 from tests.sample.constraints.accepting import accepts, matcher
 
 OBJECT = {"type": "object", "properties": {"a": {"type": "integer"}, "b/c": {"type": "string"}}, "required": ["a"]}
@@ -313,3 +314,27 @@ def test_values_that_are_nested_too_deeply() -> None:
     for schema in ({"enum": [deep]}, {"$defs": {"a": {"const": deep}}}):
         with pytest.raises((GrammarError, ConfigError), match="nested too deeply"):
             checked_schema(schema)
+
+
+TWELVE = [{"type": "string", "pattern": f".*a{{{i}}}b"} for i in range(1, MOST_TOGETHER + 3)]
+DEFINED = {f"d{i}": pattern | {"$id": f"x{i}"} for i, pattern in enumerate(TWELVE)}
+
+
+@pytest.mark.parametrize("schema", [
+    {"allOf": TWELVE},
+    {"allOf": [{"allOf": TWELVE[:6]}, {"anyOf": [{}, {"allOf": TWELVE[6:]}]}]},
+    {"properties": {"a": {"allOf": [{"$ref": f"#/$defs/{name}"} for name in DEFINED]}}, "$defs": DEFINED},
+    {"allOf": [{"$ref": f"x{i}"} for i in range(12)], "$defs": DEFINED},
+    {"$ref": "#/$defs/d0", "$defs": {
+        f"d{i}": pattern | {"allOf": [{"$ref": f"#/$defs/d{i + 1}"}]} for i, pattern in enumerate(TWELVE)
+    } | {"d12": {}}},
+], ids=["list", "nested", "references", "URIs", "chain"])  # fmt: skip
+def test_many_patterns_for_one_text_are_refused(schema: dict[str, Any]) -> None:
+    """The compiler's time and memory double with each: 60 of them took gigabytes."""
+    with pytest.raises(GrammarError, match="more than 10 patterns and formats hold for one text"):
+        checked_schema(schema)
+
+
+def test_as_many_patterns_as_one_likes_for_several_texts() -> None:
+    schema = {"type": "object", "properties": {f"p{i}": pattern for i, pattern in enumerate(TWELVE)}}
+    assert checked_schema(schema | {"anyOf": [{"items": {"anyOf": TWELVE}}]})
