@@ -21,22 +21,22 @@ MOST_TOGETHER = 10
 
 def refuse_large(root: Mapping[str, Any]) -> None:
     """Raise GrammarError for more schemas or patterns than are taken. Looks at no more than these."""
-    found: list[Mapping[str, Any]] = []
+    schemas: list[Mapping[str, Any]] = []
     waiting: list[Any] = [root]
     n_patterns = 0
     while waiting:
         schema = waiting.pop()
         if isinstance(schema, Mapping):
-            found.append(schema)
+            schemas.append(schema)
             below = list(islice(subschemas(schema), MOST_SCHEMAS))
             n_patterns += sum(keyword == "patternProperties" for keyword, _, _ in below)
             waiting += (inner for _, _, inner in below)
-        if len(found) + len(waiting) > MOST_SCHEMAS:
+        if len(schemas) + len(waiting) > MOST_SCHEMAS:
             raise fault(f"there are more than {MOST_SCHEMAS} schemas, properties included; make it smaller", ())
         if n_patterns > MOST_PATTERNS:
             raise fault(f"there are more than {MOST_PATTERNS}, here and below", (), "patternProperties")
-    together = _Together(root, sum(map(_own, found)))
-    if max(map(together.count, found)) > MOST_TOGETHER:
+    together = _Together(root, sum(map(_own, schemas)))
+    if max(map(together.count, schemas)) > MOST_TOGETHER:
         told = f"more than {MOST_TOGETHER} patterns and formats hold for one text, by allOf or $ref; write one for all"
         raise fault(told, ())
 
