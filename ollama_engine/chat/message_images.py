@@ -20,7 +20,7 @@ from ollama_engine.multimodal.formats import is_image
 from ollama_engine.multimodal.source import is_picture
 from ollama_engine.segments import ImageSource, Media
 
-__all__ = ["from_base64", "is_kept", "read_image_part", "read_images", "read_sent_image"]
+__all__ = ["from_base64", "is_kept", "is_no_path", "read_image_part", "read_images", "read_sent_image"]
 
 SENT = "expected a data URL, base64 text, the bytes of a file, a PIL.Image or an array"
 EXPECTED = SENT.replace("expected", "expected a path,")
@@ -30,6 +30,16 @@ KEYS = ("image", "path", "url", "base64", "image_url")
 def is_kept(value: object) -> TypeGuard[ImageSource]:
     """Whether it is an image and no plain data."""
     return isinstance(value, Media) or is_picture(value)
+
+
+def is_no_path(image: object) -> bool:
+    """Whether `read_images` takes a text for an image in base64, whatever files there are."""
+    if not isinstance(image, str):
+        return False
+    try:
+        return is_image(from_base64(image.partition(",")[2] if image.startswith("data:") else image)[:16])
+    except ValueError:
+        return False
 
 
 def read_images(where: str, images: object) -> tuple[Media, ...]:

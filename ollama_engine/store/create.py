@@ -21,7 +21,7 @@ from ollama_engine.store.gguf_facts import human_count, read_facts
 from ollama_engine.store.manifest import CONFIG_TYPE, Layer, Manifest
 from ollama_engine.store.model_store import ModelStore
 from ollama_engine.store.names import ModelName
-from ollama_engine.store.reading import read_json
+from ollama_engine.store.reading import holds_images, read_json
 from ollama_engine.store.sources import SourceFile, file_layers
 from ollama_engine.store.transfers import Report, TransferProgress
 
@@ -189,6 +189,8 @@ def _check_texts(recipe: Recipe) -> None:
             raise ConfigError(
                 f"messages[{number}]: expected a role of {', '.join(ROLES)} and a text as content, got {message!r:.80}"
             )
+        if not holds_images(message):
+            raise ConfigError(f"messages[{number}].images: expected a list of image files in base64")
 
 
 def _with_texts(store: ModelStore, layers: Sequence[Layer], recipe: Recipe) -> list[Layer]:

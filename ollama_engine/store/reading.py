@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
+from ollama_engine.chat.message_images import is_no_path
 from ollama_engine.errors import ModelFormatError, UnsupportedModelError
 from ollama_engine.store.blobs import BlobStore, damaged
 from ollama_engine.store.manifest import Layer, Manifest
 from ollama_engine.store.stored_model import StoredModel
 
-__all__ = ["read_json", "stored_model"]
+__all__ = ["holds_images", "read_json", "stored_model"]
 
 MAX_TEXT_BYTES = 16 << 20
 """More than any template, license or list of messages has; a larger blob is not read into memory."""
@@ -72,7 +74,10 @@ def _expect(kind: type, layer: Layer, blobs: BlobStore) -> Any:
 
 
 def _messages(layer: Layer, blobs: BlobStore) -> list[dict[str, Any]]:
-    """Messages, each with a role and a text. Raises ModelFormatError for others."""
+    """Messages, each with a role and a text. Raises ModelFormatError for others.
+
+    And for images that are none in base64: whoever made the model could have files of this machine read.
+    """
     messages = []
     for message in _expect(list, layer, blobs):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
@@ -80,8 +85,16 @@ def _messages(layer: Layer, blobs: BlobStore) -> list[dict[str, Any]]:
         content = message.get("content")
         if not isinstance(content, str | None):
             raise ModelFormatError(f"blob {layer.digest} holds a message without a text: {message!r:.60}")
+        if not holds_images(message):
+            raise ModelFormatError(f"blob {layer.digest} holds {message!r:.60}, whose images are not all base64")
         messages.append({**message, "content": content or ""})
     return messages
+
+
+def holds_images(message: Mapping[str, Any]) -> bool:
+    """Whether what a message of a model has as images is that, in base64, and not the name of a file."""
+    images = message.get("images")
+    return images is None or (isinstance(images, list) and all(map(is_no_path, images)))
 
 
 def _config(layer: Layer, blobs: BlobStore) -> dict[str, Any]:

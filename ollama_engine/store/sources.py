@@ -127,10 +127,15 @@ def joined_layer(store: ModelStore, parts: Sequence[SourceFile], report: Report)
 def _converted(store: ModelStore, files: Sequence[SourceFile], report: Report) -> Layer:
     """The GGUF file of a folder with safetensors."""
     report(TransferProgress("converting model"))
-    return _written(store, files, lambda folder, target: convert_model(
-        folder, target, CONVERTED_TYPE,
-        progress=lambda done, total: report(TransferProgress("converting model", "", total, done)),
-    ))  # fmt: skip
+
+    def progress(done: int, total: int) -> None:
+        report(TransferProgress("converting model", "", total, done))
+
+    try:
+        return _written(store, files, lambda folder, out: convert_model(folder, out, CONVERTED_TYPE, progress=progress))
+    except FileNotFoundError as error:
+        name = Path(str(error.filename)).name
+        raise ModelFormatError(f"there is no {name} beside the safetensors files; give the whole folder") from None
 
 
 def _written(store: ModelStore, files: Sequence[SourceFile], write: Callable[[str, Path], object]) -> Layer:

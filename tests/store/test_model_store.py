@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import base64
 import json
 import os
 import threading
@@ -16,6 +17,7 @@ from tests.support.waiting import join
 
 LIBRARY = "registry.ollama.ai/library"
 GGUF = b"GGUF and so on"
+PNG = b"\x89PNG\r\n\x1a\n and so on"
 
 
 @pytest.fixture
@@ -62,11 +64,24 @@ def test_a_store_that_ollama_wrote(store: ModelStore) -> None:
 
 @pytest.mark.parametrize("messages", [
     b'[{"content":"hi"}]', b'[{"role":1,"content":"hi"}]', b'["hi"]', b'[{"role":"user","content":[1]}]',
+    b'[{"role":"user","images":["/etc/hostname"]}]', b'[{"role":"user","images":["hostname"]}]',
+    b'[{"role":"user","images":["file:///etc/hostname"]}]', b'[{"role":"user","images":"aGk="}]',
 ], ids=str)  # fmt: skip
 def test_messages_that_are_none(store: ModelStore, messages: bytes) -> None:
     put_model(store.folder, f"{LIBRARY}/m/latest", [("model", GGUF), ("messages", messages)])
     with pytest.raises(ModelFormatError, match=r"blob sha256:[0-9a-f]+ holds"):
         store.find("m")
+
+
+def test_images_of_messages_are_files_in_base64(store: ModelStore) -> None:
+    """Of whoever made the model: as paths they would have files of this machine read."""
+    picture = base64.b64encode(PNG).decode()
+    for number, image in enumerate((picture, f"data:image/png;base64,{picture}")):
+        message = {"role": "user", "content": "", "images": [image]}
+        put_model(
+            store.folder, f"{LIBRARY}/m{number}/latest", [("model", GGUF), ("messages", json.dumps([message]).encode())]
+        )
+        assert store.find(f"m{number}").messages == (message,)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 from collections.abc import AsyncGenerator, Callable, Coroutine, Hashable, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
@@ -122,6 +123,7 @@ async def create(request: Request, body: CreateRequest, service: Served, store: 
 
 def recipe_of(body: CreateRequest) -> Recipe:
     """The recipe in a request, but for the model that it is from. Raises ApiError."""
+    check_characters(body)
     licenses = [body.license] if isinstance(body.license, str) else body.license or []
     config = {"renderer": body.renderer, "parser": body.parser, "requires": body.requires}
     return Recipe(
@@ -135,6 +137,16 @@ def recipe_of(body: CreateRequest) -> Recipe:
         licenses=[text for text in licenses if text],
         config={key: value for key, value in config.items() if value},
     )
+
+
+def check_characters(body: CreateRequest) -> None:
+    """Raises ApiError for a field with half of a surrogate pair: JSON can hold it, and no blob in UTF-8."""
+    for name, value in body.model_dump(by_alias=True).items():
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            told = f"{name}: a text has half of a surrogate pair (\\ud800 to \\udfff), which is no character"
+            raise ApiError(400, told) from None
 
 
 def uploaded(name: str, digest: str) -> SourceFile:

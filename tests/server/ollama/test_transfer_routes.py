@@ -227,12 +227,25 @@ def test_create_refuses_names_that_make_no_folder(client: httpx.Client, names: t
     ({"messages": [{"content": "Hello"}]}, "messages[0]: expected a role of system"),
     ({"messages": [{"role": "user", "content": ["Hello"]}]}, "messages[0]: expected a role of system"),
     ({"template": "{{ .Prompt | }}"}, "the template is not valid, line 1"),
-], ids=["no role", "no text", "no template"])  # fmt: skip
+    ({"messages": [{"role": "user", "content": "a", "images": ["/etc/hostname"]}]}, "messages[0].images: expected a"),
+    ({"messages": [{"role": "user", "content": "a", "images": "aGk="}]}, "messages[0].images: expected a list"),
+    *(({name: "\ud800"}, f"{name}: a text has half of a surrogate pair") for name in ("system", "template", "license")),
+    ({"messages": [{"role": "user", "content": "\udc80"}]}, "messages: a text has half of a surrogate pair"),
+    ({"parameters": {"stop": ["\ud800"]}}, "parameters: a text has half of a surrogate pair"),
+], ids=str)  # fmt: skip
 def test_create_refuses_what_no_answer_can_use(client: httpx.Client, body: dict[str, Any], said: str) -> None:
-    answer = client.post("/api/create", json={"model": "mine", "from": "demo", "stream": False} | body)
+    content = json.dumps({"model": "mine", "from": "demo", "stream": False} | body)
+    answer = client.post("/api/create", content=content)
     assert answer.status_code == 400
     assert said in answer.json()["error"]
     assert client.post("/api/show", json={"model": "mine"}).status_code == 404
+
+
+def test_create_says_which_file_of_a_folder_is_missing(client: httpx.Client) -> None:
+    body = {"model": "mine", "files": {"m.safetensors": upload(client, b"no weights")}, "stream": False}
+    answer = client.post("/api/create", json=body)
+    told = "there is no config.json beside the safetensors files; give the whole folder"
+    assert (answer.status_code, answer.json()) == (400, {"error": told})
 
 
 def test_many_creates_leave_threads_to_others(
