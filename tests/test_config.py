@@ -16,10 +16,11 @@ from ollama_engine.errors import ConfigError
 @pytest.mark.parametrize("cls", [Chunk, Completion, EngineConfig, ModelInfo, SamplingParams, Usage])
 def test_help_says_what_every_field_means(cls: type) -> None:
     shown = pydoc.plain(pydoc.render_doc(cls))
+    _, *behind = shown.split("Attributes:")  # before it is the signature, which has a line for each field since 3.13
+    assert len(behind) == 1
     for field in fields(cls):
-        told = shown.partition(f" {field.name}: ")[2].partition("\n")[0]
+        told = behind[0].partition(f" {field.name}: ")[2].partition("\n")[0]
         assert len(told.split()) >= 2, field.name
-    assert shown.count("Attributes:") == 1
 
 
 @pytest.mark.parametrize("name", RANGES)

@@ -146,6 +146,18 @@ def test_a_wheel_without_a_licence_or_with_sources_is_refused(tmp_path: Path) ->
         check.check_contents(wheel_of(tmp_path, tmp_path / "x.c"))
 
 
+def test_a_wheel_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "x.txt").write_text("12")
+    wheel = wheel_of(tmp_path, tmp_path / "x.txt")
+    monkeypatch.setattr(check, "check_contents", lambda wheel: None)
+    assert check.MOST_BYTES == 40_000_000
+    monkeypatch.setattr(check, "MOST_BYTES", wheel.stat().st_size)
+    check.main([str(wheel)])
+    monkeypatch.setattr(check, "MOST_BYTES", wheel.stat().st_size - 1)
+    with pytest.raises(SystemExit, match="bytes, allowed are"):
+        check.main([str(wheel)])
+
+
 @pytest.fixture
 def matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is built for, by its program's path below `tmp_path`, where 3.13 is on PATH, and pyenv has 3.10 and 3.12."""
