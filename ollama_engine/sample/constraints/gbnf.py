@@ -23,6 +23,8 @@ __all__ = [
     "read_rules",
 ]
 
+MOST_PARTS = 20_000
+"""Words, signs and characters of texts and sets. Grammars for programming languages have some thousand."""
 MOST_REPEATS = 2000
 MAX_DEPTH = 100
 """Parentheses within parentheses."""
@@ -98,6 +100,7 @@ class _Reader:
 
     def __init__(self, grammar: str) -> None:
         self._grammar = grammar
+        self._parts_left = MOST_PARTS
         self._pieces = self._split()
         self._at = 0
         self._depth = 0
@@ -109,9 +112,15 @@ class _Reader:
             if match is None:
                 raise self._error("cannot be read", at)
             if match.lastgroup != "space":
+                self._count_parts(1, at)
                 pieces.append(_Piece(str(match.lastgroup), match[0], at))
             at = match.end()
         return [*pieces, _Piece("newline", "\n", at), _Piece("end", "", at)]
+
+    def _count_parts(self, n: int, at: int) -> None:
+        self._parts_left -= n
+        if self._parts_left < 0:
+            raise self._error(f"more than {MOST_PARTS} words, signs and characters; write it shorter, or as Lark", at)
 
     def _error(self, what: str, at: int) -> GrammarError:
         line = self._grammar.count("\n", 0, at) + 1
@@ -246,7 +255,8 @@ class _Reader:
 
     def _codes(self, text: str, at: int) -> list[tuple[int, bool]]:
         """Code points, and whether each was written as it is."""
-        codes = []
+        codes: list[tuple[int, bool]] = []
+        self._count_parts(len(text), at)
         for match in _ESCAPE.finditer(text):
             number = match[1] or match[2] or match[3]
             if number is None and match[5] is None and match[4] not in _PLAIN:

@@ -16,11 +16,14 @@ from ollama_engine.errors import GrammarError
 from ollama_engine.sample.constraints.gbnf import Characters, Expression, read_rules
 from ollama_engine.sample.constraints.gbnf_productions import Builder, Choices, Symbol, walk
 from ollama_engine.sample.constraints.gbnf_recursion import refuse_left_recursion
-from ollama_engine.sample.constraints.regular import EMPTY, Regular, first, is_cut_short, nullable
+from ollama_engine.sample.constraints.regular import EMPTY, CheckSteps, Regular, first, is_cut_short, nullable
 
 __all__ = ["lark_of"]
 
 Atoms = list[tuple[int, int]]
+
+MOST_STEPS = 1_000_000
+"""Of checking one grammar, about 2 s. Those in llama.cpp's repository take up to 80,000."""
 
 
 def lark_of(grammar: str) -> str:
@@ -42,23 +45,26 @@ def _lark_of(grammar: str) -> str:
     refuse_left_recursion(rules)
     atoms = _atoms_of(rules.values())
     split: set[Regular] = set()
+    budget = CheckSteps(MOST_STEPS)
     while True:
-        built = Builder(rules, atoms, split)
+        built = Builder(rules, atoms, split, budget)
         terminals = {name: e for e, name in built.terminals.items()}
-        read_on = _reads_on(built.productions, terminals, split)
+        read_on = _reads_on(built.productions, terminals, split, budget)
         if not read_on:
             return _Writer(atoms).text(built.productions, terminals)
         split |= read_on
 
 
-def _reads_on(productions: dict[str, Choices], terminals: dict[str, Regular], split: set[Regular]) -> set[Regular]:
+def _reads_on(
+    productions: dict[str, Choices], terminals: dict[str, Regular], split: set[Regular], budget: CheckSteps
+) -> set[Regular]:
     """Terminals that may take characters which belong to what follows."""
-    follows = _follows(productions, terminals)
+    follows = _follows(productions, terminals, budget)
     return {
         other
         for name, word in terminals.items()
         for other in terminals.values()
-        if other not in split and other[0] != "set" and is_cut_short(word, other, follows[name])
+        if other not in split and other[0] != "set" and is_cut_short(word, other, follows[name], budget)
     }
 
 
@@ -91,8 +97,8 @@ class _Writer:
 
     def _set(self, atoms: int) -> str:
         ranges: list[tuple[int, int]] = []
-        for i, (low, high) in enumerate(self._atoms):
-            if atoms >> i & 1:
+        for (low, high), bit in zip(self._atoms, bin(atoms)[:1:-1], strict=False):
+            if bit == "1":
                 joined = bool(ranges) and ranges[-1][1] == low - 1
                 ranges[-1:] = [(ranges[-1][0], high)] if joined else [*ranges[-1:], (low, high)]
         spans = (rf"\x{{{low:X}}}" + (rf"-\x{{{high:X}}}" if low < high else "") for low, high in ranges)
@@ -110,7 +116,7 @@ def _atoms_of(expressions: Iterable[Expression]) -> Atoms:
     return [(a, b - 1) for a, b in pairwise(ordered) if a != 0xD800]
 
 
-def _follows(productions: dict[str, Choices], terminals: dict[str, Regular]) -> dict[str, int]:
+def _follows(productions: dict[str, Choices], terminals: dict[str, Regular], budget: CheckSteps) -> dict[str, int]:
     """For each terminal, the atoms that may come behind it; control tokens are none."""
     starts: dict[str, int] = {name: first(e) for name, e in terminals.items()}
     empty = {name for name, e in terminals.items() if nullable(e)}
@@ -121,6 +127,7 @@ def _follows(productions: dict[str, Choices], terminals: dict[str, Regular]) -> 
         before = (dict(starts), dict(follows), len(empty))
         for name, choices in productions.items():
             for symbols in choices:
+                budget.spend(1 + len(symbols))
                 if all(kind != "token" and text in empty for kind, text in symbols):
                     empty.add(name)
                 behind = follows[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Set
 from itertools import count
 
@@ -15,7 +16,8 @@ from ollama_engine.sample.constraints.gbnf import (
     Reference,
     Repeat,
 )
-from ollama_engine.sample.constraints.regular import EMPTY, Regular, alt, cat, rep
+from ollama_engine.sample.constraints.gbnf_recursion import on_cycles
+from ollama_engine.sample.constraints.regular import EMPTY, CheckSteps, Regular, alt, cat, rep
 
 __all__ = ["Builder", "Choices", "Symbol", "walk"]
 
@@ -42,13 +44,18 @@ class Builder:
     by character.
     """
 
-    def __init__(self, rules: dict[str, Expression], atoms: list[tuple[int, int]], split: Set[Regular]) -> None:
+    def __init__(
+        self, rules: dict[str, Expression], atoms: list[tuple[int, int]], split: Set[Regular], budget: CheckSteps
+    ) -> None:
         self.productions: dict[str, Choices] = {}
         self.terminals: dict[Regular, str] = {}
         self._rules = rules
-        self._recursive = {name for name in rules if name in _reachable(rules, name)}
-        self._atoms = atoms
+        self._recursive = on_cycles({
+            name: {e.rule for e in walk(rule) if isinstance(e, Reference)} for name, rule in rules.items()
+        })  # fmt: skip
+        self._lows = [low for low, _ in atoms]
         self._split = split
+        self._budget = budget
         self._nodes = 0
         self._numbers = count(1)
         self._names = {name: "start" if name == "root" else f"r{next(self._numbers)}" for name in rules}
@@ -116,6 +123,7 @@ class Builder:
 
     def _repeated(self, symbols: Callable[[], list[Symbol]], low: int, high: int | None) -> list[Symbol]:
         once = symbols()
+        self._budget.spend(len(once) * max(low, high or 0))
         if high is None:
             name = f"r{next(self._numbers)}"
             self.productions[name] = [[], [("rule", name), *once]]
@@ -127,11 +135,12 @@ class Builder:
 
     def _regular(self, e: Expression) -> Regular | None:
         """The expression with all rules written in; None where that has no end, or a token is in it."""
+        self._budget.spend(1)
         self._nodes += 1
         if self._nodes > MOST_NODES:
             raise GrammarError("the GBNF grammar is too large: its rules refer to each other too often")
         if isinstance(e, Characters):
-            return ("set", sum(1 << i for i, atom in enumerate(self._atoms) if _is_among(atom, e)))
+            return ("set", sum(self._bits_below(high + 1) - self._bits_below(low) for low, high in e.ranges))
         if isinstance(e, Reference):
             return None if e.rule in self._recursive else self._regular(self._rules[e.rule])
         if isinstance(e, GrammarToken):
@@ -140,6 +149,10 @@ class Builder:
             inner = self._regular(e.inner)
             return None if inner is None else rep(inner, e.low, e.high)
         return self._regular_list(e)
+
+    def _bits_below(self, code: int) -> int:
+        """1 behind the bits of all atoms below a character: their edges are those of the sets."""
+        return 1 << bisect_left(self._lows, code)
 
     def _regular_list(self, e: Concatenation | Alternatives) -> Regular | None:
         regulars: list[Regular] = []
@@ -154,19 +167,3 @@ class Builder:
         for each in reversed(regulars):
             whole = cat(each, whole)
         return whole
-
-
-def _is_among(atom: tuple[int, int], e: Characters) -> bool:
-    return any(low <= atom[0] <= high for low, high in e.ranges)
-
-
-def _reachable(rules: dict[str, Expression], name: str) -> set[str]:
-    """Rules that a rule refers to, over others too."""
-    reached: set[str] = set()
-    waiting = [name]
-    while waiting:
-        for e in walk(rules[waiting.pop()]):
-            if isinstance(e, Reference) and e.rule not in reached:
-                reached.add(e.rule)
-                waiting.append(e.rule)
-    return reached

@@ -7,9 +7,12 @@ word, NOTHING has no word at all.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, TypeAlias
 
-__all__ = ["EMPTY", "NOTHING", "Regular", "alt", "cat", "first", "is_cut_short", "nullable", "rep"]
+from ollama_engine.errors import GrammarError
+
+__all__ = ["EMPTY", "NOTHING", "CheckSteps", "Regular", "alt", "cat", "first", "is_cut_short", "nullable", "rep"]
 
 Regular: TypeAlias = tuple[Any, ...]
 
@@ -17,6 +20,22 @@ EMPTY: Regular = ("empty",)
 NOTHING: Regular = ("set", 0)
 MOST_PAIRS = 2000
 """Pairs of states that are looked at before two expressions count as overlapping."""
+
+
+class CheckSteps:
+    """Steps that checking one grammar may take, of some microseconds each."""
+
+    def __init__(self, steps: int) -> None:
+        self.left = steps
+
+    def spend(self, steps: int) -> None:
+        """Raise GrammarError where no more are left."""
+        self.left -= steps
+        if self.left < 0:
+            raise GrammarError(
+                "the GBNF grammar takes too long to check: too many of its parts overlap, or repeat each other; "
+                "write it shorter, or as Regex or Lark"
+            )
 
 
 def cat(a: Regular, b: Regular) -> Regular:
@@ -83,32 +102,34 @@ def _union(sets: Any) -> int:
     return found
 
 
-def _derivative(e: Regular, atom: int) -> Regular:
+def _derivative(e: Regular, atom: int, budget: CheckSteps) -> Regular:
     """Brzozowski derivative: the language of the rests behind this atom."""
+    budget.spend(1)
     if e[0] == "set":
         return EMPTY if e[1] >> atom & 1 else NOTHING
     if e[0] == "cat":
-        behind = cat(_derivative(e[1], atom), e[2])
-        return alt(behind, _derivative(e[2], atom)) if nullable(e[1]) else behind
+        behind = cat(_derivative(e[1], atom, budget), e[2])
+        return alt(behind, _derivative(e[2], atom, budget)) if nullable(e[1]) else behind
     if e[0] == "alt":
-        return alt(*(_derivative(each, atom) for each in e[1]))
+        return alt(*(_derivative(each, atom, budget) for each in e[1]))
     if e[0] == "rep":
         rest = rep(e[1], max(0, e[2] - 1), None if e[3] is None else e[3] - 1)
-        return cat(_derivative(e[1], atom), rest)
+        return cat(_derivative(e[1], atom, budget), rest)
     return NOTHING
 
 
-def is_cut_short(word: Regular, other: Regular, follows: int) -> bool:
+def is_cut_short(word: Regular, other: Regular, follows: int, budget: CheckSteps) -> bool:
     """Whether a lexer that takes the longest match may read on in `other` where a `word` has ended.
 
     follows: atoms that may come behind the word. True where it takes too long to tell.
     """
+    budget.spend(1)
     seen = {(word, other)}
     waiting = [(word, other)]
     while waiting:
         a, b = waiting.pop()
         for atom in _atoms(first(a) & first(b)):
-            pair = (_derivative(a, atom), _derivative(b, atom))
+            pair = (_derivative(a, atom, budget), _derivative(b, atom, budget))
             if NOTHING in pair or pair in seen:
                 continue
             if nullable(pair[0]) and first(pair[1]) & follows:
@@ -120,5 +141,9 @@ def is_cut_short(word: Regular, other: Regular, follows: int) -> bool:
     return False
 
 
-def _atoms(atoms: int) -> list[int]:
-    return [i for i in range(atoms.bit_length()) if atoms >> i & 1]
+def _atoms(atoms: int) -> Iterator[int]:
+    bits = bin(atoms)[:1:-1]
+    at = bits.find("1")
+    while at >= 0:
+        yield at
+        at = bits.find("1", at + 1)

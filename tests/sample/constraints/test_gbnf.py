@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import sys
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -13,6 +15,9 @@ from hypothesis import strategies as st
 from ollama_engine.errors import GrammarError
 from ollama_engine.sample.constraints import gbnf
 from ollama_engine.sample.constraints.formats import GBNF
+from ollama_engine.sample.constraints.gbnf import MOST_PARTS
+from ollama_engine.sample.constraints.gbnf_lark import lark_of
+from ollama_engine.sample.constraints.gbnf_recursion import on_cycles
 from tests.sample.constraints.accepting import accepts, matcher
 from tests.support.suite import scaled
 
@@ -202,3 +207,62 @@ def test_random_grammars(grammar: str) -> None:
     except GrammarError:
         taken = set()  # it has no text at all
     assert taken == expected, grammar
+
+
+def calls(grammar: str) -> int:
+    """Functions that are called to read and check a grammar, C's included: its work, on any machine."""
+    n = 0
+
+    def count(*_: object) -> None:
+        nonlocal n
+        n += 1
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        lark_of(grammar)
+    finally:
+        sys.setprofile(before)
+    return n
+
+
+def chained(n: int, inner: str) -> str:
+    rules = "".join(f"r{i} ::= {inner} r{i + 1}\n" for i in range(n))
+    return f'root ::= "(" root ")" | r0\n{rules}r{n} ::= "" | "b"\n'
+
+
+@pytest.mark.parametrize("grammar", [
+    lambda n: chained(n, ""),
+    lambda n: chained(n, '"a"'),
+    lambda n: "root ::= " + " | ".join(f'"{chr(0x4E00 + 2 * i)}"' for i in range(n)),
+    lambda n: f"root ::= [{''.join(chr(0x4E00 + 2 * i) for i in range(n))}]",
+    lambda n: 'root ::= "a"\n' + "".join(f'r{i} ::= "a" | "b" r{i}\n' for i in range(n)),
+], ids=["empty chain", "chain", "characters", "set", "unused rules"])  # fmt: skip
+def test_the_work_grows_with_the_grammar(grammar: Callable[[int], str]) -> None:
+    """It grew with the square: 5,000 characters took half a minute."""
+    lark_of("root ::= [a]")  # imports
+    once, twice = calls(grammar(150)), calls(grammar(300))
+    assert twice < 2.5 * once
+
+
+@pytest.mark.parametrize(("grammar", "told"), [
+    ("root ::= " + "x " * MOST_PARTS + '\nx ::= "a"', "more than 20000 words"),
+    ('root ::= "' + "a" * MOST_PARTS + '"', "more than 20000 words"),
+    (f"root ::= [{'a' * MOST_PARTS}]", "more than 20000 words"),
+    ('root ::= "b" | ((("x" root "a"){2000}){2000}){2000}', "takes too long to check"),
+    ('root ::= "(" root ")" | ' + " | ".join(f'"w{i}" root "x"' for i in range(600)), "takes too long to check"),
+    ('root ::= "(" root ")" | [^a]{800} root "x" | [^b]{800} root "y"', "takes too long to check"),
+], ids=["names", "text", "set", "repeats", "overlaps", "long overlaps"])  # fmt: skip
+def test_grammars_that_would_take_too_long(grammar: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ollama_engine.sample.constraints.gbnf_lark.MOST_STEPS", 20_000)
+    with pytest.raises(GrammarError, match=told):
+        lark_of(grammar)
+
+
+@pytest.mark.parametrize(("graph", "expected"), [
+    ({"a": "b", "b": "c", "c": ""}, ""), ({"a": "a"}, "a"), ({"a": "b", "b": "a", "c": "a"}, "ab"),
+    ({"a": "bc", "b": "d", "c": "d", "d": "e", "e": "d"}, "de"), ({"a": "b", "b": "cd", "c": "a", "d": "d"}, "abcd"),
+    ({"a": "", "b": "a", "c": "bc", "d": "ce", "e": "d"}, "cde"),
+])  # fmt: skip
+def test_nodes_on_cycles(graph: dict[str, str], expected: str) -> None:
+    assert on_cycles(graph) == set(expected)
