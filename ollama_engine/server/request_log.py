@@ -21,6 +21,8 @@ __all__ = ["RequestLog", "note", "note_names"]
 
 log = logging.getLogger("ollama_engine.server.requests")
 KEY = "ollama_engine.noted"
+CLAMPED = b"x-clamped-options"
+"""Response header: options of which another value is taken than the request gave."""
 QUIET = ("/", "/health", "/metrics", "/page/live")
 """Routes that monitoring programs ask again and again."""
 
@@ -52,6 +54,8 @@ class RequestLog:
             nonlocal status, ended
             if message["type"] == "http.response.start":
                 status = message["status"]
+                if "clamped" in noted:
+                    message["headers"] = [*message.get("headers", ()), (CLAMPED, noted["clamped"].encode("ascii"))]
             else:
                 ended = not message.get("more_body", False)
             await send(message)

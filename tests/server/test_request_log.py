@@ -79,9 +79,25 @@ def test_options_of_a_request(demo_server: str, caplog: pytest.LogCaptureFixture
     assert " num_keep=512 " in line_of(caplog, demo_server, "/api/generate", options=SHORT | {"num_keep": 1000})
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_sees_which_options_were_clamped(demo_server: str, stream: bool) -> None:
+    """A client that asks for more context than there is would wonder why its prompts are cut."""
+    trained = httpx.post(f"{demo_server}/api/show", json={"model": "demo"}).json()["details"]["context_length"]
+    body = {"model": "demo", "prompt": "x", "stream": stream, "options": SHORT | {"num_ctx": 10**12, "min_p": 2}}
+    answer = httpx.post(f"{demo_server}/api/generate", json=body, timeout=60)
+    assert answer.status_code == 200
+    assert answer.headers["x-clamped-options"] == f"num_ctx:1000000000000->{trained},min_p:2.0->1.0"
+    body["options"] = SHORT
+    assert "x-clamped-options" not in httpx.post(f"{demo_server}/api/generate", json=body, timeout=60).headers
+
+
 @pytest.mark.parametrize(
     ("given", "taken"),
     [
+        ({"num_ctx": 10**12}, "num_ctx:1000000000000->512"),
+        ({"num_ctx": 513.5}, "num_ctx:513->512"),
+        ({"num_predict": 10**10}, "num_predict:10000000000->2147483647"),
+        ({"top_k": -(10**10)}, "top_k:-10000000000->0"),
         ({"temperature": -1}, "temperature:-1.0->0.0"),
         ({"min_p": 2}, "min_p:2.0->1.0"),
         ({"typical_p": -0.5}, "typical_p:-0.5->0.0"),
@@ -90,11 +106,15 @@ def test_options_of_a_request(demo_server: str, caplog: pytest.LogCaptureFixture
     ],
 )
 def test_clamped(given: dict[str, Any], taken: str) -> None:
-    assert read_options(given).clamped == [taken]
+    assert read_options(given).clamped(512) == [taken]
 
 
 def test_what_is_in_range_is_not_clamped() -> None:
-    assert read_options({"temperature": 0, "top_p": 1, "top_k": 0, "num_keep": 4, "repeat_penalty": 1}).clamped == []
+    assert read_options({"num_ctx": 10**12}, {"num_ctx": 512}).clamped(512) == []
+    assert read_options({"num_ctx": 4096, "seed": 10**30}).clamped(None) == []
+    assert (
+        read_options({"temperature": 0, "top_p": 1, "top_k": 0, "num_keep": 4, "repeat_penalty": 1}).clamped(None) == []
+    )
 
 
 def test_messages_that_are_dropped(demo_server: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -70,7 +70,9 @@ async def read_call(service: Service, body: ModelRequest, request: Request) -> O
         raise ApiError(400, "model is required")
     stored = await asyncio.to_thread(service.library.find, body.model)
     options = read_options(stored.parameters, body.options)
-    note_names(request, ignored=[*unused_fields(body), *options.ignored], clamped=options.clamped)
+    facts = await asyncio.to_thread(short_facts, stored)
+    clamped = options.clamped(None if facts is None else facts.context_length)
+    note_names(request, ignored=[*unused_fields(body), *options.ignored], clamped=clamped)
     return OllamaCall(body.model, stored, options, keep_alive(body.keep_alive), started, partial(note, request))
 
 

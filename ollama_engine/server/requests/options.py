@@ -52,11 +52,13 @@ class ModelOptions:
         runner: what the model is loaded with, under Ollama's names.
         sampling: all others.
         ignored: names of those given that do nothing.
+        asked: whole numbers that were given where others are taken, which have 32 bits.
     """
 
     runner: Mapping[str, Any] = field(default_factory=dict)
     sampling: Mapping[str, Any] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
+    asked: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def num_keep(self) -> int:
@@ -68,12 +70,17 @@ class ModelOptions:
         """Whether tokens may be guessed. How many is the engine's choice, which measures what pays."""
         return self.sampling.get("draft_num_predict") != 0
 
-    @property
-    def clamped(self) -> list[str]:
-        """The options of which another value is taken than was given: "top_p:1.5->1.0"."""
-        taken = {name: self.within(name, 0) for name in RANGES} | {"repeat_penalty": self.repeat_penalty}
-        given = self.sampling.items()
-        return [f"{name}:{value}->{taken[name]}" for name, value in given if value != taken.get(name, value)]
+    def clamped(self, context_length: int | None) -> list[str]:
+        """The options of which another value is taken than was given: "top_p:1.5->1.0".
+
+        context_length: tokens that the model was trained for, which num_ctx does not exceed.
+        """
+        given = {**self.runner, **self.sampling}
+        taken = given | {name: self.within(name, 0) for name in RANGES} | {"repeat_penalty": self.repeat_penalty}
+        if context_length and "num_ctx" in given:
+            taken["num_ctx"] = min(given["num_ctx"], context_length)
+        given |= self.asked
+        return [f"{name}:{value}->{taken[name]}" for name, value in given.items() if value != taken[name]]
 
     @property
     def repeat_penalty(self) -> float:
@@ -115,6 +122,7 @@ def read_options(*layers: Mapping[str, Any] | None) -> ModelOptions:
     """Options from layers, the lowest first. Raises ApiError for wrong types."""
     given: dict[str, Any] = {}
     unknown: dict[str, None] = {}
+    asked: dict[str, int] = {}
     for layer in layers:
         for name, value in (layer or {}).items():
             if name not in KNOWN:
@@ -122,10 +130,14 @@ def read_options(*layers: Mapping[str, Any] | None) -> ModelOptions:
                 unknown[name] = None
             elif value is not None:
                 given[name] = of_type(name, value, KNOWN[name])
+                asked.pop(name, None)
+                if KNOWN[name] is int and name != "seed" and int(value) != given[name]:
+                    asked[name] = int(value)
     return ModelOptions(
         {name: value for name, value in given.items() if name in RUNNER},
         {name: value for name, value in given.items() if name in SAMPLING},
         (*unknown, *(name for name in given if name in WITHOUT_EFFECT)),
+        asked,
     )
 
 
