@@ -122,7 +122,7 @@ def read_options(*layers: Mapping[str, Any] | None) -> ModelOptions:
     """Options from layers, the lowest first. Raises ApiError for wrong types."""
     given: dict[str, Any] = {}
     unknown: dict[str, None] = {}
-    asked: dict[str, int] = {}
+    beyond_32_bits: dict[str, int] = {}
     for layer in layers:
         for name, value in (layer or {}).items():
             if name not in KNOWN:
@@ -130,14 +130,14 @@ def read_options(*layers: Mapping[str, Any] | None) -> ModelOptions:
                 unknown[name] = None
             elif value is not None:
                 given[name] = of_type(name, value, KNOWN[name])
-                asked.pop(name, None)
+                beyond_32_bits.pop(name, None)
                 if KNOWN[name] is int and name != "seed" and int(value) != given[name]:
-                    asked[name] = int(value)
+                    beyond_32_bits[name] = int(value)
     return ModelOptions(
         {name: value for name, value in given.items() if name in RUNNER},
         {name: value for name, value in given.items() if name in SAMPLING},
         (*unknown, *(name for name in given if name in WITHOUT_EFFECT)),
-        asked,
+        beyond_32_bits,
     )
 
 
