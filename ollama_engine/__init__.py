@@ -10,9 +10,10 @@ Importing this package loads no backend and starts no thread: a name is imported
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ollama_engine.lazy import lazy_names
+
+TYPE_CHECKING = False
+"""To type checkers it is typing's. Importing that takes 20 ms, in which Ctrl-C would end a program with a traceback."""
 
 if TYPE_CHECKING:
     from ollama_engine.chat.messages import Message, ToolCall

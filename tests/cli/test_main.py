@@ -315,6 +315,16 @@ def test_an_interrupt_of_its_imports_ends_it_without_a_traceback(monkeypatch: py
     assert ended.value.code == EXIT_INTERRUPTED
 
 
+def test_its_package_imports_next_to_nothing() -> None:
+    """It comes before the module that catches an interrupt."""
+    root = str(Path(main.__file__).parents[2])
+    seen = "import sys; sys.path.insert(0, sys.argv[1]); import ollama_engine; print(*sys.modules)"
+    # -S: what site imports would hide what the package does
+    done = subprocess.run([sys.executable, "-S", "-c", seen, root], capture_output=True, text=True, check=True)
+    assert "ollama_engine.lazy" in done.stdout.split()
+    assert not {"typing", "re", "enum", "dataclasses", "ollama_engine.errors"} & set(done.stdout.split())
+
+
 @pytest.mark.parametrize("command", ["devices", "run demo hi --max-tokens 1"])
 def test_closed_streams_do_not_matter(command: str) -> None:
     for closed in (">&-", ">&- 2>&- <&-"):
