@@ -20,9 +20,9 @@ INLINE ints ints_select(ints mask, ints a, ints b) { /* bits of a where the mask
 }
 INLINE ints ints_add(ints a, ints b) { return _mm256_add_epi32(a, b); }
 INLINE ints ints_subtract(ints a, ints b) { return _mm256_sub_epi32(a, b); }
+INLINE ints ints_larger(ints a, ints b) { return _mm256_max_epi32(a, b); }
 INLINE ints ints_multiply(ints a, ints b) { return _mm256_mullo_epi32(a, b); }
 INLINE ints ints_shift_left(ints x, int n) { return _mm256_slli_epi32(x, n); }
-INLINE ints ints_shift_left_by(ints x, ints n) { return _mm256_sllv_epi32(x, n); }
 INLINE ints ints_shift_right(ints x, int n) { return _mm256_srli_epi32(x, n); }
 INLINE ints ints_shift_right_signed(ints x, int n) { return _mm256_srai_epi32(x, n); }
 INLINE ints ints_where_less(ints x, ints limit, ints less, ints not_less) {

@@ -19,9 +19,9 @@ INLINE ints ints_select(ints mask, ints a, ints b) { /* bits of a where the mask
 }
 INLINE ints ints_add(ints a, ints b) { return _mm512_add_epi32(a, b); }
 INLINE ints ints_subtract(ints a, ints b) { return _mm512_sub_epi32(a, b); }
+INLINE ints ints_larger(ints a, ints b) { return _mm512_max_epi32(a, b); }
 INLINE ints ints_multiply(ints a, ints b) { return _mm512_mullo_epi32(a, b); }
 INLINE ints ints_shift_left(ints x, int n) { return _mm512_slli_epi32(x, (unsigned)n); }
-INLINE ints ints_shift_left_by(ints x, ints n) { return _mm512_sllv_epi32(x, n); }
 INLINE ints ints_shift_right(ints x, int n) { return _mm512_srli_epi32(x, (unsigned)n); }
 INLINE ints ints_shift_right_signed(ints x, int n) { return _mm512_srai_epi32(x, (unsigned)n); }
 INLINE ints ints_where_less(ints x, ints limit, ints less, ints not_less) {
@@ -191,17 +191,17 @@ INLINE ints load_word_of_fours(window w, size_t offset) {
     return words;
 }
 
-/* The first byte of each block, of an odd size: the blocks begin within a vector. */
+/* The first byte of each block, of 17 bytes, shifted left by 21: byte b of every fourth word is that of block b. */
 INLINE ints load_first_of_fours(window w) {
-    const shorts first = {0, 0, BLOCK_BYTES / 2, 0, BLOCK_BYTES, 0, BLOCK_BYTES * 3 / 2, 0};
-    const ints index = _mm512_broadcast_i32x4(_mm512_castsi512_si128((ints)first));
-    ints pairs = ints_set(0);
+    const ints left = _mm512_setr_epi32(21, 21, 21, 21, 13, 13, 13, 13, 5, 5, 5, 5, 29, 29, 29, 29);
+    const ints turn = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    ints words = _mm512_maskz_loadu_epi32(0x1111, w.at);
 #pragma GCC unroll 4
-    for (size_t i = 0; i < 4; i++) {
-        const ints row = _mm512_loadu_si512(w.at + i * w.far);
-        pairs = ints_or(pairs, _mm512_maskz_permutexvar_epi16((__mmask32)0xff << 8 * i, index, row));
+    for (int i = 1; i < 4; i++) { /* row i in the words i, 4 + i, .. */
+        words = _mm512_mask_loadu_epi32(words, (__mmask16)(0x1111 << i), w.at + (size_t)i * (w.far - 4));
     }
-    return ints_and(_mm512_mask_srli_epi32(pairs, 0xaaaa, pairs, 8), ints_set(255));
+    const ints bytes = ints_and(_mm512_rolv_epi32(words, left), ints_set(0xff << 21));
+    return _mm512_permutexvar_epi32(turn, bytes);
 }
 
 /* The products of 32 codes, of which load_fours read the first and the second half, with the interleaved

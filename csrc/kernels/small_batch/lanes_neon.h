@@ -29,8 +29,8 @@ INLINE ints ints_select(ints mask, ints a, ints b) { return OF_BOTH(ints, SELECT
 #undef SELECTED
 INLINE ints ints_add(ints a, ints b) { return (ints){vaddq_s32(a.low, b.low), vaddq_s32(a.high, b.high)}; }
 INLINE ints ints_subtract(ints a, ints b) { return (ints){vsubq_s32(a.low, b.low), vsubq_s32(a.high, b.high)}; }
+INLINE ints ints_larger(ints a, ints b) { return (ints){vmaxq_s32(a.low, b.low), vmaxq_s32(a.high, b.high)}; }
 INLINE ints ints_multiply(ints a, ints b) { return (ints){vmulq_s32(a.low, b.low), vmulq_s32(a.high, b.high)}; }
-INLINE ints ints_shift_left_by(ints x, ints n) { return (ints){vshlq_s32(x.low, n.low), vshlq_s32(x.high, n.high)}; }
 
 /* Counts are constants once the callers are inlined; the operators take what no constant is before that. */
 #define SHIFTED_RIGHT(part) (int32x4_t)((uint32x4_t)x.part >> n)

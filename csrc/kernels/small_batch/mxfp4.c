@@ -31,10 +31,10 @@ static void unpack(const uint8_t *p, weight_block *x) {
 #else
 #include "kernels/small_batch/tile_sums.h"
 
+/* Of an exponent shifted left by 21. The least two powers are subnormal: 2^21 and 2^22 in bits, as exponent + 1 is. */
 INLINE floats half_power(ints exponent) {
-    const ints usual = ints_shift_left(ints_subtract(exponent, ints_set(1)), 23);
-    const ints subnormal = ints_shift_left_by(ints_set(0x00200000), exponent);
-    return floats_from_bits(ints_where_less(exponent, ints_set(2), subnormal, usual));
+    const ints usual = ints_subtract(ints_shift_left(exponent, 2), ints_set(1 << 23));
+    return floats_from_bits(ints_larger(usual, ints_add(exponent, ints_set(1 << 21))));
 }
 
 /* Codes by `table`, which holds TWICE as it is or as ready_signed makes it. */
@@ -48,7 +48,7 @@ INLINE floats read_factor(window w) {
         return half_power(load_first_of_fours(w));
     }
 #endif
-    return half_power(byte_of(load_word(w, 0), 0));
+    return half_power(ints_shift_left(byte_of(load_word(w, 0), 0), 21));
 }
 
 #include "kernels/small_batch/panel32.h"

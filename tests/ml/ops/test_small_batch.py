@@ -172,6 +172,18 @@ def test_extreme_activations(backend: Backend, dtype: str, name: str, size: floa
     np.testing.assert_allclose(ours[finite], theirs[finite], rtol=2e-2, atol=max(1e-30, 2e-2 * size * 256))
 
 
+@pytest.mark.parametrize("rows", [1, 3, 24])
+def test_every_power_of_mxfp4(backend: Backend, rows: int, record_property: RecordProperty) -> None:
+    """Each of the 256 exponents of a block, of which two give subnormal factors, at each place within four blocks."""
+    raw = raw_weights("mxfp4", 1024, 128)
+    raw.reshape(-1, 17)[:, 0] = np.arange(4096) * 5
+    x = RNG.normal(0, 1e4, (rows, 128)).astype(np.float32)
+    expected = product(backend, "mxfp4", raw, x, "scalar")
+    assert (expected != 0).mean() > 0.9
+    for name in every_set("mxfp4", record_property):
+        assert product(backend, "mxfp4", raw, x, name).tobytes() == expected.tobytes(), name
+
+
 @pytest.mark.parametrize(("dtype", "name"), kernels(FLOAT_KERNELS))
 @pytest.mark.parametrize("rows", [1, 5])
 def test_every_16_bits(backend: Backend, dtype: str, name: str, rows: int) -> None:
