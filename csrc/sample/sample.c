@@ -300,6 +300,28 @@ void oe_sampler_run(oe_sample_job *jobs, int64_t n) {
     }
 }
 
+static void verify(oe_draft_job *d) {
+    oe_sample_job *job = &d->job;
+    d->n = 0;
+    do {
+        run_job(job);
+        if (job->status == OE_SAMPLE_OK) {
+            job->status = oe_sampler_accept(job->sampler, &job->token, 1);
+        }
+        if (job->status != OE_SAMPLE_OK) {
+            return;
+        }
+        job->logits += d->stride;
+        d->tokens[d->n++] = job->token;
+    } while (d->n <= d->n_draft && d->draft[d->n - 1] == job->token);
+}
+
+void oe_sampler_verify(oe_draft_job *jobs, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        verify(&jobs[i]);
+    }
+}
+
 /* -- candidates ---------------------------------------------------------------------------------------------------- */
 
 static int32_t list_candidates(oe_sampler *s, int32_t *id, double *p) {

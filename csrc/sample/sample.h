@@ -68,6 +68,19 @@ typedef struct oe_sample_job {
  * it says that the model's numbers are wrong, and those of the allowed tokens come from the same product. */
 void oe_sampler_run(oe_sample_job *jobs, int64_t n);
 
+typedef struct oe_draft_job {
+    oe_sample_job job;     /* logits: of the first row; what sampling the last row gave comes here */
+    const int32_t *draft;  /* [n_draft] */
+    int64_t n_draft;
+    int64_t stride;        /* floats from a row to the next one; there are n_draft + 1 */
+    int32_t *tokens;       /* [n_draft + 1] */
+    int64_t n;             /* tokens that were drawn and accepted */
+} oe_draft_job;
+
+/* For each job: draws from its rows in order and accepts what it drew, up to the first that is not the draft's token, or
+ * the one behind the draft. A row that fails ends its job alone: job.status is then another than OE_SAMPLE_OK. */
+void oe_sampler_verify(oe_draft_job *jobs, int64_t n);
+
 /* What the next step of this job would draw from: tokens into id[n_vocab], their probabilities into p[n_vocab], in any
  * order; how many. Changes nothing. job: sampler, logits and mask in; status and bad_* out. */
 int32_t oe_sampler_candidates(oe_sample_job *job, int32_t *id, double *p);

@@ -4,7 +4,7 @@ import os
 from array import array
 
 from cython cimport final
-from libc.stdint cimport int32_t, uint32_t
+from libc.stdint cimport int32_t, int64_t, uint32_t
 from libc.stdlib cimport free, malloc
 from libcpp.atomic cimport atomic
 
@@ -204,27 +204,6 @@ cdef class Sampler:
             raise NoMemoryError("no memory for a history of one more token")
         return 0
 
-    cdef list _verify(self, const float[:, ::1] table, Py_ssize_t row, const int32_t[::1] draft):
-        """See `sample_drafts`; the sampler is claimed."""
-        cdef lib.oe_sample_job job
-        cdef Py_ssize_t i, n = 0, length = draft.shape[0]
-        cdef int32_t[::1] tokens = array("i", bytes(4 * (length + 1)))
-        job.sampler = self._sampler
-        job.mask = NULL
-        job.n_known = 0
-        with nogil:
-            while n == 0 or (n <= length and draft[n - 1] == tokens[n - 1]):
-                job.logits = &table[row + n, 0]
-                lib.oe_sampler_run(&job, 1)
-                if job.status == lib.OE_SAMPLE_OK:
-                    job.status = lib.oe_sampler_accept(self._sampler, &job.token, 1)
-                if job.status != lib.OE_SAMPLE_OK:
-                    break
-                tokens[n] = job.token
-                n += 1
-        found = [tokens[i] for i in range(n)]
-        return found if job.status == lib.OE_SAMPLE_OK else found + [error_of(&job)]
-
     def accept_many(self, ids):
         """`accept` for each of the ids (any iterable of int, say a prompt); all of them or, on an error, none."""
         cdef const int32_t[::1] tokens = checked_tokens(ids, self.n_vocab)
@@ -335,21 +314,53 @@ def sample_drafts(samplers, logits, begins, drafts):
 
     logits: as of `sample_rows`; a draft of k tokens has k + 1 rows. Returns a list of tokens for each, all of them
     accepted: those of the draft that were drawn, and the one behind them. In the place of the last there is the
-    SamplingError of a row that has none. A list equals what `sample` and `accept` in turn give.
+    SamplingError of a row that has none. A list equals what `sample` and `accept` in turn give. Where there is no
+    memory for a list, another one holds the NoMemoryError alone, and its sampler is ahead of it.
     Raises as `sample_rows` does, ShapeError for rows out of range, TokenizerError for a draft's token outside of its
-    sampler's vocabulary; then no row was sampled.
+    sampler's vocabulary, MemoryError; then no row was sampled.
     """
     cdef list owners = checked_list(samplers, Sampler)
     cdef list sizes = _sizes(owners)
     cdef const float[:, ::1] table = checked_table(logits, sizes, False)
     cdef list first = checked_places(begins, sizes, table.shape[0])
     cdef list guessed = checked_drafts(drafts, first, sizes, table.shape[0])
-    cdef Py_ssize_t i
-    _claim_all(owners)
+    cdef list found = [[NoMemoryError("no memory for the tokens of a draft")] for _ in owners]
+    cdef Py_ssize_t i, n = len(owners), room = n + sum([len(draft) for draft in guessed])
+    cdef const int32_t[::1] draft
+    if n == 0:
+        return []
+    cdef lib.oe_draft_job *jobs = <lib.oe_draft_job *> malloc(n * sizeof(lib.oe_draft_job) + room * sizeof(int32_t))
+    if jobs is NULL:
+        raise NoMemoryError(f"no memory to verify {n} drafts")
+    cdef int32_t *tokens = <int32_t *> (jobs + n)
     try:
-        return [(<Sampler> owners[i])._verify(table, first[i], guessed[i]) for i in range(len(owners))]
+        for i in range(n):
+            draft = guessed[i]
+            jobs[i].job.sampler = (<Sampler> owners[i])._sampler
+            jobs[i].job.logits = &table[<Py_ssize_t> first[i], 0]
+            jobs[i].job.mask = NULL
+            jobs[i].job.n_known = 0
+            jobs[i].draft = &draft[0] if draft.shape[0] else NULL
+            jobs[i].n_draft, jobs[i].stride, jobs[i].tokens = draft.shape[0], table.shape[1], tokens
+            tokens += draft.shape[0] + 1
+        _claim_all(owners)
+        with nogil:
+            lib.oe_sampler_verify(jobs, n)
+        _release(owners, n)
+        for i in range(n):
+            try:
+                found[i] = _tokens_of(&jobs[i])
+            except MemoryError:
+                pass  # its list has the error
+        return found
     finally:
-        _release(owners, len(owners))
+        free(jobs)
+
+
+cdef list _tokens_of(const lib.oe_draft_job *verified):
+    cdef int64_t i
+    cdef list tokens = [verified.tokens[i] for i in range(verified.n)]
+    return tokens if verified.job.status == lib.OE_SAMPLE_OK else tokens + [error_of(&verified.job)]
 
 
 def accept_rows(samplers, tokens):

@@ -93,6 +93,16 @@ cdef extern from "sample/sample.h" nogil:
         int32_t bad_count
 
     void oe_sampler_run(oe_sample_job *jobs, int64_t n) noexcept
+
+    ctypedef struct oe_draft_job:
+        oe_sample_job job
+        const int32_t *draft
+        int64_t n_draft
+        int64_t stride
+        int32_t *tokens
+        int64_t n
+
+    void oe_sampler_verify(oe_draft_job *jobs, int64_t n) noexcept
     int32_t oe_sampler_candidates(oe_sample_job *job, int32_t *id, double *p) noexcept
     void oe_sampler_logprobs(oe_sample_job *job, double *logprob, int32_t top, int32_t *top_id, double *top_logprob,
                              int32_t *n_top) noexcept

@@ -6,6 +6,8 @@ of one row each: what is not sampled draws nothing.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -152,6 +154,41 @@ def test_a_row_of_a_draft_that_has_no_token() -> None:
     (first, error), (last,) = sample_drafts([sampler, other], table, [0, 2], [[best], []])
     assert (first, last) == (best, int(np.argmax(table[2])))
     assert isinstance(error, SamplingError)
+
+
+WITHOUT_MEMORY = """
+import _testcapi, numpy
+from ollama_engine.sample import Sampler, SamplingParams, sample_drafts
+
+table = numpy.zeros((20, 700), numpy.float32)
+for failing in reversed(range(1000)):
+    samplers = [Sampler(SamplingParams(seed=1), 700) for _ in range(4)]
+    _testcapi.set_nomemory(failing, failing + 1)
+    try:
+        found = sample_drafts(samplers, table, [0, 5, 10, 15], [[0] * 4] * 4)
+    except MemoryError:
+        found = None
+    _testcapi.remove_mem_hooks()
+    draws = [sampler.draws for sampler in samplers]
+    if found is None:
+        assert draws == [0] * 4, (failing, draws)
+        break
+    without = [isinstance(tokens[-1], MemoryError) for tokens in found]
+    assert sum(without) < 2, failing
+    assert all(error or len(tokens) == n for error, tokens, n in zip(without, found, draws)), failing
+    print("some" if any(without) else "all")
+"""
+
+
+def test_without_memory_no_sampler_is_ahead_of_its_tokens() -> None:
+    """Each allocation of a call fails, the last one first: a list holds the error alone, or nothing was sampled.
+
+    In a child: where an allocation of a traceback fails, CPython 3.11 may crash.
+    """
+    pytest.importorskip("_testcapi", reason="this Python has no tests of its own")
+    child = subprocess.run([sys.executable, "-c", WITHOUT_MEMORY], capture_output=True, text=True, check=False)
+    assert child.returncode == 0, child.stderr
+    assert set(child.stdout.split()) == {"some", "all"}
 
 
 def test_rows_that_a_draft_does_not_have() -> None:

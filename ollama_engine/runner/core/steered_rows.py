@@ -29,8 +29,8 @@ class SteeredRows:
     """The tokens that a steered generation gets from its rows of one step."""
 
     __slots__ = (
-        "accepted_at_once", "draft", "draft_forced", "ended", "error", "first", "generation", "logprobs", "n_right",
-        "n_rows", "reason", "sound", "text", "tokens",
+        "draft", "draft_forced", "ended", "error", "first", "generation", "logprobs", "n_right", "n_rows", "only_draft",
+        "reason", "sound", "text", "tokens",
     )  # fmt: skip
 
     def __init__(self, generation: Generation, row: int, n_rows: int, now: float) -> None:
@@ -42,8 +42,8 @@ class SteeredRows:
         self.n_rows = n_rows
         self.draft, generation.draft = generation.draft[: n_rows - 1], ()
         self.draft_forced = generation.draft_forced
-        self.accepted_at_once = generation.constraint is None and generation.processors is None
-        """Whether nothing but the draft steers: `sample_drafts` has accepted its tokens before they are taken here."""
+        self.only_draft = generation.constraint is None and generation.processors is None
+        """Whether nothing but the draft steers: then `sample_drafts` draws its tokens, and accepts them."""
         self.n_right = 0
         """Tokens of the draft that have come: the rows behind these are valid."""
         self.tokens: list[int] = []
@@ -116,7 +116,7 @@ class SteeredRows:
         generation, at = self.generation, len(self.tokens)
         if self.n_right == at and self.draft[at : at + 1] == (token,):
             self.n_right += 1
-        if not self.accepted_at_once:
+        if not self.only_draft:
             generation.sampler.accept(token)
         if generation.processors is not None:
             generation.processors.accept(token)
@@ -184,8 +184,8 @@ def draw_steered(steered: list[SteeredRows], logits: FloatArray) -> list[Steered
 
     Of the others, all first rows are drawn at once, then the second rows of those whose draft was right, and so on.
     """
-    _draw_drafts([rows for rows in steered if rows.accepted_at_once], logits)
-    active = [rows for rows in steered if not rows.accepted_at_once]
+    _draw_drafts([rows for rows in steered if rows.only_draft], logits)
+    active = [rows for rows in steered if not rows.only_draft]
     while active:
         # A token that is forced is not drawn: the random stream, which others come from, goes on where it was.
         drawn = [rows for rows in active if rows.forced is None]
