@@ -5,7 +5,7 @@ And the errors that C reports for a row.
 
 from operator import index
 
-from libc.stdint cimport int32_t, uint32_t
+from libc.stdint cimport int32_t, int64_t, uint32_t
 
 from ollama_engine.sample cimport libsample as lib
 
@@ -129,3 +129,10 @@ cdef object error_of(const lib.oe_sample_job *job):
     return SamplingError(
         f"expected finite logits or -inf, got NaN or +inf in {job.bad_count} places, the first at token "
         f"{job.bad_first}: the model computed nonsense or overflowed; check the weights and the KV cache type")
+
+
+cdef list tokens_of(const lib.oe_draft_job *verified):
+    """The tokens that were accepted, and the error of the row behind them, if it has one."""
+    cdef int64_t i
+    cdef list tokens = [verified.tokens[i] for i in range(verified.n)]
+    return tokens if verified.job.status == lib.OE_SAMPLE_OK else tokens + [error_of(&verified.job)]

@@ -4,14 +4,14 @@ import os
 from array import array
 
 from cython cimport final
-from libc.stdint cimport int32_t, int64_t, uint32_t
-from libc.stdlib cimport free, malloc
+from libc.stdint cimport int32_t, uint32_t
+from libc.stdlib cimport calloc, free, malloc
 from libcpp.atomic cimport atomic
 
 from ollama_engine.sample cimport libsample as lib
 from ollama_engine.sample._buffers cimport (
     checked_drafts, checked_known, checked_mask, checked_masks, checked_places, checked_row, checked_table,
-    checked_token, error_of, words_of,
+    checked_token, error_of, tokens_of, words_of,
 )
 
 from ollama_engine.errors import ConfigError, NoMemoryError, SamplingError, ShapeError
@@ -312,10 +312,9 @@ def sample_rows(samplers, logits, masks=None, known=None, rows=None):
 def sample_drafts(samplers, logits, begins, drafts):
     """Verify drafts: samplers[i] chooses from row begins[i], and from the row behind while it drew drafts[i] so far.
 
-    logits: as of `sample_rows`; a draft of k tokens has k + 1 rows. Returns a list of tokens for each, all of them
-    accepted: those of the draft that were drawn, and the one behind them. In the place of the last there is the
-    SamplingError of a row that has none. A list equals what `sample` and `accept` in turn give. Where there is no
-    memory for a list, another one holds the NoMemoryError alone, and its sampler is ahead of it.
+    logits: as of `sample_rows`; a draft of k tokens has k + 1 rows. Returns a list of accepted tokens for each: those of
+    the draft that were drawn, and the one behind them, or in its place the SamplingError of a row that has none: as if
+    `sample` and `accept` were called in turn. A list that there was no memory for holds the NoMemoryError alone.
     Raises as `sample_rows` does, ShapeError for rows out of range, TokenizerError for a draft's token outside of its
     sampler's vocabulary, MemoryError; then no row was sampled.
     """
@@ -327,9 +326,8 @@ def sample_drafts(samplers, logits, begins, drafts):
     cdef list found = [[NoMemoryError("no memory for the tokens of a draft")] for _ in owners]
     cdef Py_ssize_t i, n = len(owners), room = n + sum([len(draft) for draft in guessed])
     cdef const int32_t[::1] draft
-    if n == 0:
-        return []
-    cdef lib.oe_draft_job *jobs = <lib.oe_draft_job *> malloc(n * sizeof(lib.oe_draft_job) + room * sizeof(int32_t))
+    cdef size_t size = (n + 1) * sizeof(lib.oe_draft_job) + room * sizeof(int32_t)
+    cdef lib.oe_draft_job *jobs = <lib.oe_draft_job *> calloc(1, size)
     if jobs is NULL:
         raise NoMemoryError(f"no memory to verify {n} drafts")
     cdef int32_t *tokens = <int32_t *> (jobs + n)
@@ -338,8 +336,6 @@ def sample_drafts(samplers, logits, begins, drafts):
             draft = guessed[i]
             jobs[i].job.sampler = (<Sampler> owners[i])._sampler
             jobs[i].job.logits = &table[<Py_ssize_t> first[i], 0]
-            jobs[i].job.mask = NULL
-            jobs[i].job.n_known = 0
             jobs[i].draft = &draft[0] if draft.shape[0] else NULL
             jobs[i].n_draft, jobs[i].stride, jobs[i].tokens = draft.shape[0], table.shape[1], tokens
             tokens += draft.shape[0] + 1
@@ -349,18 +345,12 @@ def sample_drafts(samplers, logits, begins, drafts):
         _release(owners, n)
         for i in range(n):
             try:
-                found[i] = _tokens_of(&jobs[i])
+                found[i] = tokens_of(&jobs[i])
             except MemoryError:
                 pass  # its list has the error
         return found
     finally:
         free(jobs)
-
-
-cdef list _tokens_of(const lib.oe_draft_job *verified):
-    cdef int64_t i
-    cdef list tokens = [verified.tokens[i] for i in range(verified.n)]
-    return tokens if verified.job.status == lib.OE_SAMPLE_OK else tokens + [error_of(&verified.job)]
 
 
 def accept_rows(samplers, tokens):
