@@ -77,7 +77,7 @@ typedef struct oe_draft_job {
     int64_t n;             /* tokens that were drawn and accepted */
 } oe_draft_job;
 
-/* For each job: draws from its rows in order and accepts what it drew, up to the first that is not the draft's token, or
+/* For each job: draws from its rows in order and accepts what it drew, up to the first that is not the draft's, or
  * the one behind the draft. A row that fails ends its job alone: job.status is then another than OE_SAMPLE_OK. */
 void oe_sampler_verify(oe_draft_job *jobs, int64_t n);
 

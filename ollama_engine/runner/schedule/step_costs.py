@@ -90,6 +90,8 @@ class StepCosts:
         self._plain, self._drafted = _Curve(), _Curve()
         self._n = 0
         self._level = 1.0
+        self._first_drafted: float | None = None
+        """How many times what was expected the first step with a draft took, where it took longer."""
 
     def note(self, rows: int, seconds: float, *, drafted: bool = False) -> None:
         """A step of so many rows took so long."""
@@ -104,6 +106,11 @@ class StepCosts:
         if not known:
             expected = self.seconds(rows, drafted=drafted)
             seconds = seconds if expected is None else min(seconds, OUTLIER * expected)
+            if drafted and not curve.rows and expected is not None and seconds > expected:
+                first, self._first_drafted = self._first_drafted, seconds / expected
+                if first is None:
+                    return  # noise makes a step longer, and one such would end drafts: the shorter of two counts
+                seconds = min(seconds, first * expected)
             curve.rows.insert(i, rows)
             curve.costs.insert(i, seconds / self._level)
             curve.noted.insert(i, self._n)

@@ -105,12 +105,38 @@ def test_drafts_come_back_after_a_slow_first_step_with_one() -> None:
     assert lengths(), "perhaps the machine was busy then"
 
 
+@pytest.mark.parametrize("slow", [0, 1])
+def test_one_slow_step_with_a_draft_does_not_end_drafts(slow: int) -> None:
+    """The first of all or the second, twice as long as those behind it: each text repeats itself, and no row costs."""
+    costs = costs_of(lambda rows: 10.0, [1])
+    with_drafts = 0
+    for _ in range(FORGET_DRAFTED):
+        prices = costs.prices(1)
+        length = 0 if prices is None else sum(draft_lengths(prices, {0: falling([0.6])}, 32).values())
+        costs.note(1 + length, 20.0 if length and with_drafts == slow else 10.0, drafted=length > 0)
+        with_drafts += length > 0
+    assert with_drafts > 0.9 * FORGET_DRAFTED
+
+
+def test_two_slow_steps_with_drafts_end_them() -> None:
+    """Rows are that dear, then: two steps are lost, and one in each time until they are tried again."""
+    costs = costs_of(lambda rows: 10.0, [1])
+    lengths = []
+    for _ in range(8 * FORGET_DRAFTED):
+        prices = costs.prices(1)
+        assert prices is not None
+        lengths.append(sum(draft_lengths(prices, {0: falling([0.6])}, 32).values()))
+        costs.note(1 + lengths[-1], 10.0 * (1 + lengths[-1]), drafted=lengths[-1] > 0)
+    assert [n > 0 for n in lengths[:3]] == [True, True, False]
+    assert sum(n > 0 for n in lengths) <= 2 + 8
+
+
 def test_drafts_end_where_the_first_step_without_them_was_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each row costs its full price, but the first step built its graph."""
     monkeypatch.setattr(module, "SEVERAL", 1.0)
     costs, chances = costs_of(lambda rows: 5000.0, [24], times=1), {key: falling([1.0] * 4) for key in range(24)}
     lengths = []
-    for _ in range(24 * RECENT):
+    for _ in range(24 * RECENT + 4 * FORGET_DRAFTED):  # the first long one with drafts is tried twice
         prices = costs.prices(24)
         lengths.append(0 if prices is None else sum(draft_lengths(prices, chances, 8).values()))
         costs.note(24 + lengths[-1], 10.0 * (24 + lengths[-1]), drafted=lengths[-1] > 0)
