@@ -4,10 +4,11 @@
                                  [--plain 1:6.5 4:11.6] [--drafted 2:7.4 ...]
 
 The answers of `bench/drafts.py` are written once, by MODEL, into --texts. Then the engine gives them again, and plans,
-guesses, cuts and samples as ever; but nothing is computed, answers are dictated, and its clock says what steps take, in
-milliseconds by their rows, without drafts and with them; others lie between. So one change of the chooser is compared
-with another in seconds, beside other programs. One client's figures have no chance in them, several clients' little:
-who of them asks next is the threads' business.
+guesses and cuts as ever; but nothing is computed, and a logits processor dictates answers, so rows are drawn one by one
+and not by `sample_drafts`; neither takes time here. The clock says what steps take, in milliseconds by their rows,
+without drafts and with them; others lie between. So one change of the chooser is compared with another in seconds,
+beside other programs. One client's figures have no chance in them, several clients' little: who of them asks next is
+the threads' business.
 
 `--knowing`: guesses whose chances are 1 as far as they are right, and 0 behind. No chooser of lengths can do better.
 """
