@@ -21,7 +21,7 @@ from ollama_engine.segments import Media
 from tests.multimodal.pictures import FILES
 
 DEEP: Any = []
-for _ in range(5_000):
+for _ in range(100_000):
     DEEP = [DEEP]
 IMAGE = base64.b64encode(b"image").decode()
 
