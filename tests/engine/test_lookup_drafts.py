@@ -107,6 +107,27 @@ def test_an_answer_drafts_while_prompts_are_read(engine: Engine, params: Samplin
 
 
 @pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize("seed", [3, None])
+def test_n_answers_sessions_and_forks_are_those_without_drafts(engine: Engine, seed: int | None) -> None:
+    """Drawn with a seed, or greedy; a session and its fork go on behind tokens that were guesses."""
+    bias = {318: float("-inf"), 319: float("-inf")}
+    params = SamplingParams(temperature=0.7 if seed else 0, seed=seed, max_tokens=40, logit_bias=bias)
+    found = {}
+    for draft in ("off", "lookup"):
+        answers = list(engine.generate([*PHRASE, *PHRASE, *PHRASE], params, n=3, draft=draft))
+        with engine.session() as session:
+            session.append("a b c a b c a b c a b")
+            answers.append(session.generate(params, draft=draft))
+            with session.fork() as fork:
+                fork.append("a b c a b")
+                answers.append(fork.generate(params, draft=draft))
+            answers.append(session.generate(params, draft=draft))
+        found[draft] = [each.tokens for each in answers]
+    assert found["lookup"] == found["off"]
+    assert sum(each.usage.drafted_tokens for each in answers) > 20
+
+
+@pytest.mark.usefixtures("eager")
 def test_an_answer_that_came_before_takes_few_steps(engine: Engine) -> None:
     params = SamplingParams(temperature=0, max_tokens=100, logit_bias={318: float("-inf"), 319: float("-inf")})
     prompt = [5, 77, 200, 31, 8, 19, 4]
