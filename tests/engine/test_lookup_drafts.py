@@ -124,7 +124,7 @@ def test_n_answers_sessions_and_forks_are_those_without_drafts(engine: Engine, s
             answers.append(session.generate(params, draft=draft))
         found[draft] = [each.tokens for each in answers]
     assert found["lookup"] == found["off"]
-    assert sum(each.usage.drafted_tokens for each in answers) > 20
+    assert sum(each.usage.drafted_tokens for each in answers) > 5
 
 
 @pytest.mark.usefixtures("eager")
