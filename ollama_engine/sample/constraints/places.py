@@ -52,7 +52,7 @@ def node_at(root: Mapping[str, Any], place: Place) -> object:
     for name in place:
         if isinstance(node, Mapping) and name in node:
             node = node[name]
-        elif isinstance(node, list) and name.isdecimal() and int(name) < len(node):
+        elif isinstance(node, list) and name.isdecimal() and len(name) < 10 and int(name) < len(node):
             node = node[int(name)]
         else:
             raise LookupError(name)

@@ -281,9 +281,31 @@ def test_a_schema_with_too_many_parts_is_refused_before_it_is_checked(monkeypatc
     for schema in (larger, {"$defs": {"a": larger}}, {"allOf": [False] * (MOST_SCHEMAS + 1)}):
         with pytest.raises(GrammarError, match="more than 10000 schemas, properties included"):
             checked_schema(schema)
-    patterns = {f"^a{i}": {} for i in range(MOST_PATTERNS // 2 + 1)}
-    with pytest.raises(GrammarError, match="more than 100, here and below"):
-        checked_schema({"patternProperties": patterns, "items": {"patternProperties": patterns}})
+
+
+def patterns(begin: str, n: int) -> dict[str, Any]:
+    return {"patternProperties": {f"^{begin}{i}": {} for i in range(n)}}
+
+
+HALF = MOST_PATTERNS // 2 + 1
+
+
+@pytest.mark.parametrize(("schema", "told"), [
+    (patterns("a", MOST_PATTERNS + 1), "more than 100 for one object"),
+    ({"items": {"allOf": [patterns("a", HALF), patterns("b", HALF)]}}, "more than 100 for one object"),
+    (patterns("a", HALF) | {"$ref": "#/$defs/d", "$defs": {"d": patterns("b", HALF)}}, "more than 100 for one object"),
+    ({"anyOf": [patterns(f"{i}a", MOST_PATTERNS) for i in range(11)]}, "more than 1000, here and below"),
+], ids=["object", "allOf", "reference", "in all"])  # fmt: skip
+def test_too_many_patterns_for_names(schema: dict[str, Any], told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema_module, "_Check", None)
+    with pytest.raises(GrammarError, match=told):
+        checked_schema(schema)
+
+
+def test_many_objects_may_have_patterns_for_names() -> None:
+    """Extensions are described so, in each object: the compiler takes 10 ms for 200."""
+    objects = {f"p{i}": {"type": "object", **patterns("x-", 1)} for i in range(2 * MOST_PATTERNS)}
+    checked_schema({"type": "object", "properties": objects})
 
 
 def test_an_object_with_too_many_properties() -> None:
@@ -333,6 +355,23 @@ def test_many_patterns_for_one_text_are_refused(schema: dict[str, Any]) -> None:
     """The compiler's time and memory double with each: 60 of them took gigabytes."""
     with pytest.raises(GrammarError, match="more than 10 patterns and formats hold for one text"):
         checked_schema(schema)
+
+
+def test_an_anchor_counts_for_what_it_names_alone() -> None:
+    """It counted for all patterns of the schema once."""
+    dates = {f"d{i}": {"type": "string", "format": "date"} for i in range(MOST_TOGETHER + 1)}
+    schema = {"type": "object", "properties": {**dates, "x": {"$ref": "#code"}}, "$defs": {
+        "code": {"$anchor": "code", "type": "string", "pattern": "^[A-Z]{3}$"},
+    }}  # fmt: skip
+    checked_schema(schema)
+    anchored = {f"d{i}": pattern | {"$anchor": f"x{i}"} for i, pattern in enumerate(TWELVE)}
+    with pytest.raises(GrammarError, match="hold for one text"):
+        checked_schema({"allOf": [{"$ref": f"#x{i}"} for i in range(12)], "$defs": anchored})
+
+
+def test_a_reference_to_a_number_of_thousands_of_digits() -> None:
+    with pytest.raises(GrammarError, match="which is not there"):
+        checked_schema({"anyOf": [{"type": "string"}], "items": {"$ref": "#/anyOf/" + "9" * 5000}})
 
 
 def test_as_many_patterns_as_one_likes_for_several_texts() -> None:
