@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -72,9 +72,9 @@ def empty_rows(store: KeyValueStore, n: int) -> tuple[Bytes, ...]:
 
 def tables(n: int, sizes: Sequence[int]) -> tuple[Bytes, ...]:
     """Room for `n` rows of each of these bytes, uint8 [n, bytes], in one allocation: many take a page fault each."""
-    ends = np.cumsum(sizes, dtype=np.int64) * n
-    parts = np.split(np.empty(int(ends[-1]) if len(ends) else 0, dtype=np.uint8), ends[:-1])
-    return tuple(part.reshape(n, size) for part, size in zip(parts, sizes, strict=True))
+    ends = [0, *accumulate(n * size for size in sizes)]
+    room = np.empty(ends[-1], dtype=np.uint8)
+    return tuple(room[begin:end].reshape(n, size) for (begin, end), size in zip(pairwise(ends), sizes, strict=True))
 
 
 def read_rows(store: KeyValueStore, cells: Int32Array) -> tuple[Bytes, ...]:

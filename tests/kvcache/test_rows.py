@@ -110,6 +110,13 @@ def test_copies_between_steps_are_small_pieces(kind: Kind, layout: str) -> None:
         assert same(result_of(saver.saving(0, 1, 7)), expected)
 
 
+def test_tables_share_one_allocation() -> None:
+    made = rows.tables(3, (2, 5))
+    assert [part.shape for part in made] == [(3, 2), (3, 5)]
+    assert made[0].base is made[1].base
+    assert rows.tables(3, ()) == ()
+
+
 def test_a_copy_between_steps_keeps_pythons_lock() -> None:
     """Who took it meanwhile may wait for a CPU, and the engine's thread with it: 3 ms were seen."""
     layer = LayerShape(kv_heads=4, key_dim=64, value_dim=64)
