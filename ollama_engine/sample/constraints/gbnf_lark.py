@@ -63,7 +63,7 @@ def _reads_on(
     """Terminals that may take characters which belong to what follows."""
     follows = _follows(productions, terminals, budget)
     begins = {word: first(word) for word in terminals.values()}
-    found: set[Regular] = set()
+    too_long: set[Regular] = set()
     for other, theirs in begins.items():
         if other in split or other[0] == "set":
             continue
@@ -72,8 +72,8 @@ def _reads_on(
             theirs & begins[word] and is_cut_short(word, other, follows[name], budget)
             for name, word in terminals.items()
         ):
-            found.add(other)
-    return found
+            too_long.add(other)
+    return too_long
 
 
 class _Writer:
