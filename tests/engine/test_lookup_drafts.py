@@ -13,7 +13,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from ollama_engine import Choice, Engine, SamplingParams, demo
+from ollama_engine import Choice, Completion, Engine, Media, SamplingParams, Text, demo
 from ollama_engine.errors import ConfigError
 from ollama_engine.runner.core import speculation
 from ollama_engine.runner.core.speculation import Speculation
@@ -21,9 +21,12 @@ from ollama_engine.runner.schedule import draft_lengths
 from ollama_engine.runner.schedule.batching import Step
 from ollama_engine.runner.schedule.draft_budget import DraftBudget
 from ollama_engine.runner.speculative import lookup
+from tests.models import families
+from tests.multimodal.pictures import FILES
 from tests.support.engine_thread import held
 from tests.support.suite import scaled
 from tests.support.tiny import write_tiny_llama
+from tests.support.workers import running_worker
 
 N_VOCAB = 320
 PHRASE = [41, 42, 43, 44, 45, 46, 47]
@@ -125,6 +128,42 @@ def test_n_answers_sessions_and_forks_are_those_without_drafts(engine: Engine, s
         found[draft] = [each.tokens for each in answers]
     assert found["lookup"] == found["off"]
     assert sum(each.usage.drafted_tokens for each in answers) > 5
+
+
+@pytest.mark.usefixtures("eager")
+def test_answers_behind_images_are_those_without_drafts(tmp_path: Path) -> None:
+    model = families.converted(families.case("gemma4-vision-bf16"), tmp_path)
+    prompt = [Text("a b c a b c a b"), Media(FILES["png"]), Text("a b c a b c a b")]
+    params = SamplingParams(temperature=0, max_tokens=40, logprobs=2)
+    with Engine(model, num_ctx=512, threads=1, gpu_layers=0, draft="lookup", prefix_store=False) as engine:
+        expected = engine.generate(prompt, params, draft="off", cache=False)
+        found = [engine.generate(prompt, params) for _ in range(2)]
+    assert [(each.tokens, each.logprobs) for each in found] == [(expected.tokens, expected.logprobs)] * 2
+    assert found[1].usage.accepted_tokens > 20, "the answer came before"
+
+
+@pytest.mark.usefixtures("eager")
+def test_workers_draft_where_it_is_asked_for(tmp_path: Path) -> None:
+    """They round several rows otherwise than one: so not by themselves, and log-probabilities differ by a rounding."""
+    path = tmp_path / "tiny.gguf"
+    write_tiny_llama(path, n_layer=2, seed=4)
+    bias = {318: float("-inf"), 319: float("-inf")}
+    params = SamplingParams(temperature=0, max_tokens=60, logprobs=1, logit_bias=bias)
+    found = {}
+    with running_worker(tmp_path) as worker:
+        for draft in ("off", "auto", "lookup"):
+            with Engine(path, num_ctx=256, threads=1, devices=[worker.address], draft=draft) as engine:
+                for _ in range(2):  # the answer came before
+                    found[draft] = engine.generate(PHRASE * 3, params)
+    assert found["auto"].usage.drafted_tokens == 0
+    assert found["lookup"].usage.accepted_tokens > 20
+    for draft in ("auto", "lookup"):
+        assert found[draft].tokens == found["off"].tokens
+        assert logprobs(found[draft]) == pytest.approx(logprobs(found["off"]), abs=1e-3)
+
+
+def logprobs(answer: Completion) -> list[float]:
+    return [each.logprob for each in answer.logprobs or ()]
 
 
 @pytest.mark.usefixtures("eager")
