@@ -22,7 +22,7 @@ __all__ = ["RequestLog", "note", "note_names"]
 log = logging.getLogger("ollama_engine.server.requests")
 KEY = "ollama_engine.noted"
 CLAMPED = b"x-clamped-options"
-"""Response header: options of which another value is taken than the request gave."""
+"""Response header: options of which another value is taken than the request or its model gave."""
 QUIET = ("/", "/health", "/metrics", "/page/live")
 """Routes that monitoring programs ask again and again."""
 
