@@ -133,7 +133,7 @@ def test_n_answers_sessions_and_forks_are_those_without_drafts(engine: Engine, s
 @pytest.mark.usefixtures("eager")
 def test_answers_behind_images_are_those_without_drafts(tmp_path: Path) -> None:
     model = families.converted(families.case("gemma4-vision-bf16"), tmp_path)
-    prompt = [Text("a b c a b c a b"), Media(FILES["png"]), Text("a b c a b c a b")]
+    prompt: list[Text | Media] = [Text("a b c a b c a b"), Media(FILES["png"]), Text("a b c a b c a b")]
     params = SamplingParams(temperature=0, max_tokens=40, logprobs=2)
     with Engine(model, num_ctx=512, threads=1, gpu_layers=0, draft="lookup", prefix_store=False) as engine:
         expected = engine.generate(prompt, params, draft="off", cache=False)
