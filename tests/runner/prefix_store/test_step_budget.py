@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ from threading import Thread
 import numpy as np
 import pytest
 
+import tests
 from ollama_engine.kvcache import SavedRows
 from ollama_engine.runner.prefix_store.block_file import block_bytes, read_block, write_block
 from ollama_engine.runner.prefix_store.block_folder import BlockFolder
@@ -113,6 +115,32 @@ def test_the_thread_that_writes_takes_no_python_lock(tmp_path: Path) -> None:
             sys.setswitchinterval(interval)
     join(writer)
     assert [written] == sizes(tmp_path)
+
+
+ENDS_MEANWHILE = """
+import os, sys, threading, time
+from pathlib import Path
+from tests.runner.prefix_store.test_step_budget import PIECE, ROOT, StepBudget, rows, sizes, write_block
+folder, budget = Path(sys.argv[1]), StepBudget(longest_wait={wait})
+budget.next_step()
+budget.hold()
+threading.Thread(target=write_block, args=(folder / "block", ROOT, 0, rows(16 * PIECE), budget), daemon=True).start()
+end = time.monotonic() + 30
+while not sum(sizes(folder)) and time.monotonic() < end:
+    time.sleep(0.001)
+if os.fork():
+    sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wait", [0.0, 60.0], ids=["while it writes", "while it waits"])
+def test_a_process_may_end_or_fork_while_a_block_is_written(wait: float, tmp_path: Path) -> None:
+    """Nobody waits for the thread, nothing that it reads goes away, and a child that has no such thread ends, too."""
+    root, code = Path(tests.__file__).parents[1], ENDS_MEANWHILE.format(wait=wait)
+    command = [sys.executable, "-W", "ignore", "-c", code, tmp_path]  # Python 3.12 warns of forks beside threads
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=50, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only there a thread has a priority of its own")
