@@ -313,8 +313,8 @@ def sample_drafts(samplers, logits, begins, drafts):
     """Verify drafts: samplers[i] chooses from row begins[i], and from the row behind while it drew drafts[i] so far.
 
     logits: as of `sample_rows`; a draft of k tokens has k + 1 rows. Returns a list of accepted tokens for each: those
-    of the draft that were drawn, and the one behind them, or in its place the SamplingError of a row that has none: as if
-    `sample` and `accept` were called in turn. A list that there was no memory for holds the NoMemoryError alone.
+    of the draft that were drawn, and the one behind them, or in its place the SamplingError of a row that has none: as
+    if `sample` and `accept` were called in turn. A list that there was no memory for holds the NoMemoryError alone.
     Raises as `sample_rows` does, ShapeError for rows out of range, TokenizerError for a draft's token outside of its
     sampler's vocabulary, MemoryError; then no row was sampled.
     """
