@@ -12,7 +12,7 @@ from libcpp.vector cimport vector
 from posix.unistd cimport write
 
 from ollama_engine.runner.prefix_store.checksum cimport Sums, add, finish, start
-from ollama_engine.runner.prefix_store.step_budget cimport Share, StepBudget, Steps, give_way
+from ollama_engine.runner.prefix_store.step_budget cimport Share, StepBudget, Steps, charge, give_way
 
 cdef extern from "<pthread.h>" nogil:
     ctypedef struct pthread_t:
@@ -52,6 +52,7 @@ cdef struct Block:
     const Part *parts
     size_t n_parts
     Steps *steps
+    Share *share
     int error  # an errno
 
 
@@ -69,32 +70,38 @@ cdef int put(int file, const unsigned char *at, size_t n) noexcept nogil:
     return 0
 
 
-cdef void *write_block(void *argument) noexcept nogil:
-    cdef Block *block = <Block *>argument
-    cdef Share share
+cdef int write_all(const Block *block, double *counted) noexcept nogil:
+    """An errno, or 0."""
     cdef Sums sums
     cdef uint64_t digest
     cdef const unsigned char *at
     cdef size_t i, left, n, unpaused = 0
-    share.seen, share.spent_at = 0, 0
-    oe_lower_priority(NICE)
+    cdef int error
     start(&sums)
     for i in range(block.n_parts):
         at, left = block.parts[i].at, block.parts[i].n
         while left:
             n = min(left, _PIECE)
             add(&sums, at, n)
-            block.error = put(block.file, at, n)
-            if block.error:
-                return NULL
+            error = put(block.file, at, n)
+            if error:
+                return error
             at += n
             left -= n
             unpaused += n
             if unpaused >= _PIECE:
                 unpaused = 0
-                give_way(block.steps, &share)
+                give_way(block.steps, block.share, counted)
     digest = finish(&sums)  # little-endian, as the CPUs are that this runs on
-    block.error = put(block.file, <const unsigned char *>&digest, sizeof(digest))
+    return put(block.file, <const unsigned char *>&digest, sizeof(digest))
+
+
+cdef void *write_block(void *argument) noexcept nogil:
+    cdef Block *block = <Block *>argument
+    cdef double counted = 0  # a new thread's CPU time
+    oe_lower_priority(NICE)
+    block.error = write_all(block, &counted)
+    charge(block.share, &counted)
     return NULL
 
 
@@ -115,7 +122,7 @@ def write_parts(int file, parts, StepBudget budget not None):
         if view.shape[0]:
             found.push_back(Part(&view[0], view.shape[0]))
     block.file, block.parts, block.n_parts = file, found.data(), found.size()
-    block.steps, block.error = &budget.steps, 0
+    block.steps, block.share, block.error = &budget.steps, &budget.share, 0
     with nogil:
         error = pthread_create(&thread, NULL, write_block, &block)
         if not error:

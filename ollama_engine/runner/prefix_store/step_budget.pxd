@@ -9,14 +9,16 @@ cdef struct Steps:
 
 
 cdef struct Share:
-    # Of one thread that gives way: the step that it has seen, and its CPU time at which it has nothing left of that.
-    int64_t seen
-    double spent_at
+    # Of the threads that give way, of which one computes at a time.
+    int64_t seen  # the latest step
+    double left  # CPU seconds beside it
 
 
-cdef void give_way(Steps *steps, Share *share) noexcept nogil
+cdef void charge(Share *share, double *counted) noexcept nogil
+cdef void give_way(Steps *steps, Share *share, double *counted) noexcept nogil
 
 
 cdef class StepBudget:
     cdef Steps steps
     cdef Share share
+    cdef double counted  # the Python thread's

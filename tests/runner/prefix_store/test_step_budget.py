@@ -73,6 +73,18 @@ def test_a_long_step_does_not_stop_it() -> None:
     assert time.monotonic() - began >= 0.2
 
 
+def test_blocks_share_what_is_left_of_a_step(tmp_path: Path) -> None:
+    """Each is written by a thread of its own, whose CPU time begins at 0; a small one never waits itself."""
+    budget, n = StepBudget(longest_wait=0.0), 0
+    budget.next_step()
+    while not budget.nothing_left(0.0):
+        write_block(tmp_path / "block", ROOT, 0, rows(PIECE // 2), budget)
+        n += 1
+        assert n < 100
+    budget.next_step()
+    assert not budget.nothing_left(0.0)
+
+
 @pytest.mark.parametrize(
     "saved",
     [rows(10 * PIECE), SavedRows(np.arange(1, dtype=np.int32), rows(100, 1).rows * (PIECE // 10))],
