@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from ollama_engine.input import Batch
+from ollama_engine.ml.weights.kernel_choice import ROWS_OF_F32_ALIKE
 from ollama_engine.models import model_class
 from ollama_engine.models.transformer import Transformer
 from ollama_engine.runner.load.loading import Loaded
@@ -21,6 +23,8 @@ RECURRENT = [
     and issubclass(model_class(variant.architecture), Transformer)
 ]  # fmt: skip
 N = 12
+same = np.array_equal if ROWS_OF_F32_ALIKE else partial(np.allclose, atol=1e-4)
+"""These models have products of F32 weights, whose bits depend on the number of rows on ARM64."""
 
 
 def test_all_of_them_are_here() -> None:
@@ -58,7 +62,7 @@ def test_bits_do_not_depend_on_cuts_and_company(variant: Variant, tmp_path: Path
             together = parts.executor.run(Batch(tokens, positions, sequences, np.arange(len(rows), dtype=np.int32)))
             for s in range(3):
                 rest = together[sequences == s]
-                assert np.array_equal(np.concatenate((first[s], rest)), whole[s]), (cut, s)
+                assert same(np.concatenate((first[s], rest)), whole[s]), (cut, s)
             for sequence in (3, 4):
-                assert np.array_equal(run(parts, ids[0], cut, N, sequence), whole[0][cut:]), (cut, sequence)
+                assert same(run(parts, ids[0], cut, N, sequence), whole[0][cut:]), (cut, sequence)
             cache.check()

@@ -189,11 +189,13 @@ class KernelChoice:
     def same_bits(self, weight: Tensor, rows: int) -> bool:
         """Whether a row of this weight's products has the same bits alone and among up to so many.
 
-        Products of f32 (see ROWS_OF_F32_ALIKE), and those of experts with 16 bits, are ggml's, row by row.
+        Products of f32, and those of experts and maps of heads with 16 bits, are ggml's: see ROWS_OF_F32_ALIKE.
         """
         ours = self.rows(weight.dtype, weight.dim(0))
         if weight.dim(2) > 1:
-            return weight.dtype in ("f32", "f16", "bf16") or rows <= self.rows_per_expert(weight.dtype)
+            if weight.dtype in ("f32", "f16", "bf16"):
+                return ROWS_OF_F32_ALIKE
+            return rows <= self.rows_per_expert(weight.dtype)
         if weight.dtype == "f32":
             return ROWS_OF_F32_ALIKE
         return 1 in ours and rows in ours and reads_in_place(weight)
@@ -234,7 +236,8 @@ def start_variants(traits: Collection[str]) -> Mapping[FewRows, str]:
 
 THIS_CPU = kind_of_cpu(cpu_traits())
 ROWS_OF_F32_ALIKE = "neon" not in cpu_traits()
-"""Whether ggml gives a row of a product with f32 weights the same bits in any batch. On ARM64 it does not."""
+"""Whether ggml gives a row of a product with f32 weights, or with many maps of 16 bits, the same bits in any batch. On
+ARM64 it does not."""
 BY_TABLE = replace(choice_by_table(THIS_CPU), variants=start_variants(cpu_traits()))
 GGML = KernelChoice({}, attention=False)
 """ggml's kernels alone, to compare with."""
