@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import pathlib
 import shutil
 import sys
 from collections.abc import Callable
@@ -45,8 +46,12 @@ def ended_at(step: int, change: Callable[[], None]) -> int:
 
             return call
 
+        kept = getattr(pathlib, "_NormalAccessor", None)  # with Python 3.10 paths take functions of os at the import
         for name in OPERATIONS:
-            setattr(os, name, counted(getattr(os, name)))
+            operation = counted(getattr(os, name))
+            setattr(os, name, operation)
+            if hasattr(kept, name):
+                setattr(kept, name, staticmethod(operation))
         try:
             change()
         except BaseException as error:
