@@ -74,9 +74,9 @@ def _expect(kind: type, layer: Layer, blobs: BlobStore) -> Any:
 
 
 def _messages(layer: Layer, blobs: BlobStore) -> list[dict[str, Any]]:
-    """Messages, each with a role and a text. Raises ModelFormatError for others.
+    """Messages, each with a role and a text. Raises ModelFormatError for others, and for images that are not base64.
 
-    And for images that are none in base64: whoever made the model could have files of this machine read.
+    A path there would let whoever made the model read files of this machine.
     """
     messages = []
     for message in _expect(list, layer, blobs):
