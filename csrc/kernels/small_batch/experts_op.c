@@ -95,12 +95,13 @@ static size_t acts_of(const oe_sb_kernel *kernel, int64_t k, run of) {
 }
 
 /* Whether a run uses multiply_interleaved of the kernel for few rows. */
-static bool is_interleaved(const oe_sb_kernel *kernel, int64_t k, run of) {
-    return oe_sb_interleaves(oe_sb_kernel_for(kernel, 1), k, of.routes);
+static bool is_interleaved(const oe_sb_multiplying *by, int64_t k, run of) {
+    return oe_sb_interleaves(oe_sb_kernel_for(by->kernel, 1), by->variant, k, of.routes);
 }
 
 void oe_experts_quantize_op(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
-    const oe_sb_kernel *kernel = userdata;
+    const oe_sb_multiplying *by = userdata;
+    const oe_sb_kernel *kernel = by->kernel;
     const struct ggml_tensor *x = dst->src[0], *ids = dst->src[1];
     const int64_t k = x->ne[0], used = ids->ne[0], quads = oe_quads_of(kernel, k), all = quads * x->ne[1] * x->ne[2];
     const plan p = plan_in(dst->src[2], used * ids->ne[1]);
@@ -117,7 +118,7 @@ void oe_experts_quantize_op(struct ggml_tensor *dst, int ith, int nth, void *use
             const run mine = p.runs[p.run_of[route]];
             const int64_t at = quad * mine.routes + p.place[route] - mine.first;
             char *to = (char *)dst->data + acts_of(kernel, k, mine) + (size_t)at * oe_quad_bytes(kernel);
-            oe_quad_store(kernel, &rounded, is_interleaved(kernel, k, mine), to);
+            oe_quad_store(kernel, &rounded, is_interleaved(by, k, mine), to);
         }
     }
 }
@@ -167,7 +168,7 @@ void oe_experts_multiply_op(struct ggml_tensor *dst, int ith, int nth, void *use
             const oe_sb_product product = product_of(multiplying, dst, p, mine, next);
             const int64_t stop = (end - begin) * OE_SB_GROUP;
             const oe_sb_kernel *by = oe_sb_kernel_for(kernel, mine.routes);
-            (is_interleaved(kernel, k, mine) ? by->multiply_interleaved : by->multiply)(
+            (is_interleaved(multiplying, k, mine) ? by->multiply_interleaved : by->multiply)(
                 &product, (first - begin) * OE_SB_GROUP, stop < m ? stop : m);
         }
     }

@@ -26,8 +26,9 @@ int64_t oe_experts_acts_size(const oe_sb_kernel *kernel, int64_t k, int64_t rout
 void oe_experts_plan_op(struct ggml_tensor *dst, int ith, int nth, void *experts);
 
 /* dst i8 [oe_experts_acts_size] from src[0] f32 [k, 1 or a divisor of used, tokens] with contiguous rows, src[1], the
- * ids, and src[2], their plan. `kernel` is an oe_sb_kernel. */
-void oe_experts_quantize_op(struct ggml_tensor *dst, int ith, int nth, void *kernel);
+ * ids, and src[2], their plan. `multiplying` is an oe_sb_multiplying (op.h): that of a product of them, or one of a
+ * variant for which they lie alike. */
+void oe_experts_quantize_op(struct ggml_tensor *dst, int ith, int nth, void *multiplying);
 
 /* dst f32 [m, used, tokens] from src[0], the contiguous weights [k, m, experts], src[1], which oe_experts_quantize_op
  * wrote, and src[2], the plan. Several products may share src[1], but must run one after the other, because it holds

@@ -82,6 +82,8 @@ typedef enum oe_sb_fetch {
 typedef struct oe_sb_variant {
     oe_sb_fetch fetch;
     bool two_streams; /* read weights at two places by turns; for a single row of activations, of a quantized type */
+    bool rows_in_lanes; /* for several rows of activations, a row of weights in each lane where the kernel would have fours
+                         * of blocks: CPUs differ in which of the two is faster */
 } oe_sb_variant;
 
 typedef struct oe_sb_product {
@@ -166,9 +168,10 @@ static inline const oe_sb_kernel *oe_sb_kernel_for(const oe_sb_kernel *kernel, i
 
 /* Whether rows of k numbers are multiplied by multiply_interleaved, which takes as long for a part of four blocks as
  * for all of them. */
-static inline bool oe_sb_interleaves(const oe_sb_kernel *kernel, int64_t k, int64_t rows) {
+static inline bool oe_sb_interleaves(const oe_sb_kernel *kernel, oe_sb_variant variant, int64_t k, int64_t rows) {
     const int64_t blocks = k / kernel->block, whole = (blocks + OE_QUAD - 1) / OE_QUAD * OE_QUAD;
-    return rows <= kernel->interleaved && 100 * (whole - blocks) <= kernel->most_missing * whole;
+    return rows <= (variant.rows_in_lanes && kernel->interleaved > 1 ? 1 : kernel->interleaved) &&
+           100 * (whole - blocks) <= kernel->most_missing * whole;
 }
 
 /* The name of this file's kernel of a type, for the instruction set that it is compiled for: oe_sb_q4_k_avx2. */

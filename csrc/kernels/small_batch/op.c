@@ -144,7 +144,7 @@ static part part_of(const oe_sb_multiplying *by, const struct ggml_tensor *weigh
                     .rows = rows,
                     .variant = by->variant,
                     .out = out},
-        .multiply = oe_sb_interleaves(kernel, k, rows) ? kernel->multiply_interleaved : kernel->multiply,
+        .multiply = oe_sb_interleaves(kernel, by->variant, k, rows) ? kernel->multiply_interleaved : kernel->multiply,
         .groups = (m + OE_SB_GROUP - 1) / OE_SB_GROUP,
         .most = oe_sb_most_groups(kernel, k, rows),
     };

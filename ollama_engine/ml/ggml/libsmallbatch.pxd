@@ -55,6 +55,7 @@ cdef extern from "kernels/small_batch/kernel.h" nogil:
     struct oe_sb_variant:
         oe_sb_fetch fetch
         bint two_streams
+        bint rows_in_lanes
 
     struct oe_sb_product:
         pass
@@ -68,7 +69,7 @@ cdef extern from "kernels/small_batch/kernel.h" nogil:
 
     const oe_sb_kernel *oe_sb_kernel_find(oe_sb_type type, oe_sb_isa isa, int64_t m)
     const oe_sb_kernel *oe_sb_kernel_for(const oe_sb_kernel *kernel, int64_t rows)
-    bint oe_sb_interleaves(const oe_sb_kernel *kernel, int64_t k, int64_t rows)
+    bint oe_sb_interleaves(const oe_sb_kernel *kernel, oe_sb_variant variant, int64_t k, int64_t rows)
 
 
 cdef extern from "kernels/small_batch/op.h" nogil:
@@ -100,7 +101,7 @@ cdef extern from "kernels/small_batch/experts_op.h" nogil:
     int64_t oe_experts_plan_size(int64_t routes, int64_t experts)
     int64_t oe_experts_acts_size(const oe_sb_kernel *kernel, int64_t k, int64_t routes)
     void oe_experts_plan_op(ggml_tensor *dst, int ith, int nth, void *experts) noexcept
-    void oe_experts_quantize_op(ggml_tensor *dst, int ith, int nth, void *kernel) noexcept
+    void oe_experts_quantize_op(ggml_tensor *dst, int ith, int nth, void *multiplying) noexcept
     void oe_experts_multiply_op(ggml_tensor *dst, int ith, int nth, void *multiplying) noexcept
 
 

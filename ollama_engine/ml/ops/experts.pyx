@@ -13,7 +13,7 @@ from ollama_engine.ml.ggml cimport libggml as lib
 from ollama_engine.ml.ggml.libexpertcache cimport oe_expert_await_op, oe_expert_guess_op
 from ollama_engine.ml.ggml.libsmallbatch cimport (
     oe_experts_acts_size, oe_experts_multiply_op, oe_experts_plan_op, oe_experts_plan_size, oe_experts_quantize_op,
-    oe_sb_kernel, oe_sb_kernel_for, oe_weighted_sum_op,
+    oe_sb_kernel_for, oe_sb_multiplying, oe_weighted_sum_op,
 )
 from ollama_engine.ml.ops.operands cimport check_routed
 from ollama_engine.ml.ops.small_batch cimport custom, kernel_of, multiplying_by
@@ -40,18 +40,19 @@ cdef Tensor _plan(Graph graph, Tensor ids, int64_t experts):
     return plan
 
 
-cdef Tensor _rounded(Graph graph, Tensor b, Tensor ids, Tensor plan, const oe_sb_kernel *kernel):
+cdef Tensor _rounded(Graph graph, Tensor b, Tensor ids, Tensor plan, oe_sb_multiplying *by):
     """The node that quantizes the activations. Gate and up have the same values and ids and share it."""
-    cdef int64_t[4] ne = [oe_experts_acts_size(kernel, b.ptr.ne[0], ids.ptr.ne[0] * ids.ptr.ne[1]), 1, 1, 1]
+    cdef int64_t[4] ne = [oe_experts_acts_size(by.kernel, b.ptr.ne[0], ids.ptr.ne[0] * ids.ptr.ne[1]), 1, 1, 1]
     cdef lib.ggml_tensor *operands[3]
-    # Few rows are laid out for multiply_interleaved of the kernel for few rows.
-    few = oe_sb_kernel_for(kernel, 1)
-    key = (<size_t>b.ptr, <size_t>plan.ptr, <size_t>kernel.quantize, few.interleaved, few.whole)
+    # Few rows are laid out for multiply_interleaved of the kernel for few rows, as far as the variant takes it.
+    few = oe_sb_kernel_for(by.kernel, 1)
+    key = (<size_t>b.ptr, <size_t>plan.ptr, <size_t>by.kernel.quantize, few.interleaved, few.whole,
+           by.variant.rows_in_lanes)
     acts = graph.rounded.get(key)
     if acts is None:
         operands[0], operands[1], operands[2] = b.ptr, ids.ptr, plan.ptr
         acts = wrap(graph, custom(graph, ne, lib.GGML_TYPE_I8, operands, 3, oe_experts_quantize_op,
-                                  lib.GGML_N_TASKS_MAX, <void *>kernel))
+                                  lib.GGML_N_TASKS_MAX, <void *>by))
         graph.rounded[key] = acts
     return acts
 
@@ -76,11 +77,12 @@ def mul_mat_id_small_batch(Tensor experts not None, Tensor b not None, Tensor id
     if ids.ptr.ne[0] > MAX_ROUTES // ids.ptr.ne[1]:
         raise ShapeError(f"mul_mat_id_small_batch: {describe(ids)} is more than {MAX_ROUTES} ids; use mul_mat_id")
     plan = _plan(graph, ids, experts.ptr.ne[2])
-    acts = _rounded(graph, b, ids, plan, kernel)
+    by = multiplying_by("mul_mat_id_small_batch", graph, kernel, variant)
+    acts = _rounded(graph, b, ids, plan, by)
     operands[0], operands[1], operands[2] = experts.ptr, (<Tensor>acts).ptr, (<Tensor>plan).ptr
     ne[0], ne[1], ne[2], ne[3] = experts.ptr.ne[1], ids.ptr.ne[0], ids.ptr.ne[1], 1
     result = custom(graph, ne, lib.GGML_TYPE_F32, operands, 3, oe_experts_multiply_op, lib.GGML_N_TASKS_MAX,
-                    multiplying_by("mul_mat_id_small_batch", graph, kernel, variant))
+                    by)
     limit_index(graph, ids, experts.ptr.ne[2], result)
     return wrap(graph, result)
 

@@ -50,13 +50,13 @@ cdef dict _INSTRUCTIONS = {
 }  # fmt: skip
 # mul_mat_id_small_batch has kernels for the quantized types only.
 cdef tuple _FLOATS = ("f16", "bf16")
-# How weights are fetched, and from how many places at once (oe_sb_variant); the first is what a product has by default.
-cdef dict _VARIANTS = {
-    "spread": (OE_SB_FETCH_SPREAD, False), "burst": (OE_SB_FETCH_BURST, False), "l2": (OE_SB_FETCH_L2, False),
-    "deep": (OE_SB_FETCH_DEEP, False), "none": (OE_SB_FETCH_NONE, False), "spread-2": (OE_SB_FETCH_SPREAD, True),
-    "l2-2": (OE_SB_FETCH_L2, True), "deep-2": (OE_SB_FETCH_DEEP, True),
+cdef dict _FETCHES = {
+    "spread": OE_SB_FETCH_SPREAD, "burst": OE_SB_FETCH_BURST, "l2": OE_SB_FETCH_L2, "deep": OE_SB_FETCH_DEEP,
+    "none": OE_SB_FETCH_NONE,
 }  # fmt: skip
-SMALL_BATCH_VARIANTS = tuple(_VARIANTS)
+# An oe_sb_variant by its name: how weights are fetched, and "-2" for two_streams, "-rows" for rows_in_lanes. The first
+# is what a product has by default.
+SMALL_BATCH_VARIANTS = (*_FETCHES, "spread-2", "l2-2", "deep-2", "spread-rows", "l2-rows")
 SMALL_BATCH_QUANTIZED = tuple([dtype for dtype in _TYPES if dtype not in _FLOATS])
 cdef int64_t MANY = 1 << 20  # more results than the widest kernel needs
 cdef int64_t SHORTEST = 16  # f16 and bf16 rows must be multiples of this; blocks of the other types always are
@@ -95,6 +95,17 @@ def cpu_traits():
         "i8mm": oe_cpu_has_neon_i8mm(),
     }  # fmt: skip
     return frozenset([name for name, there in has.items() if there])
+
+
+def small_batch_variants(str dtype not None, int64_t rows):
+    """Those of SMALL_BATCH_VARIANTS that differ for so many rows of activations, with the fastest instructions."""
+    cdef lib.ggml_type kind = type_of(dtype)
+    kernel = _kernel(kind, <str>_FASTEST[<int>kind], MANY)
+    few = rows <= oe_sb_kernel_for(kernel, 1).interleaved
+    return tuple([
+        name for name in SMALL_BATCH_VARIANTS
+        if (rows == 1 or not name.endswith("-2")) and ((few and rows > 1) or not name.endswith("-rows"))
+    ])
 
 
 def reads_in_place(Tensor weight not None):
@@ -179,12 +190,12 @@ cdef oe_sb_multiplying *multiplying_by(str op, Graph graph, const oe_sb_kernel *
     key = ("multiplying", <size_t>kernel, variant)
     multiplying = graph.kept.get(key)
     if multiplying is None:
-        if variant not in _VARIANTS:
+        if variant not in SMALL_BATCH_VARIANTS:
             raise ShapeError(f"{op}: no variant {variant!r}; there are {SMALL_BATCH_VARIANTS}")
         multiplying = _Multiplying()
-        fetch, two_streams = _VARIANTS[variant]
+        fetch = _FETCHES[variant.partition("-")[0]]
         (<_Multiplying>multiplying).values = oe_sb_multiplying(
-            kernel, oe_sb_variant(<oe_sb_fetch><int>fetch, two_streams))
+            kernel, oe_sb_variant(<oe_sb_fetch><int>fetch, variant.endswith("-2"), variant.endswith("-rows")))
         graph.kept[key] = multiplying
     return &(<_Multiplying>multiplying).values
 
@@ -268,7 +279,7 @@ cdef _Product _product(Graph graph, Tensor a, Tensor b, str instructions, str va
     rounding = _kernel(a.ptr.type, instructions or <str>_FASTEST[<int>a.ptr.type], MANY, whole)
     product.weight, product.by = a, multiplying_by("mul_mat_small_batch", graph, kernel, variant)[0]
     product.acts = _rounded(graph, b, oe_sb_kernel_for(rounding, b.ptr.ne[1]),
-                            oe_sb_interleaves(kernel, b.ptr.ne[0], b.ptr.ne[1]))
+                            oe_sb_interleaves(kernel, product.by.variant, b.ptr.ne[0], b.ptr.ne[1]))
     return product
 
 

@@ -38,6 +38,7 @@ from ollama_engine.ml.ops.small_batch import (
     mul_mat_small_batch,
     plain_read,
     small_batch_instructions,
+    small_batch_variants,
 )
 from ollama_engine.ml.weights.kernel_choice import BY_TABLE, FEW_ROWS, FewRows
 from ollama_engine.ml.weights.kernel_timings import GGML, REPACKED
@@ -252,8 +253,8 @@ class _Contest:
     def __post_init__(self) -> None:
         kind = self.weights.kind
         self.start = BY_TABLE.variant(kind.dtype, self.rows, experts=kind.experts)
-        self.sides = [name for name in SMALL_BATCH_VARIANTS if self.rows == 1 or not name.endswith("-2")]
-        self.sides += self.weights.ggml + [PLAIN_READ] * self.weights.everything
+        self.sides = [*small_batch_variants(kind.dtype, self.rows), *self.weights.ggml]
+        self.sides += [PLAIN_READ] * self.weights.everything
 
     @property
     def question(self) -> FewRows:

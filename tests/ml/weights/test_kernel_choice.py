@@ -208,7 +208,7 @@ def test_what_rows_begin_with_on_zen() -> None:
     for dtype in ("q4_K", "f16"):
         assert [kernels.variant(dtype, n) for n in (1, 3, 7, 8, 512)] == ["l2", "l2", "l2", "spread", "spread"]
     assert [kernels.variant("q4_K", n, experts=True) for n in (1, 8)] == ["l2", "spread"]
-    assert [kernels.variant("q8_0", n) for n in (1, 2, 8)] == ["l2", "l2", "spread"]
+    assert [kernels.variant("q8_0", n) for n in (1, 2, 4, 8)] == ["l2", "l2", "l2-rows", "spread-rows"]
     assert not start_variants(zen_4 | {"intel"})
     assert not start_variants(zen_4 | {"avxvnni", "intel"})
 

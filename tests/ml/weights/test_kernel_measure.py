@@ -15,7 +15,7 @@ from ollama_engine.ml.gguf.model_file import ModelFile
 from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.ml.graph.types import block_of
-from ollama_engine.ml.ops.small_batch import SMALL_BATCH_VARIANTS, mul_mat_small_batch, small_batch_instructions
+from ollama_engine.ml.ops.small_batch import mul_mat_small_batch, small_batch_instructions, small_batch_variants
 from ollama_engine.ml.weights import kernel_measure
 from ollama_engine.ml.weights.kernel_choice import ALL, FEW_ROWS, Borders, FewRows, KernelChoice
 from ollama_engine.ml.weights.kernel_measure import PLAIN_READ, Kind, kinds_of, measure
@@ -88,7 +88,7 @@ def test_all_kernels_take_part(small: None, backend: Backend, file: ModelFile) -
     timings = measure(backend, [file.mapping()], weighed, LONG, everything=True)
     assert set(timings) == {FewRows(*kind[:1], n, kind[1]) for kind in weighed for n in FEW_ROWS}
     for few, times in timings.items():
-        variants = {name for name in SMALL_BATCH_VARIANTS if few.rows == 1 or not name.endswith("-2")}
+        variants = set(small_batch_variants(few.dtype, few.rows))
         assert {*variants, GGML, PLAIN_READ} <= set(times) <= {*variants, GGML, REPACKED, PLAIN_READ}
         assert all(0 < seconds < LONG * 1e9 for seconds in times.values())
 

@@ -38,7 +38,8 @@ LEGEND = f"""\
 *        what an engine takes here, once it has measured this
 {PLAIN_READ}     reading the weights, and nothing else
 spread   our kernel, fetching weights into L1 a few lines ahead; burst: all of a step at once; l2: into L2;
-         deep: as spread, and further on into L2; none: as the CPU fetches by itself; -2: from two places at once
+         deep: as spread, and further on into L2; none: as the CPU fetches by itself; -2: from two places at once;
+         -rows: 16 rows of weights at a time for 2 to 8 rows of activations, too, where there would be 4
 {GGML}     ggml's kernel; {REPACKED}: that of a copy with rows interleaved
 of read  the fastest of ours beside a plain read; of {GGML}: beside the faster one of ggml's"""
 COLUMNS = (PLAIN_READ, *SMALL_BATCH_VARIANTS, GGML, REPACKED)
@@ -82,7 +83,8 @@ def _chosen(choice: KernelChoice, few: FewRows, times: Mapping[str, float]) -> s
     """The column of the kernel that an engine takes after measuring the same."""
     ours = few.rows <= choice.rows_per_expert(few.dtype) if few.experts else few.rows in choice.rows(few.dtype, ROW)
     if ours:
-        return choice.variant(few.dtype, few.rows, experts=few.experts)
+        variant = choice.variant(few.dtype, few.rows, experts=few.experts)
+        return variant if variant in times else variant.removesuffix("-rows")  # of many rows they are the same
     return REPACKED if REPACKED in times and choice.wants_repacked(few.dtype, experts=few.experts) else GGML
 
 
