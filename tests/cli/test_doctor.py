@@ -10,7 +10,8 @@ import ollama_engine
 from ollama_engine import Engine, SamplingParams, demo, user_cache
 from ollama_engine.cli.measure.doctor import _instruction_sets
 from ollama_engine.ml.device.device_info import Device
-from ollama_engine.ml.weights.kernel_choice import BY_TABLE, FewRows
+from ollama_engine.ml.weights.kernel_choice import BY_TABLE
+from ollama_engine.ml.weights.kernel_variants import FewRows
 from ollama_engine.runner.load.kernels import timings_file
 from ollama_engine.size_texts import size
 from tests.cli.conftest import Result

@@ -81,8 +81,7 @@ def mul_mat_id_small_batch(Tensor experts not None, Tensor b not None, Tensor id
     acts = _rounded(graph, b, ids, plan, by)
     operands[0], operands[1], operands[2] = experts.ptr, (<Tensor>acts).ptr, (<Tensor>plan).ptr
     ne[0], ne[1], ne[2], ne[3] = experts.ptr.ne[1], ids.ptr.ne[0], ids.ptr.ne[1], 1
-    result = custom(graph, ne, lib.GGML_TYPE_F32, operands, 3, oe_experts_multiply_op, lib.GGML_N_TASKS_MAX,
-                    by)
+    result = custom(graph, ne, lib.GGML_TYPE_F32, operands, 3, oe_experts_multiply_op, lib.GGML_N_TASKS_MAX, by)
     limit_index(graph, ids, experts.ptr.ne[2], result)
     return wrap(graph, result)
 

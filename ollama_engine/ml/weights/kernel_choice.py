@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ollama_engine.ml.graph.computation import Computation
 from ollama_engine.ml.graph.context import Context
@@ -29,6 +29,7 @@ from ollama_engine.ml.ops.small_batch import (
     mul_mats_small_batch,
     reads_in_place,
 )  # fmt: skip
+from ollama_engine.ml.weights.kernel_variants import DEFAULT_VARIANT, FEW_ROWS, FewRows, start_variants
 
 if TYPE_CHECKING:
     from ollama_engine.ml.graph.backend import Backend
@@ -140,29 +141,6 @@ def kind_of_cpu(traits: Collection[str]) -> str:
     return next((name for name in ("avxvnni", "avx2", "neon") if name in traits), "")
 
 
-class FewRows(NamedTuple):
-    """Products of one kind, for which the fastest variant is chosen."""
-
-    dtype: str
-    rows: int
-    """Of activations; where there are experts, of each."""
-    experts: bool
-
-
-FEW_ROWS = (1, 2, 4, 8)
-"""Numbers of rows that a variant is chosen for. One between two has the variant of the smaller."""
-DEFAULT_VARIANT = "spread"
-FLOATS = ("f16", "bf16")
-ZEN_5 = {1: "deep", 2: DEFAULT_VARIANT}
-"""What so many rows of a quantized type begin with there: models of six types decode 1.06 to 1.39 times as fast."""
-ZEN_4 = {1: "l2", 2: "l2", 4: "l2", 8: DEFAULT_VARIANT}
-"""As ZEN_5, of floats, too: fewer lines can be on their way into L1 than the default asks for. As fast with one row
-where memory is quick (0.92 to 1.11 of the default), and 1.8 times as fast where it is slow; two rows 0.97 to 2.3."""
-ZEN_4_IN_LANES = ZEN_4 | {4: "l2-rows", 8: "spread-rows"}
-"""Blocks of 32 there, whose kernels have fours of blocks otherwise: 0.96 to 1.2 times as fast with 4 rows, 1.1 to 1.25
-with 6 to 8."""
-
-
 @dataclass(frozen=True, slots=True)
 class KernelChoice:
     """The products, and attention or not, that our kernels compute on the CPU; all else is ggml's."""
@@ -218,28 +196,6 @@ class KernelChoice:
 def choice_by_table(cpu: str) -> KernelChoice:
     """The choice for this kind of CPU."""
     return KernelChoice(TABLE.get(cpu, {}))
-
-
-def start_variants(traits: Collection[str]) -> Mapping[FewRows, str]:
-    """Variants before anything is measured on this CPU, where they are not the default.
-
-    Zen 5 is AMD's first CPU with AVX-VNNI beside AVX-512, Zen 4 the only one with AVX-512 VNNI alone. A CPU that is
-    neither these nor Intel's begins as Zen 4 does. That is a guess: none was measured, and on Zen 4 `l2` loses 8 % at
-    most.
-    """
-    if "intel" in traits:
-        return MappingProxyType({})
-    zen_5 = {"avx512vnni", "avxvnni"} <= set(traits)
-    kinds = [(dtype, experts) for dtype in SMALL_BATCH_QUANTIZED for experts in (False, True)]
-    kinds += [(dtype, False) for dtype in (() if zen_5 else FLOATS)]
-
-    def by_rows(dtype: str) -> Mapping[int, str]:
-        in_lanes = "avx512vnni" in traits and dtype in _BLOCKS_OF_32
-        return ZEN_5 if zen_5 else ZEN_4_IN_LANES if in_lanes else ZEN_4
-
-    return MappingProxyType(
-        {FewRows(dtype, rows, experts): name for dtype, experts in kinds for rows, name in by_rows(dtype).items()}
-    )
 
 
 THIS_CPU = kind_of_cpu(cpu_traits())

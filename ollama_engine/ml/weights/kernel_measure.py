@@ -40,8 +40,9 @@ from ollama_engine.ml.ops.small_batch import (
     small_batch_instructions,
     small_batch_variants,
 )
-from ollama_engine.ml.weights.kernel_choice import BY_TABLE, FEW_ROWS, FewRows
+from ollama_engine.ml.weights.kernel_choice import BY_TABLE
 from ollama_engine.ml.weights.kernel_timings import GGML, REPACKED
+from ollama_engine.ml.weights.kernel_variants import FEW_ROWS, FewRows
 
 __all__ = ["PLAIN_READ", "Kind", "Weighed", "kinds_of", "measure", "most_bytes"]
 

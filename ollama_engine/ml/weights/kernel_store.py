@@ -23,8 +23,8 @@ from ollama_engine.ml.device.cpu_facts import cpu_identity
 from ollama_engine.ml.device.device import ggml_version
 from ollama_engine.ml.ops import small_batch
 from ollama_engine.ml.ops.small_batch import SMALL_BATCH_VARIANTS, cpu_traits, small_batch_instructions
-from ollama_engine.ml.weights.kernel_choice import FEW_ROWS, FewRows
 from ollama_engine.ml.weights.kernel_timings import GGML, REPACKED, Timings
+from ollama_engine.ml.weights.kernel_variants import FEW_ROWS, FewRows
 from ollama_engine.new_file import write_new_file
 
 __all__ = ["TimingsFile", "checksum"]

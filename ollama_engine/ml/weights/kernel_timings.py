@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from ollama_engine.ml.ops.small_batch import SMALL_BATCH_VARIANTS
-from ollama_engine.ml.weights.kernel_choice import ALL, Borders, FewRows, KernelChoice
+from ollama_engine.ml.weights.kernel_choice import ALL, Borders, KernelChoice
+from ollama_engine.ml.weights.kernel_variants import FewRows
 
 __all__ = ["GGML", "REPACKED", "Timings", "decide"]
 

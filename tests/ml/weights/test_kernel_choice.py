@@ -24,7 +24,6 @@ from ollama_engine.ml.weights.kernel_choice import (
     TABLE,
     THIS_CPU,
     Borders,
-    FewRows,
     KernelChoice,
     choice_by_table,
     choose_copy,
@@ -32,8 +31,8 @@ from ollama_engine.ml.weights.kernel_choice import (
     kernels_of,
     kind_of_cpu,
     product,
-    start_variants,
 )
+from ollama_engine.ml.weights.kernel_variants import FewRows, start_variants
 from ollama_engine.ml.weights.quantize import quantize_rows
 
 TYPES = sorted({dtype for borders in TABLE.values() for dtype in borders})

@@ -17,9 +17,10 @@ from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.ml.graph.types import block_of
 from ollama_engine.ml.ops.small_batch import mul_mat_small_batch, small_batch_instructions, small_batch_variants
 from ollama_engine.ml.weights import kernel_measure
-from ollama_engine.ml.weights.kernel_choice import ALL, FEW_ROWS, Borders, FewRows, KernelChoice
+from ollama_engine.ml.weights.kernel_choice import ALL, Borders, KernelChoice
 from ollama_engine.ml.weights.kernel_measure import PLAIN_READ, Kind, kinds_of, measure
 from ollama_engine.ml.weights.kernel_timings import GGML, REPACKED, decide
+from ollama_engine.ml.weights.kernel_variants import FEW_ROWS, FewRows
 
 pytestmark = pytest.mark.skipif(len(small_batch_instructions("q4_0")) < 2, reason="this CPU has no kernels but plain C")
 LONG = 20.0

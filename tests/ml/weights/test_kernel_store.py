@@ -16,9 +16,9 @@ import pytest
 
 from ollama_engine.file_lock import try_lock, unlock
 from ollama_engine.ml.weights import kernel_store
-from ollama_engine.ml.weights.kernel_choice import FewRows
 from ollama_engine.ml.weights.kernel_store import TimingsFile
 from ollama_engine.ml.weights.kernel_timings import Timings
+from ollama_engine.ml.weights.kernel_variants import FewRows
 from ollama_engine.user_cache import cache_folder
 
 TIMINGS = {

@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from ollama_engine.ml.ops.small_batch import SMALL_BATCH_VARIANTS
-from ollama_engine.ml.weights.kernel_choice import ALL, DEFAULT_VARIANT, Borders, FewRows, KernelChoice
+from ollama_engine.ml.weights.kernel_choice import ALL, Borders, KernelChoice
 from ollama_engine.ml.weights.kernel_timings import GGML, REPACKED, decide
+from ollama_engine.ml.weights.kernel_variants import DEFAULT_VARIANT, FewRows
 
 ROWS = (1, 2, 8)
 ZEN_4: Mapping[str, Mapping[str, tuple[int, ...]]] = {

@@ -13,7 +13,8 @@ from ollama_engine.config import EngineConfig
 from ollama_engine.ml.gguf.gguf_file import GGUFFile
 from ollama_engine.ml.ops.small_batch import SMALL_BATCH_VARIANTS, small_batch_instructions
 from ollama_engine.ml.weights import kernel_choice, kernel_measure
-from ollama_engine.ml.weights.kernel_choice import BY_TABLE, FEW_ROWS, GGML, FewRows, KernelChoice, choice_by_table
+from ollama_engine.ml.weights.kernel_choice import BY_TABLE, GGML, KernelChoice, choice_by_table
+from ollama_engine.ml.weights.kernel_variants import FEW_ROWS, FewRows
 from ollama_engine.runner.load import kernels
 from tests.models.variants import loaded
 from tests.support.tiny import write_tiny_llama

@@ -19,9 +19,10 @@ from ollama_engine.ml.gguf.gguf_file import TensorInfo
 from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.types import block_of
 from ollama_engine.ml.ops.small_batch import SMALL_BATCH_QUANTIZED, SMALL_BATCH_VARIANTS, small_batch_instructions
-from ollama_engine.ml.weights.kernel_choice import BY_TABLE, FewRows, KernelChoice
+from ollama_engine.ml.weights.kernel_choice import BY_TABLE, KernelChoice
 from ollama_engine.ml.weights.kernel_measure import PLAIN_READ, Kind, kinds_of, measure, most_bytes
 from ollama_engine.ml.weights.kernel_timings import GGML, REPACKED, decide
+from ollama_engine.ml.weights.kernel_variants import FewRows
 
 __all__ = ["ALL_TYPES", "kernel_report", "kernel_speeds"]
 
