@@ -82,8 +82,8 @@ typedef enum oe_sb_fetch {
 typedef struct oe_sb_variant {
     oe_sb_fetch fetch;
     bool two_streams; /* read weights at two places by turns; for a single row of activations, of a quantized type */
-    bool rows_in_lanes; /* for several rows of activations, a row of weights in each lane where the kernel would have fours
-                         * of blocks: CPUs differ in which of the two is faster */
+    bool rows_in_lanes; /* for several rows of activations, a row of weights in each lane where the kernel would have
+                         * fours of blocks: CPUs differ in which of the two is faster */
 } oe_sb_variant;
 
 typedef struct oe_sb_product {
