@@ -22,6 +22,7 @@ from ollama_engine.runner.core.new_requests import new_generation
 from ollama_engine.runner.core.request_queue import RequestQueue
 from ollama_engine.runner.schedule.scheduler import Candidate
 from ollama_engine.runner.schedule.steering import Constraint, Draft, Drafter, TokenMask
+from tests.support.engine_thread import idle
 from tests.support.tiny import write_tiny_llama
 from tests.support.waiting import eventually
 
@@ -263,6 +264,31 @@ def test_an_answer_is_the_same_with_any_draft(
         )
     if not any(map(wrong_at, range(100))):
         assert engine.metrics.steps - steps < 15, "five tokens a step"
+
+
+@pytest.mark.parametrize("wrong_every", [1000, 1, 3, 7])
+def test_usage_metrics_and_timeline_count_what_each_step_verified(engine: Engine, wrong_every: int) -> None:
+    """Four guesses a step; behind the first wrong one none is right, and the last tokens have room for fewer."""
+    expected = engine.generate(PROMPT, greedy(40))
+    text = [*PROMPT, *expected.tokens]
+    at, counts = len(PROMPT) + 1, [(1, 0, 0)]
+    while at < len(text):
+        drafted = min(4, len(text) - at - 1)
+        right = next((i for i in range(drafted) if (at + i) % wrong_every == 0), drafted)
+        counts.append((right + 1, drafted, right))
+        at += right + 1
+    idle(engine)
+    before, last = engine.metrics, engine.steps(1)[0].number
+    found = ask(engine, greedy(40), drafter=Says(text, lambda at: at % wrong_every == 0), cache=False)
+    assert found.tokens == expected.tokens
+    idle(engine)
+    steps = [step for step in engine.steps(100) if step.number > last]
+    assert [(step.completion_tokens, step.drafted_tokens, step.accepted_tokens) for step in steps] == counts
+    _, drafted, accepted = (sum(numbers) for numbers in zip(*counts, strict=True))
+    assert (found.usage.drafted_tokens, found.usage.accepted_tokens) == (drafted, accepted)
+    after = engine.metrics
+    assert after.drafted_tokens - before.drafted_tokens == drafted
+    assert after.accepted_tokens - before.accepted_tokens == accepted
 
 
 def test_right_drafts_in_company(engine: Engine) -> None:

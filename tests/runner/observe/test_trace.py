@@ -49,6 +49,15 @@ def test_steps() -> None:
                                 "drafted_tokens": 0, "accepted_tokens": 0}  # fmt: skip
 
 
+def test_a_step_says_how_many_guesses_it_verified_and_how_many_were_right() -> None:
+    trace, counts = Trace(), [(0, 0), (6, 6), (6, 2), (3, 0)]
+    for number, (drafted, accepted) in enumerate(counts):
+        trace.step(step(number, 10.0 * number)._replace(drafted_tokens=drafted, accepted_tokens=accepted))
+    of_steps = [e["args"] for e in events(trace) if e["ph"] == "X" and e["name"].startswith("step")]
+    assert [(args["drafted_tokens"], args["accepted_tokens"]) for args in of_steps[::5]] == counts
+    assert [args["drafted_tokens"] - args["accepted_tokens"] for args in of_steps] == [0] * 10 + [4] * 5 + [3] * 5
+
+
 def test_requests() -> None:
     trace = Trace()
     trace.begin_request(3, 10.0, prompt_tokens=12)

@@ -7,11 +7,13 @@ import shutil
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.server.page.conftest import Drafting
 from tests.support.waiting import eventually, join
 
 httpx = pytest.importorskip("httpx")
@@ -47,23 +49,30 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(params=["light", "dark"])
 def page(request: pytest.FixtureRequest, browser: Any, demo_server: str) -> Iterator[Any]:
-    """The page, loaded; at its end the console has no error, and nothing came from another host."""
-    context = browser.new_context(color_scheme=request.param, viewport={"width": 1280, "height": 800})
+    """The page, loaded, in both colours."""
+    with opened_page(browser, demo_server, request.param, request.node.originalname) as opened:
+        yield opened
+
+
+@contextmanager
+def opened_page(browser: Any, address: str, colours: str, name: str) -> Iterator[Any]:
+    """The page of a server; at its end the console has no error, and nothing came from another host."""
+    context = browser.new_context(color_scheme=colours, viewport={"width": 1280, "height": 800})
     opened = context.new_page()
     wrong: list[str] = []
     hosts: set[str] = set()
     opened.on("console", lambda message: wrong.append(message.text) if is_wrong(message) else None)
     opened.on("pageerror", lambda error: wrong.append(str(error)))
     opened.on("request", lambda asked: hosts.add("/".join(asked.url.split("/")[:3])))
-    opened.goto(demo_server)
+    opened.goto(address)
     opened.wait_for_selector("#model option", state="attached")
     yield opened
-    shot = SCREENSHOTS / f"{request.node.originalname}-{request.param}.png"
+    shot = SCREENSHOTS / f"{name}-{colours}.png"
     shot.parent.mkdir(parents=True, exist_ok=True)
     opened.screenshot(path=str(shot))
     context.close()
     assert wrong == []
-    assert {host for host in hosts if not host.startswith(("data:", "blob:"))} == {demo_server}
+    assert {host for host in hosts if not host.startswith(("data:", "blob:"))} == {address}
 
 
 def is_wrong(message: Any) -> bool:
@@ -171,6 +180,13 @@ def test_sixteen_chats_are_watched(page: Any, demo_server: str) -> None:
         ends.set()
         join(*chats)
     page.wait_for_function("() => document.querySelector('#requests tbody').textContent === 'none'", timeout=60_000)
+
+
+def test_right_guesses_and_all_of_them_are_shown(browser: Any, drafting: Drafting) -> None:
+    counts = drafting.engine.metrics
+    with opened_page(browser, drafting.address, "light", "guesses") as page:
+        page.wait_for_function("() => document.querySelector('#drafts').textContent !== '0 of 0'")
+        assert page.locator("#drafts").text_content() == f"{counts.accepted_tokens} of {counts.drafted_tokens}"
 
 
 def test_the_first_paint_comes_within_a_second(page: Any) -> None:

@@ -95,7 +95,7 @@ function show(model) {
   $("running").textContent = metrics.running;
   $("queued").textContent = metrics.queued;
   $("cached").textContent = percent(metrics.cached_tokens, metrics.cached_tokens + metrics.prompt_tokens);
-  $("drafts").textContent = percent(metrics.accepted_tokens, metrics.drafted_tokens);
+  $("drafts").textContent = `${metrics.accepted_tokens} of ${metrics.drafted_tokens}`;
   $("graphs").textContent = percent(metrics.graphs_reused, metrics.graphs_reused + metrics.graphs_built);
   $("encoded").textContent = metrics.encoded_images;
   $("hits").textContent = metrics.image_hits;
