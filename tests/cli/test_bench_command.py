@@ -18,7 +18,7 @@ from ollama_engine.cli.progress import StatusLine
 from ollama_engine.ml.device.placement import usable_cpus
 from ollama_engine.ml.ops.small_batch import small_batch_instructions
 from ollama_engine.ml.threads import thread_pools
-from ollama_engine.ml.weights import kernel_measure
+from ollama_engine.ml.weights import kernel_samples
 from tests.cli.program import json_of
 from tests.support.tiny import write_tiny_llama
 
@@ -147,8 +147,8 @@ def test_peak_memory_is_not_inherited() -> None:
 @pytest.mark.skipif(len(small_batch_instructions("q8_0")) < 2, reason="this CPU has no kernels but plain C")
 def test_kernels_of_the_types_of_a_model(cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One type, on made-up weights that are small for once."""
-    monkeypatch.setattr(kernel_measure, "last_level_cache", lambda: 0)
-    monkeypatch.setattr(kernel_measure, "SAMPLE_BYTES", 1 << 18)
+    monkeypatch.setattr(kernel_samples, "last_level_cache", lambda: 0)
+    monkeypatch.setattr(kernel_samples, "SAMPLE_BYTES", 1 << 18)
     path = tmp_path / "tiny.gguf"
     write_tiny_llama(path, dtype="q8_0")
     shown: list[str] = []

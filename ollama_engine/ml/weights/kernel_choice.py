@@ -167,6 +167,15 @@ class KernelChoice:
         borders = self.borders.get(dtype)
         return borders.per_expert if borders is not None else 0
 
+    def has_any_rows(self, dtype: str, *, experts: bool) -> bool:
+        """Whether our kernels are chosen for all numbers of rows, so that a prompt has the bits of its tokens one by
+        one; of experts they never are.
+        """
+        borders = self.borders.get(dtype)
+        if borders is None or experts:
+            return False
+        return borders.first == 1 and borders.last >= ALL and borders.last_long is None
+
     def same_bits(self, weight: Tensor, rows: int) -> bool:
         """Whether a row of this weight's products has the same bits alone and among up to so many.
 

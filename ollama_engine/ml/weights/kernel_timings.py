@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from ollama_engine.ml.ops.small_batch import SMALL_BATCH_VARIANTS
-from ollama_engine.ml.weights.kernel_choice import ALL, Borders, KernelChoice
+from ollama_engine.ml.weights.kernel_choice import KernelChoice
 from ollama_engine.ml.weights.kernel_variants import FewRows
 
 __all__ = ["GGML", "REPACKED", "Timings", "decide"]
@@ -37,7 +37,7 @@ def decide(base: KernelChoice, timings: Timings) -> KernelChoice:
             continue
         measured = {kind: times for kind, times in timings.items() if (kind.dtype, kind.experts) == (dtype, experts)}
         mine = borders[dtype]
-        if not _serves_all(mine, experts=experts) and _ggml_is_faster(measured.values()) > MUCH_FASTER:
+        if not base.has_any_rows(dtype, experts=experts) and _ggml_is_faster(measured.values()) > MUCH_FASTER:
             borders[dtype] = replace(mine, per_expert=0) if experts else replace(mine, last=0, last_long=None)
         else:
             for kind, times in measured.items():
@@ -49,10 +49,6 @@ def decide(base: KernelChoice, timings: Timings) -> KernelChoice:
 
 def _kinds(timings: Timings) -> dict[tuple[str, bool], None]:
     return dict.fromkeys((kind.dtype, kind.experts) for kind in timings)
-
-
-def _serves_all(borders: Borders, *, experts: bool) -> bool:
-    return not experts and borders.first == 1 and borders.last >= ALL and borders.last_long is None
 
 
 def _best_variant(times: Mapping[str, float], start: str) -> str | None:

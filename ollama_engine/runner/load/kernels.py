@@ -22,7 +22,8 @@ from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.ml.threads.machine_load import waiting_threads
 from ollama_engine.ml.weights.kernel_choice import BY_TABLE, KernelChoice
-from ollama_engine.ml.weights.kernel_measure import Kind, Weighed, kinds_of, measure
+from ollama_engine.ml.weights.kernel_measure import measure
+from ollama_engine.ml.weights.kernel_samples import Kind, Weighed, kinds_of
 from ollama_engine.ml.weights.kernel_timings import Timings, decide
 from ollama_engine.ml.weights.weight_plan import OUTPUT, TIED
 

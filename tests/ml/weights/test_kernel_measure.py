@@ -16,9 +16,10 @@ from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.ml.graph.types import block_of
 from ollama_engine.ml.ops.small_batch import mul_mat_small_batch, small_batch_instructions, small_batch_variants
-from ollama_engine.ml.weights import kernel_measure
+from ollama_engine.ml.weights import kernel_measure, kernel_samples
 from ollama_engine.ml.weights.kernel_choice import ALL, Borders, KernelChoice
-from ollama_engine.ml.weights.kernel_measure import PLAIN_READ, Kind, kinds_of, measure
+from ollama_engine.ml.weights.kernel_measure import measure
+from ollama_engine.ml.weights.kernel_samples import PLAIN_READ, Kind, kinds_of
 from ollama_engine.ml.weights.kernel_timings import GGML, REPACKED, decide
 from ollama_engine.ml.weights.kernel_variants import FEW_ROWS, FewRows
 
@@ -30,9 +31,9 @@ LONG = 20.0
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Samples of 64 KiB, and a CPU without caches."""
-    monkeypatch.setattr(kernel_measure, "last_level_cache", lambda: 0)
-    monkeypatch.setattr(kernel_measure, "SAMPLE_BYTES", 1 << 16)
-    monkeypatch.setattr(kernel_measure, "PART_BYTES", 1 << 15)
+    monkeypatch.setattr(kernel_samples, "last_level_cache", lambda: 0)
+    monkeypatch.setattr(kernel_samples, "SAMPLE_BYTES", 1 << 16)
+    monkeypatch.setattr(kernel_samples, "PART_BYTES", 1 << 15)
 
 
 @pytest.fixture
@@ -67,18 +68,18 @@ def test_kinds_of_weights(small: None) -> None:
 
 def test_all_of_small_matrices_and_whole_parts_of_large_ones_are_measured(small: None) -> None:
     tensors = [info("q4_0", 1024, n) for n in (32, 33, 40, 100, 31)] + [info("q4_0", 1024, 8, 70)]
-    assert [part.shape for part in kernel_measure._parts(tensors)[:6]] == [
+    assert [part.shape for part in kernel_samples._parts(tensors)[:6]] == [
         (1024, 32), (1024, 32), (1024, 32), (1024, 32), (1024, 32), (1024, 32)
     ]  # fmt: skip
-    assert kernel_measure._parts(tensors[-1:])[0].shape == (1024, 8, 14)
-    assert kernel_measure._parts([info("q4_0", 1024, 512, 8)])[0].shape == (1024, 512, 2)
-    assert kernel_measure._parts([info("q4_0", 1024, 512, 1)]) == []
+    assert kernel_samples._parts(tensors[-1:])[0].shape == (1024, 8, 14)
+    assert kernel_samples._parts([info("q4_0", 1024, 512, 8)])[0].shape == (1024, 512, 2)
+    assert kernel_samples._parts([info("q4_0", 1024, 512, 1)]) == []
 
 
 def test_weights_that_a_cache_holds_are_not_measured(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
     tensors = [info("q4_0", 4096, 1024)]
     assert kinds_of(tensors)
-    monkeypatch.setattr(kernel_measure, "last_level_cache", lambda: 2 << 20)
+    monkeypatch.setattr(kernel_samples, "last_level_cache", lambda: 2 << 20)
     assert not kinds_of(tensors)
 
 
@@ -101,7 +102,7 @@ def test_a_slowed_kernel_is_not_chosen(
     def slowed(a: Tensor, b: Tensor, instructions: str | None = None, variant: str = "spread") -> Tensor:
         return mul_mat_small_batch(a, b, "scalar" if variant == slow else instructions, variant)
 
-    monkeypatch.setattr(kernel_measure, "mul_mat_small_batch", slowed)
+    monkeypatch.setattr(kernel_samples, "mul_mat_small_batch", slowed)
     timings = measure(backend, [file.mapping()], kinds_of([info("q4_0", 1024, 912)]), LONG)
     choice = decide(KernelChoice({"q4_0": Borders(1, ALL)}), timings)
     assert slow not in {choice.variant("q4_0", n) for n in FEW_ROWS}
@@ -113,13 +114,18 @@ def test_ggmls_kernel_takes_part_only_where_a_row_has_the_same_bits_in_any_batch
 ) -> None:
     """With a kernel that doubles the results of two rows and more, and one that does not."""
     weighed = kinds_of([info("f16", 512, 1024)])
-    multiply = kernel_measure.mul_mat
-    monkeypatch.setattr(kernel_measure, "mul_mat", lambda a, b: multiply(a, b) + multiply(a, b) if b.dim(1) > 1
+    multiply = kernel_samples.mul_mat
+    monkeypatch.setattr(kernel_samples, "mul_mat", lambda a, b: multiply(a, b) + multiply(a, b) if b.dim(1) > 1
                         else multiply(a, b))  # fmt: skip
-    changed = measure(backend, [file.mapping()], weighed, LONG)
+    base = KernelChoice({"f16": Borders(1, 4)})
+    monkeypatch.setattr(kernel_measure._Contest, "_sample", lambda contest, name: 1.0)
+    changed = measure(backend, [file.mapping()], weighed, LONG, base=base)
     assert GGML not in changed[FewRows("f16", 1, False)]
-    monkeypatch.setattr(kernel_measure, "mul_mat", lambda a, b: mul_mat_small_batch(a, b, "scalar"))
-    assert GGML in measure(backend, [file.mapping()], weighed, LONG)[FewRows("f16", 1, False)]
+    monkeypatch.setattr(kernel_samples, "mul_mat", lambda a, b: mul_mat_small_batch(a, b, "scalar"))
+    assert GGML in measure(backend, [file.mapping()], weighed, LONG, base=base)[FewRows("f16", 1, False)]
+    everywhere = KernelChoice({"f16": Borders(1, ALL)})
+    timings = measure(backend, [file.mapping()], weighed, LONG, base=everywhere)
+    assert GGML not in timings[FewRows("f16", 1, False)], "it could not be chosen"
 
 
 @pytest.mark.parametrize("rest", [1.0, 2.0, 0.5], ids=["steady", "slower", "quicker"])
@@ -141,7 +147,26 @@ def test_memory_that_changes_its_speed_decides_nothing(
     found = measure(backend, [file.mapping()], weighed, LONG)
     assert found
     for times in found.values():
-        assert set(times.values()) == {times["spread"]}
+        assert len(set(times.values())) == 1
+
+
+def test_a_slow_kernel_is_not_chosen_for_the_turn_in_which_the_start_was_disturbed(
+    small: None, backend: Backend, file: ModelFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It drops out after that turn, so no later one shows how slow it is."""
+    start = KernelChoice({"q4_0": Borders(1, ALL)}).variant("q4_0", 1)
+
+    def sample(contest: kernel_measure._Contest, name: str) -> float:
+        disturbed = name == start and len(contest.turns) == 0
+        return 4.0 if disturbed else 2.5 if name == "none" else 1.0
+
+    monkeypatch.setattr(kernel_measure._Contest, "_sample", sample)
+    base = KernelChoice({"q4_0": Borders(1, ALL)})
+    timings = measure(
+        backend, [file.mapping()], {Kind("q4_0", experts=False): [info("q4_0", 256, 1024)]}, LONG, base=base
+    )
+    choice = decide(base, timings)
+    assert [choice.variant("q4_0", n) for n in FEW_ROWS] == [start] * len(FEW_ROWS)
 
 
 def test_in_a_table_of_everything_one_disturbed_turn_does_not_count(

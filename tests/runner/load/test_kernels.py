@@ -12,7 +12,7 @@ from ollama_engine import Engine, SamplingParams, user_cache
 from ollama_engine.config import EngineConfig
 from ollama_engine.ml.gguf.gguf_file import GGUFFile
 from ollama_engine.ml.ops.small_batch import SMALL_BATCH_VARIANTS, small_batch_instructions
-from ollama_engine.ml.weights import kernel_choice, kernel_measure
+from ollama_engine.ml.weights import kernel_choice, kernel_samples
 from ollama_engine.ml.weights.kernel_choice import BY_TABLE, GGML, KernelChoice, choice_by_table
 from ollama_engine.ml.weights.kernel_variants import FEW_ROWS, FewRows
 from ollama_engine.runner.load import kernels
@@ -37,8 +37,8 @@ def path(tmp_path: Path) -> str:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder for times; the weights of a tiny model are large enough, and the machine is idle."""
     monkeypatch.setattr(user_cache, "cache_folder", lambda: tmp_path / "cache")
-    monkeypatch.setattr(kernel_measure, "last_level_cache", lambda: 0)
-    monkeypatch.setattr(kernel_measure, "SAMPLE_BYTES", 1 << 10)
+    monkeypatch.setattr(kernel_samples, "last_level_cache", lambda: 0)
+    monkeypatch.setattr(kernel_samples, "SAMPLE_BYTES", 1 << 10)
     monkeypatch.setattr(kernels, "MEASURE_SECONDS", 30)  # emulated CPUs need more than what is given otherwise
     monkeypatch.setattr(kernels, "waiting_threads", lambda: -1)
     return tmp_path / "cache"
@@ -108,7 +108,6 @@ def test_a_damaged_file_is_measured_anew(path: str, folder: Path, caplog: pytest
     file.path.write_bytes(kept[:-9])
     assert chosen(path).measured
     assert "is damaged" in caplog.text
-    assert len(file.path.read_bytes()) > len(kept) - 9
     assert file.read()
 
 

@@ -20,7 +20,8 @@ from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.types import block_of
 from ollama_engine.ml.ops.small_batch import SMALL_BATCH_QUANTIZED, SMALL_BATCH_VARIANTS, small_batch_instructions
 from ollama_engine.ml.weights.kernel_choice import BY_TABLE, KernelChoice
-from ollama_engine.ml.weights.kernel_measure import PLAIN_READ, Kind, kinds_of, measure, most_bytes
+from ollama_engine.ml.weights.kernel_measure import measure
+from ollama_engine.ml.weights.kernel_samples import PLAIN_READ, Kind, kinds_of, most_bytes
 from ollama_engine.ml.weights.kernel_timings import GGML, REPACKED, decide
 from ollama_engine.ml.weights.kernel_variants import FewRows
 
