@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,11 +64,12 @@ def test_it_guesses_behind_images(tmp_path: Path) -> None:
     prompt = [Text(TEXTS[0]), Media(FILES["png"]), Text(TEXTS[1])]
     options: dict[str, Any] = {"draft_model": str(assistant), "draft": "model", "num_ctx": 512}
     with opened(model, **options) as engine, drafted_answers.eager(by_model=True):
-        expected = engine.generate(prompt, PARAMS, draft="off", cache=False)
-        found = [engine.generate(prompt, PARAMS, cache=cache) for cache in (False, True)]
+        params = replace(PARAMS, logprobs=1)
+        expected = engine.generate(prompt, params, draft="off", cache=False)
+        found = [engine.generate(prompt, params, cache=cache) for cache in (False, True)]
         without = engine.generate(TEXTS[0] + TEXTS[1], PARAMS, draft="off")
     assert expected.tokens != without.tokens, "the image counts"
-    assert [answer.tokens for answer in found] == [expected.tokens] * 2
+    assert [(answer.tokens, answer.logprobs) for answer in found] == [(expected.tokens, expected.logprobs)] * 2
     assert min(answer.usage.drafted_tokens for answer in found) > 30
 
 

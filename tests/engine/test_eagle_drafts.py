@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -85,16 +86,16 @@ def engine(pair: tuple[Path, Path]) -> Iterator[Engine]:
 
 def test_sessions_and_forks_go_on_as_without(engine: Engine) -> None:
     """What they begin with has been computed before, so their drafters see the states of the answer alone."""
-    answers = []
+    answers, params = [], replace(PARAMS, logprobs=1)
     for draft in ("off", "model"):
         with drafted_answers.eager(by_model=True), engine.session() as session:
             session.append(TEXTS[0])
-            found = [session.generate(PARAMS, draft=draft)]
+            found = [session.generate(params, draft=draft)]
             with session.fork() as fork:
                 fork.append(TEXTS[1])
-                found.append(fork.generate(PARAMS, draft=draft))
-            found.append(session.generate(PARAMS, draft=draft))
-        answers.append([each.tokens for each in found])
+                found.append(fork.generate(params, draft=draft))
+            found.append(session.generate(params, draft=draft))
+        answers.append([(each.tokens, each.logprobs) for each in found])
     assert answers[0] == answers[1]
     assert min(each.usage.drafted_tokens for each in found) > 20
 

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.cli.program import program
 from tests.models.vision import harness
 from tests.models.vision.harness import Case, cases, greedy
 from tests.models.vision.pictures import Picture
+from tests.support.guesses import Guesses, drafting
 from tests.support.near import assert_same_rows
 from tests.support.suite import slow_except
 
@@ -89,6 +91,19 @@ def test_images_beside_a_text(case: Case, engine: Engine) -> None:
             text = text[: text.rindex("[img]")] + f"[img-{number}]" + text[text.rindex("[img]") + len("[img]") :]
         numbered = engine.submit(text, greedy(case), images=forms[0])
         assert ids(case, engine, numbered) == expected.ids.tolist()
+
+
+@each_case
+def test_wrong_guesses_behind_images_change_nothing(case: Case, engine: Engine) -> None:
+    """Their cells leave the cache, those of images stay, and rotations go on from where the images end."""
+    params = replace(greedy(case), max_tokens=24, logprobs=1)
+    for prompt in case.prompts.values():
+        images = [png(picture) for picture in pictures(prompt)]
+        expected = engine.generate(marked(prompt), params, images=images, draft="off", cache=False)
+        with drafting(Guesses([*[0] * expected.usage.prompt_tokens, *expected.tokens], 3)):
+            found = engine.generate(marked(prompt), params, images=images, draft="off", cache=False)
+        assert (found.tokens, found.logprobs) == (expected.tokens, expected.logprobs)
+        assert 5 < found.usage.accepted_tokens < found.usage.drafted_tokens
 
 
 @each_case

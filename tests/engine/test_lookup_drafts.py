@@ -114,7 +114,7 @@ def test_an_answer_drafts_while_prompts_are_read(engine: Engine, params: Samplin
 def test_n_answers_sessions_and_forks_are_those_without_drafts(engine: Engine, seed: int | None) -> None:
     """Drawn with a seed, or greedy; a session and its fork go on behind tokens that were guesses."""
     bias = {318: float("-inf"), 319: float("-inf")}
-    params = SamplingParams(temperature=0.7 if seed else 0, seed=seed, max_tokens=40, logit_bias=bias)
+    params = SamplingParams(temperature=0.7 if seed else 0, seed=seed, max_tokens=40, logit_bias=bias, logprobs=1)
     found = {}
     for draft in ("off", "lookup"):
         answers = list(engine.generate([*PHRASE, *PHRASE, *PHRASE], params, n=3, draft=draft))
@@ -125,7 +125,7 @@ def test_n_answers_sessions_and_forks_are_those_without_drafts(engine: Engine, s
                 fork.append("a b c a b")
                 answers.append(fork.generate(params, draft=draft))
             answers.append(session.generate(params, draft=draft))
-        found[draft] = [each.tokens for each in answers]
+        found[draft] = [(each.tokens, each.logprobs) for each in answers]
     assert found["lookup"] == found["off"]
     assert sum(each.usage.drafted_tokens for each in answers) > 5
 

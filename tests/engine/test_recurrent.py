@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
@@ -14,9 +14,9 @@ from ollama_engine.runner.core import submission
 from ollama_engine.runner.core.new_requests import new_generation
 from ollama_engine.runner.prefix.state_keeper import StateKeeper
 from ollama_engine.runner.schedule.checkpoints import MOST_RETURNS
-from ollama_engine.runner.schedule.steering import Draft
 from tests.models import families
 from tests.models.variants import prompt
+from tests.support.guesses import Guesses, drafting
 from tests.support.suite import slow_except
 
 N_CTX = 256
@@ -211,33 +211,6 @@ def test_answers_change_their_states_in_place(engine: Engine, path: str) -> None
         assert changed.count(True) >= 20, "in company, too"
         again = [engine.generate(prompt(40), greedy(5), draft="off") for _ in range(3)]
         assert [cached(answer) for answer in again] == [39] * 3, "a checkpoint is not changed"
-
-
-def drafting(*drafters: Guesses | None) -> Any:
-    """Within it, the next requests draft with these."""
-    coming = iter(drafters)
-
-    def with_drafter(*args: Any, **keywords: Any) -> Any:
-        return new_generation(*args, **{**keywords, "drafter": next(coming)})
-
-    return patch.object(submission, "new_generation", with_drafter)
-
-
-class Guesses:
-    """A drafter whose guesses are right, but for every so many."""
-
-    source = None
-
-    def __init__(self, text: list[int], wrong_every: int) -> None:
-        self._text = text
-        self._wrong_every = wrong_every
-
-    def propose(self, tokens: Sequence[int], most: int) -> Draft:
-        guesses = range(len(tokens), min(len(tokens) + 5, len(tokens) + most, len(self._text)))
-        return Draft([self._text[at] ^ (at % self._wrong_every == 0) for at in guesses])
-
-    def end(self, answer: Sequence[int]) -> None:
-        """Nothing is kept."""
 
 
 def test_a_full_context_is_computed_again_behind_what_is_kept(path: str) -> None:
