@@ -32,7 +32,7 @@ def test_guesses_are_counted_in_the_live_view_the_metrics_and_the_timeline(draft
     assert (model["metrics"]["drafted_tokens"], model["metrics"]["accepted_tokens"]) == expected
     metrics = httpx.get(f"{drafting.address}/metrics").text
     found = {
-        name: float(value) for name, value in re.findall(r"^ollama_engine_(\w+)_total\{.*\} (\S+)$", metrics, re.M)
+        name: int(float(value)) for name, value in re.findall(r"^ollama_engine_(\w+)_total\{.*\} (\S+)$", metrics, re.M)
     }
     assert (found["drafted_tokens"], found["accepted_tokens"]) == expected
     events = httpx.get(f"{drafting.address}/trace?model=demo").json()["traceEvents"]
