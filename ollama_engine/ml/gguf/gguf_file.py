@@ -176,6 +176,9 @@ class _LazyMetadata(Mapping[str, MetadataValue]):
     def __len__(self) -> int:
         return len(self._index)
 
+    def __reduce__(self) -> tuple[type[dict[str, MetadataValue]], tuple[dict[str, MetadataValue]]]:
+        return dict, (dict(self),)
+
 
 def _read_header(path: str) -> Header:
     status = os.stat(path)

@@ -9,7 +9,6 @@ import threading
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, get_args
 
 from ollama_engine.runner.schedule.queued import Kind
@@ -83,9 +82,9 @@ class MetricsSnapshot:
     completion_tokens_per_second: float = 0.0
     """Averages over the last seconds (the window), including pauses."""
     # -- requests of all kinds --
-    requests: Mapping[Outcome, int] = field(default_factory=lambda: MappingProxyType({}))
+    requests: Mapping[Outcome, int] = field(default_factory=dict)
     """Ended requests by outcome. Without an answer (logits, embeddings, ranking), "stop" means success."""
-    requests_by_kind: Mapping[Kind, Mapping[Outcome, int]] = field(default_factory=lambda: MappingProxyType({}))
+    requests_by_kind: Mapping[Kind, Mapping[Outcome, int]] = field(default_factory=dict)
     """Ended requests by kind and outcome; ranking counts as "embedding"."""
     queued: int = 0
     running: int = 0
@@ -105,7 +104,7 @@ class MetricsSnapshot:
     image_cache_bytes: int = 0
     """Host memory that embeddings of images take now."""
     # -- memory --
-    device_bytes: Mapping[str, Mapping[str, int]] = field(default_factory=lambda: MappingProxyType({}))
+    device_bytes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Bytes that the engine takes on each device now: {"CPU": {"weights": .., "cache": .., "graph": ..}}. "weights"
     include those in the mapped file. `Engine.devices` tells the free memory there."""
     expert_uses: int = 0
@@ -282,10 +281,8 @@ class Metrics:
                 accepted_tokens=self._accepted,
                 prompt_tokens_per_second=self._prompt_rate.per_second(now),
                 completion_tokens_per_second=self._completion_rate.per_second(now),
-                requests=MappingProxyType({end: sum(counts[end] for counts in kinds) for end in get_args(Outcome)}),
-                requests_by_kind=MappingProxyType(
-                    {kind: MappingProxyType(dict(counts)) for kind, counts in self._requests.items()}
-                ),
+                requests={end: sum(counts[end] for counts in kinds) for end in get_args(Outcome)},
+                requests_by_kind={kind: dict(counts) for kind, counts in self._requests.items()},
                 queued=self._queued,
                 running=self._running,
                 cells=self._cells,

@@ -44,14 +44,14 @@ class _AnswerReader:
     """Reads the value of an answer from its tokens behind the reasoning."""
 
     reader: ValueReader
-    decode: Callable[[Sequence[int]], str]
+    answer: str
     tokens: tuple[int, ...]
 
     def read(self, text: str, tokens: Sequence[int] | None) -> object:
         """See `ValueReader`; a text without tokens is the answer's alone."""
         if tokens is None:
             return self.reader.read(text, None)
-        return self.reader.read(self.decode(self.tokens), self.tokens)
+        return self.reader.read(self.answer, self.tokens)
 
 
 class BudgetedReasoning:
@@ -205,7 +205,9 @@ class BudgetedReasoning:
     def reader(self, cut: str | None) -> ValueReader | None:
         """See `Constraint`."""
         reader = None if self.answer is None else self.answer.reader(cut)
-        return None if reader is None else _AnswerReader(reader, self._decode, tuple(self._answer_tokens))
+        if reader is None:
+            return None
+        return _AnswerReader(reader, self._decode(self._answer_tokens), tuple(self._answer_tokens))
 
     @property
     def _answers(self) -> bool:

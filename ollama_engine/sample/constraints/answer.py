@@ -21,7 +21,8 @@ class Reading:
     value: Callable[[str], object]
     answered: tuple[int, ...]
     """Tokens of the answer that came in another request: this one is its fork."""
-    decoder: TextTokenizer
+    decoder: TextTokenizer | None
+    """Of these tokens; None without any: answers are copied and pickled with their readings, tokenizers are not."""
     cut: str | None = None
     """Why the answer is not whole."""
 
@@ -38,7 +39,7 @@ class Reading:
                     "look at `text`, or `content` of a chat, for what there is of it",
                 ],
             )
-        if self.answered and tokens is not None:
+        if self.decoder is not None and tokens is not None:
             # Not the texts: a character may be split between the two.
             text = self.decoder.decode([*self.answered, *tokens], continues=True)
         return self.value(text)

@@ -75,7 +75,7 @@ class GrammarCompiler:
         """
         tools = self._shared()
         compiled = self._find(given, tools.vocabulary)
-        reading = Reading(compiled.source.read, tuple(answered), self._text_tokenizer)
+        reading = Reading(compiled.source.read, tuple(answered), self._text_tokenizer if answered else None)
         anew = partial(self._compile_anew, compiled, tools.vocabulary.tokenizer)
         return GrammarConstraint(compiled.matcher.deep_copy(), self._n_vocab, tools.maker, reading, anew)
 

@@ -23,8 +23,10 @@ def schema_of(given: Any) -> tuple[Mapping[str, Any], Callable[[str], object]]:
             advice=["install it (pip install 'pydantic>=2')", "pass a JSON schema"],
         ) from None  # fmt: skip
     try:
+        from ollama_engine.sample.constraints.pydantic_schema import NarrowSchema  # noqa: PLC0415 (imports pydantic)
+
         adapter = TypeAdapter(given)
-        schema = adapter.json_schema()
+        schema = adapter.json_schema(schema_generator=NarrowSchema)
     except PydanticUserError as error:
         raise ConfigError(
             Option("format"), f": pydantic makes no schema of {_name(given)}: {str(error).splitlines()[0]}"

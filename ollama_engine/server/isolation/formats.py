@@ -50,5 +50,4 @@ class FormatAtHome:
             return replace(chunk, reader=None)
 
         value: Callable[[str], object] = read_format(self._given).read
-        no_tokens: Any = None  # only forks need them, and forks do not cross
-        return replace(chunk, reader=Reading(value, (), no_tokens, chunk.reader.cut))
+        return replace(chunk, reader=Reading(value, (), None, chunk.reader.cut))  # forks do not cross

@@ -8,10 +8,15 @@ import enum
 import re
 import string
 import sys
+from decimal import Decimal
+from functools import cache
 from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel, Field
+from hypothesis import given
+from hypothesis import strategies as st
+from llguidance import LLMatcher
+from pydantic import BaseModel, Field, HttpUrl
 from typing_extensions import NotRequired, TypedDict
 
 from ollama_engine.errors import ConfigError, GrammarError
@@ -115,6 +120,22 @@ class Point:
     y: float = 0.5
 
 
+DECIMALS = st.sampled_from(
+    [
+        Decimal,
+        Annotated[Decimal, Field(max_digits=6, decimal_places=2)],
+        Annotated[Decimal, Field(max_digits=20, decimal_places=2)],
+        Annotated[Decimal, Field(decimal_places=9)],
+        Annotated[Decimal, Field(gt=0, le=Decimal("2.5"), decimal_places=3)],
+    ]
+)
+
+
+@cache
+def _kept_matcher(kind: Any) -> LLMatcher:
+    return matcher(kind)
+
+
 class Trip(TypedDict):
     to: Literal["Paris", "Rome"]
     days: NotRequired[int]
@@ -154,7 +175,45 @@ def test_a_model() -> None:
     assert (read.color, read.friends[0].legs) == (Color.BLUE, 2)
 
 
-@pytest.mark.parametrize(("kind", "told"), [(set[int], "uniqueItems"), (bytes, "binary")])
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        (Decimal, ["-12.25", "7", "0.123", "9" * 15], ['"I am afraid."', '"7"', "1e400", "9" * 16]),
+        (Annotated[Decimal, Field(max_digits=6, decimal_places=2)], ["9999.99", "-0.5"], ["10000", "0.125"]),
+        (Annotated[Decimal, Field(max_digits=30, decimal_places=2)], ["9999999999999.99"], ["10000000000000"]),
+        (Annotated[Decimal, Field(gt=0, lt=1)], ["0.5", "0.999"], ["0", "1", "1.5", "-0.5"]),
+        (Annotated[Decimal, Field(ge=10**17, le=10**18)], [str(10**17), str(10**18)], ["7"]),
+        (Annotated[Decimal, Field(multiple_of=Decimal("0.25"), ge=0)], ["0.75", "1"], ["0.7", "-1"]),
+        (Annotated[Decimal, Field(decimal_places=0)], ["12"], ["12.5"]),
+        (Annotated[Decimal, Field(decimal_places=12)], ["0.000001"], ["0.0000001"]),
+        (set[int], ["[]", "[1,2]", "[1,1]"], ['["a"]']),
+        (frozenset[Literal["a", "b"]], ['["b","a"]'], ['["c"]']),
+        (dict[int, bool], ['{"-7":true}', "{}"], ['{"a":true}', '{"1.5":true}', '{"01":true}']),
+        (dict[float, bool], ['{"1.5":true}', '{"2":true}'], ['{"a":true}', '{"1e9":true}']),
+        (dict[Decimal, bool], ['{"1.5":true}'], ['{"a":true}']),
+        (dict[str, bool], ['{"a":true}'], []),
+        (HttpUrl, ['"https://example.org/a?b"'], ['"urn:a"', '"http://"', '"ftp://a.b"', '"http://a b"']),
+    ],
+    ids=str,
+)
+def test_what_a_type_takes_can_be_read(kind: Any, good: list[str], bad: list[str]) -> None:
+    """pydantic's own schemas of these allow texts that are no value of the type, or refuse all sets."""
+    made, read = matcher(kind), read_format(kind).read
+    assert [text for text in good if not accepts(made, text)] == []
+    assert [text for text in bad if accepts(made, text)] == []
+    for text in good:
+        read(text)
+
+
+@given(number=st.from_regex(r"-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,14})?([eE][0-9]{1,3})?", fullmatch=True), kind=DECIMALS)
+def test_a_decimal_that_is_taken_can_be_read(number: str, kind: Any) -> None:
+    if accepts(_kept_matcher(kind), number):
+        read_format(kind).read(number)
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"), [(Annotated[set[int], Field(min_length=2)], "uniqueItems"), (bytes, "binary")]
+)
 def test_types_that_no_grammar_is_made_of(kind: Any, told: str) -> None:
     with pytest.raises(GrammarError, match=told):
         matcher(kind)

@@ -1,0 +1,73 @@
+"""The JSON schema of a Python type, as narrow as what pydantic reads back: a whole answer has to be an instance.
+
+pydantic's own schemas allow any text for a Decimal, for a number that is a key of a dict, and as scheme of an HttpUrl.
+Of a set they ask for different items, which no grammar can; reading one drops items that come twice.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
+
+__all__ = ["NarrowSchema"]
+
+_DIGITS = 15
+"""Of a Decimal: pydantic reads a number by way of a float, which has so many exactly."""
+_PLACES = 6
+"""Behind the point: llguidance does not take every smaller step."""
+_NUMBERS_AS_NAMES = {
+    "integer": "^-?(0|[1-9][0-9]{0,14})$",
+    "number": r"^-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,15})?$",
+}
+"""Keys of a dict by their type: JSON has texts there."""
+
+
+class NarrowSchema(GenerateJsonSchema):
+    """Makes the schemas."""
+
+    def decimal_schema(self, schema: core_schema.DecimalSchema) -> JsonSchemaValue:
+        """A number without an exponent, with the digits that are asked for."""
+        places = min(schema.get("decimal_places") or 0, _PLACES)
+        digits = schema.get("max_digits")
+        most = 10 ** Decimal(max(min(digits or _DIGITS, _DIGITS) - places, 0)) - Decimal(1).scaleb(-places)
+        if digits is None:  # then bounds of its own may lie further out
+            most = max([most, *(abs(schema[key]) for key in ("ge", "gt", "le", "lt") if key in schema)])
+        made: JsonSchemaValue = {
+            "type": "integer" if schema.get("decimal_places") == 0 else "number",
+            "minimum": float(max(schema.get("ge", -most), -most)),
+            "maximum": float(min(schema.get("le", most), most)),
+        }
+        if "gt" in schema:
+            made["exclusiveMinimum"] = float(schema["gt"])
+        if "lt" in schema:
+            made["exclusiveMaximum"] = float(schema["lt"])
+        if "multiple_of" in schema or places:
+            made["multipleOf"] = float(schema.get("multiple_of", Decimal(1).scaleb(-places)))
+        return made
+
+    def set_schema(self, schema: core_schema.SetSchema) -> JsonSchemaValue:
+        """A list in which items may come twice, unless it must have several."""
+        return _with_any_items(super().set_schema(schema))
+
+    def frozenset_schema(self, schema: core_schema.FrozenSetSchema) -> JsonSchemaValue:
+        """See `set_schema`."""
+        return _with_any_items(super().frozenset_schema(schema))
+
+    def dict_schema(self, schema: core_schema.DictSchema) -> JsonSchemaValue:
+        """An object whose names can be read as keys."""
+        made = super().dict_schema(schema)
+        keys = self.generate_inner(schema["keys_schema"]) if "keys_schema" in schema else {}
+        pattern = _NUMBERS_AS_NAMES.get(str(keys.get("type")))
+        return made if pattern is None else made | {"propertyNames": {"pattern": pattern}}
+
+    def url_schema(self, schema: core_schema.UrlSchema) -> JsonSchemaValue:
+        """An address with one of the schemes that are allowed, and a host."""
+        made = super().url_schema(schema)
+        schemes = schema.get("allowed_schemes")
+        return made | {"pattern": f"^({'|'.join(schemes)})://[A-Za-z0-9]"} if schemes else made
+
+
+def _with_any_items(made: JsonSchemaValue) -> JsonSchemaValue:
+    return {key: value for key, value in made.items() if key != "uniqueItems" or made.get("minItems", 0) > 1}
