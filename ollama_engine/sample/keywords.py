@@ -35,11 +35,11 @@ class SamplingKeywords(TypedDict, total=False):
     samplers: Iterable[str]
     seed: int | None
     max_tokens: int | None
-    stop: Iterable[str]
+    stop: Iterable[str] | None
     repeat_penalty: float
     repeat_last_n: int
     presence_penalty: float
     frequency_penalty: float
-    logit_bias: Mapping[int, float]
+    logit_bias: Mapping[int, float] | None
     logprobs: int | None
     prompt_logprobs: int | None

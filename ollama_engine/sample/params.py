@@ -72,7 +72,7 @@ class SamplingParams:
 
     Values are checked on construction; a ConfigError says which range was expected and what came. `stop`,
     `dry_sequence_breakers` and `samplers` may be given as one text or any iterable of texts and are tuples afterwards;
-    `logit_bias` as any mapping, of which a copy is kept.
+    `logit_bias` as any mapping, of which a copy is kept. `stop` and `logit_bias` may be None: there are none then.
     """
 
     temperature: float = field(
@@ -156,7 +156,7 @@ class SamplingParams:
     max_tokens: int | None = field(
         default=None, metadata={"help": "generate at most this many tokens; without it, until the model ends [>= 0]"}
     )
-    stop: Iterable[str] = field(
+    stop: Iterable[str] | None = field(
         default=(), metadata={"help": "end before this text appears; several may be given [not empty]"}
     )
     repeat_penalty: float = field(
@@ -174,7 +174,7 @@ class SamplingParams:
         default=0.0,
         metadata={"help": "subtracted from the logit of a token per recent occurrence; 0 is off [usual: -2..2]"},
     )
-    logit_bias: Mapping[int, float] = field(
+    logit_bias: Mapping[int, float] | None = field(
         default=LogitBias(),
         metadata={"help": "token id -> number added to its logit before all else; -inf bans the token [< inf]"},
     )
@@ -217,12 +217,12 @@ class SamplingParams:
             "samplers": _samplers(self.samplers),
             "seed": None if self.seed is None else _integer("seed", self.seed, 0, 2**64 - 1),
             "max_tokens": None if self.max_tokens is None else _integer("max_tokens", self.max_tokens, 0),
-            "stop": _texts("stop", self.stop),
+            "stop": () if self.stop is None else _texts("stop", self.stop),
             "repeat_penalty": _number("repeat_penalty", self.repeat_penalty, 1e-6, 1e6),
             "repeat_last_n": _integer("repeat_last_n", self.repeat_last_n, -1),
             "presence_penalty": _number("presence_penalty", self.presence_penalty, -_PENALTY_MAX, _PENALTY_MAX),
             "frequency_penalty": _number("frequency_penalty", self.frequency_penalty, -_PENALTY_MAX, _PENALTY_MAX),
-            "logit_bias": _logit_bias(self.logit_bias),
+            "logit_bias": LogitBias() if self.logit_bias is None else _logit_bias(self.logit_bias),
             "logprobs": None if self.logprobs is None else _integer("logprobs", self.logprobs, 0),
             "prompt_logprobs": (
                 None if self.prompt_logprobs is None else _integer("prompt_logprobs", self.prompt_logprobs, 0)

@@ -88,7 +88,7 @@ def test_requests(engine: Engine) -> None:
     assert len({tuple(prompt[:4]) for prompt in asked.prompts}) == len(asked.prompts)
     assert max(max(prompt) for prompt in asked.prompts) < 300
     assert [params.max_tokens for params in asked.params] == [2, 6, 6, *[2] * 3, *[6] * 6]
-    assert all(dict(params.logit_bias) == {318: float("-inf"), 319: float("-inf")} for params in asked.params)
+    assert all(dict(params.logit_bias or {}) == {318: float("-inf"), 319: float("-inf")} for params in asked.params)
     assert threading.get_ident() not in asked.threads
     assert shown == [
         "1 stream of 24 + 6 tokens: warm-up", "1 stream of 24 + 6 tokens: 1 of 2", "1 stream of 24 + 6 tokens: 2 of 2",

@@ -24,6 +24,8 @@ ACCEPTED = [
     ("seed", None, None),
     ("max_tokens", 0, 0),
     ("stop", "###", ("###",)),
+    ("stop", None, ()),
+    ("logit_bias", None, {}),
     ("stop", ["a", "b"], ("a", "b")),
     ("stop", (text for text in ("a", "b")), ("a", "b")),
     ("repeat_last_n", -1, -1),

@@ -126,7 +126,7 @@ class ChatPreparation:
             segments=rendered.prompt,
             inputs=rendered.inputs,
             dropped_messages=rendered.dropped_messages,
-            params=replace(params, stop=(*params.stop, *ends)) if ends else params,
+            params=replace(params, stop=(*(params.stop or ()), *ends)) if ends else params,
             show_special=self._shows_special(dialect, ends),
             dialect=dialect,
             tools=tools,

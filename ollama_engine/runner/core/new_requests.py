@@ -64,7 +64,7 @@ def new_generation(
         params=params,
         sampler=sampler,
         emitter=TextEmitter(
-            loaded.tokenizer.detokenizer(skip_special=not show_special, continues=True), tuple(params.stop)
+            loaded.tokenizer.detokenizer(skip_special=not show_special, continues=True), tuple(params.stop or ())
         ),
         eog_ids=loaded.tokenizer.eog_ids,
         n_prompt=n_prompt,
@@ -108,7 +108,7 @@ def _sampler(loaded: Loaded, params: SamplingParams) -> Sampler:
     n_drawn = min(loaded.model.n_vocab, loaded.tokenizer.n_vocab)
     breakers = loaded.breakers.find(tuple(params.dry_sequence_breakers)) if params.dry_multiplier else None
     if banned := loaded.tokenizer.suppressed_ids:
-        params = replace(params, logit_bias={**params.logit_bias, **dict.fromkeys(banned, -math.inf)})
+        params = replace(params, logit_bias={**(params.logit_bias or {}), **dict.fromkeys(banned, -math.inf)})
     return Sampler(params, n_drawn, breakers=breakers)
 
 
