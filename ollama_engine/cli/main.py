@@ -244,8 +244,11 @@ def _find_late_prompt(parsed: argparse.Namespace, extras: list[str]) -> None:
 
 
 def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["help"]:
+        words = [*words[1:], "--help"]
     try:
-        return _parser().parse_args(argv)
+        return _parser().parse_args(words)
     except SystemExit:  # behind --help
         flush_output()
         raise

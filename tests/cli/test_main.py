@@ -24,6 +24,7 @@ from tests.support.tiny import write_tiny_llama
 USAGE = [
     ([], "required: COMMAND"),
     (["fly"], "there is no command 'fly'\n"),
+    (["help", "fly"], "there is no command 'fly'\n"),
     (["chat"], "there is no command 'chat'; did you mean run?"),
     (["qantize"], "there is no command 'qantize'; did you mean quantize?"),
     (["run"], "required: MODEL"),
@@ -248,6 +249,8 @@ def test_version_and_help_say_so(cli) -> None:
     shown = cli("--help").out
     assert all(f"    {command}" in shown for command in main.COMMANDS)
     assert main.LOG_VARIABLE in shown
+    assert cli("help").out == shown
+    assert cli("help", "devices").out == cli("devices", "--help").out
 
 
 @pytest.mark.parametrize("command", list(main.COMMANDS))
