@@ -103,6 +103,8 @@ def test_a_client_sees_which_options_were_clamped(demo_server: str, stream: bool
         ({"typical_p": -0.5}, "typical_p:-0.5->0.0"),
         ({"repeat_penalty": 0}, "repeat_penalty:0.0->1.0"),
         ({"num_keep": -1}, "num_keep:-1->0"),
+        ({"num_predict": 10**100}, "num_predict:10000000000000000000...->2147483647"),
+        ({"temperature": -1.2345678901234567e-100}, "temperature:-1.2345678901234567e-100->0.0"),
     ],
 )
 def test_clamped(given: dict[str, Any], taken: str) -> None:

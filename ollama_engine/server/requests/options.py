@@ -80,7 +80,7 @@ class ModelOptions:
         if context_length and "num_ctx" in given:
             taken["num_ctx"] = min(given["num_ctx"], context_length)
         given |= self.asked
-        return [f"{name}:{value}->{taken[name]}" for name, value in given.items() if value != taken[name]]
+        return [f"{name}:{_shortened(value)}->{taken[name]}" for name, value in given.items() if value != taken[name]]
 
     @property
     def repeat_penalty(self) -> float:
@@ -116,6 +116,12 @@ class ModelOptions:
             stop=tuple(text for text in given.get("stop", ()) if text),
             logprobs=logprobs,
         )
+
+
+def _shortened(value: object) -> str:
+    """A number for the log and for a header: what it was set to stands behind it, and is not to be cut off."""
+    text = str(value)
+    return text if len(text) <= 24 else f"{text[:20]}..."
 
 
 def read_options(*layers: Mapping[str, Any] | None) -> ModelOptions:
