@@ -87,7 +87,7 @@ class BlockFolder:
                 hits.write(b"\n")
 
     def write(self, key: bytes, kind: int, saved: SavedRows, budget: StepBudget | None = None) -> bool:
-        """Write a block's rows; False where the disk does not take them, which the log says once.
+        """Write a block's rows; False where they cannot be written, and why the log says once.
 
         Beside steps of `budget` it computes for a bounded time; None: nothing else computes.
         """

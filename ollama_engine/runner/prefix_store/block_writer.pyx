@@ -127,5 +127,7 @@ def write_parts(int file, parts, StepBudget budget not None):
         error = pthread_create(&thread, NULL, write_block, &block)
         if not error:
             pthread_join(thread, NULL)
-    if error or block.error:
-        raise OSError(error or block.error, os.strerror(error or block.error))
+    if error:
+        raise OSError(error, f"no thread can be started that writes them ({os.strerror(error)})")
+    if block.error:
+        raise OSError(block.error, os.strerror(block.error))

@@ -6,6 +6,8 @@ import errno
 import os
 import resource
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -243,6 +245,37 @@ def test_a_disk_that_takes_nothing_is_said_once(tmp_path: Path, caplog: pytest.L
     assert not folder.write(KEY, 0, rows(4))
     assert not folder.write(KEY, 1, rows(4))
     assert caplog.text.count("cannot be stored") == 1
+
+
+NO_THREAD = """
+import logging, resource, sys
+from pathlib import Path
+from ollama_engine.runner.prefix_store.block_folder import BlockFolder
+from tests.runner.prefix_store.test_blocks import KEY, ROOT, rows
+logging.basicConfig(stream=sys.stdout, format="%(message)s")
+with open("/proc/self/statm") as file:
+    used = int(file.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 2**21, used + 2**21))  # a thread's stack does not fit
+print(BlockFolder(Path(sys.argv[1]), ROOT, 1 << 30).write(KEY, 0, rows(4)))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs RLIMIT_AS to count")
+def test_where_no_thread_can_be_started_the_log_does_not_blame_the_disk(tmp_path: Path) -> None:
+    root = Path(__file__).resolve().parents[3]
+    run = subprocess.run(
+        [sys.executable, "-c", NO_THREAD, str(tmp_path)],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=50,
+    )
+    assert run.stdout == (
+        f"prefixes cannot be stored in {tmp_path}: [Errno {errno.EAGAIN}] no thread can be started that writes them "
+        f"({os.strerror(errno.EAGAIN)})\nFalse\n"
+    ), run
+    assert not any(tmp_path.rglob("*.part"))
 
 
 def test_a_full_disk_gets_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
