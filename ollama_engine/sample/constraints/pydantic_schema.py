@@ -6,12 +6,15 @@ Of a set they ask for different items, which no grammar can; reading one drops i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from decimal import Decimal
+from typing import Any
 
+from pydantic import PydanticUserError, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-__all__ = ["NarrowSchema"]
+__all__ = ["narrow_schema"]
 
 _DIGITS = 15
 """Of a Decimal: pydantic reads a number by way of a float, which has so many exactly."""
@@ -24,9 +27,16 @@ _NUMBERS_AS_NAMES = {
 """Keys of a dict by their type: JSON has texts there."""
 
 
-class NarrowSchema(GenerateJsonSchema):
-    """Makes the schemas."""
+def narrow_schema(given: Any) -> tuple[JsonSchemaValue, Callable[[str], object]]:
+    """A type's schema, and what reads an instance of an answer. Raises TypeError where pydantic makes no schema."""
+    try:
+        adapter = TypeAdapter(given)
+        return adapter.json_schema(schema_generator=_NarrowSchema), adapter.validate_json
+    except PydanticUserError as error:
+        raise TypeError(str(error).splitlines()[0]) from None
 
+
+class _NarrowSchema(GenerateJsonSchema):
     def decimal_schema(self, schema: core_schema.DecimalSchema) -> JsonSchemaValue:
         """A number without an exponent, with the digits that are asked for."""
         places = min(schema.get("decimal_places") or 0, _PLACES)

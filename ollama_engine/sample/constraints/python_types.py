@@ -16,22 +16,16 @@ def schema_of(given: Any) -> tuple[Mapping[str, Any], Callable[[str], object]]:
     Raises ConfigError where pydantic is not installed, or makes no schema of the type.
     """
     try:
-        from pydantic import PydanticUserError, TypeAdapter  # noqa: PLC0415 (not every caller has it)
+        from ollama_engine.sample.constraints.pydantic_schema import narrow_schema  # noqa: PLC0415 (not every caller has pydantic)
     except ImportError:
         raise ConfigError(
             Option("format"), f": pydantic makes the schema of {_name(given)}, and is not installed",
             advice=["install it (pip install 'pydantic>=2')", "pass a JSON schema"],
         ) from None  # fmt: skip
     try:
-        from ollama_engine.sample.constraints.pydantic_schema import NarrowSchema  # noqa: PLC0415 (imports pydantic)
-
-        adapter = TypeAdapter(given)
-        schema = adapter.json_schema(schema_generator=NarrowSchema)
-    except PydanticUserError as error:
-        raise ConfigError(
-            Option("format"), f": pydantic makes no schema of {_name(given)}: {str(error).splitlines()[0]}"
-        ) from None
-    return schema, adapter.validate_json
+        return narrow_schema(given)
+    except TypeError as error:
+        raise ConfigError(Option("format"), f": pydantic makes no schema of {_name(given)}: {error}") from None
 
 
 def _name(given: Any) -> str:

@@ -229,6 +229,7 @@ def test_a_type_that_pydantic_does_not_know() -> None:
 
 def test_without_pydantic(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pydantic", None)
+    monkeypatch.delitem(sys.modules, "ollama_engine.sample.constraints.pydantic_schema", raising=False)
     with pytest.raises(ConfigError, match="pydantic makes the schema of Point, and is not installed; install it"):
         matcher(Point)
     assert accepts(matcher({"type": "integer"}), "1")
