@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -21,7 +22,7 @@ from tests.engine.test_eagle_drafts import PARAMS, TEXTS, opened
 from tests.models import assistants, families
 from tests.models.heads import agreeing, converted
 from tests.support import drafted_answers
-from tests.support.drafted_answers import check_absurd, compared
+from tests.support.drafted_answers import check_absurd, check_preempted, compared
 from tests.support.suite import scaled, slow_except
 
 
@@ -102,6 +103,11 @@ def test_a_shifted_context_begins_anew(engine: Engine) -> None:
     assert shifted.tokens == plain.tokens
     assert shifted.usage.shifted_tokens > 0
     assert shifted.usage.drafted_tokens > 100
+
+
+def test_preempted_answers_are_those_without_drafts(engine: Engine) -> None:
+    params = replace(PARAMS, max_tokens=90, logprobs=1)
+    check_preempted(engine, [[token, *range(20, 175)] for token in range(4)], params)
 
 
 @pytest.mark.parametrize("method", ["_compute", "cut"])

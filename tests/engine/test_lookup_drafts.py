@@ -23,6 +23,7 @@ from ollama_engine.runner.schedule.draft_budget import DraftBudget
 from ollama_engine.runner.speculative import lookup
 from tests.models import families
 from tests.multimodal.pictures import FILES
+from tests.support import drafted_answers
 from tests.support.engine_thread import held
 from tests.support.suite import scaled
 from tests.support.tiny import write_tiny_llama
@@ -128,6 +129,14 @@ def test_n_answers_sessions_and_forks_are_those_without_drafts(engine: Engine, s
         found[draft] = [(each.tokens, each.logprobs) for each in answers]
     assert found["lookup"] == found["off"]
     assert sum(each.usage.drafted_tokens for each in answers) > 5
+
+
+@pytest.mark.usefixtures("eager")
+def test_preempted_answers_are_those_without_drafts(engine: Engine) -> None:
+    params = SamplingParams(
+        temperature=0, max_tokens=90, logprobs=1, logit_bias={318: float("-inf"), 319: float("-inf")}
+    )
+    drafted_answers.check_preempted(engine, [[token, *PHRASE * 22] for token in range(4)], params)
 
 
 @pytest.mark.usefixtures("eager")

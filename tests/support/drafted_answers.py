@@ -19,7 +19,7 @@ from ollama_engine.runner.speculative import guessing, lookup
 from ollama_engine.runner.speculative.guessing import DraftPart, Guess, GuessSource
 from tests.support.engine_thread import held
 
-__all__ = ["check_absurd", "compared", "eager"]
+__all__ = ["check_absurd", "check_preempted", "compared", "eager"]
 
 WAYS: Sequence[dict[str, Any]] = (
     {"temperature": 0}, {"temperature": 0, "repeat_penalty": 1.3}, {"temperature": 0, "dry_multiplier": 0.8},
@@ -120,6 +120,22 @@ def check_absurd(engine: Engine, kind: str, prompts: Mapping[str, Sequence[int]]
     )
     assert drafted > 50
     assert {"wrong": accepted < 0.1 * drafted, "right": accepted > 0.9 * drafted, "random": accepted < drafted}[kind]
+
+
+def check_preempted(engine: Engine, prompts: Sequence[Sequence[int]], params: SamplingParams) -> None:
+    """Answers to these prompts, side by side, need more cells than the engine has beside a session.
+
+    Raises AssertionError where one differs from that without drafts, or none of those that drafted lost its cells.
+    """
+    expected = [engine.generate(prompt, params, draft="off", cache=False) for prompt in prompts]
+    with engine.session() as session:
+        session.append(list(range(1, engine.info.num_ctx - 8)))
+        with held(engine):
+            requests = [engine.submit(prompt, params) for prompt in prompts]
+        found = [request.result() for request in requests]
+    assert [(each.tokens, each.logprobs) for each in found] == [(each.tokens, each.logprobs) for each in expected]
+    usages = [each.usage for each in found]
+    assert [usage for usage in usages if usage.preemptions and usage.drafted_tokens > 20], usages
 
 
 def _request(rng: np.random.Generator, most_tokens: int) -> tuple[tuple[str, SamplingParams], dict[str, Any]]:

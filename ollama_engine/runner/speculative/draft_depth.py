@@ -1,4 +1,4 @@
-"""How many tokens a draft model guesses ahead: so many that most tokens come a second. Pure."""
+"""How many tokens a source of drafts guesses ahead: so many that most tokens come a second. Pure."""
 
 from __future__ import annotations
 

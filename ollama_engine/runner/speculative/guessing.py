@@ -175,7 +175,8 @@ class GuessingDrafter(ABC):
         self._most = 0
         # -- guesses --
         self._guesses: list[int] = []
-        self._levels: list[int] = []
+        self._sureness: list[int] = []
+        """How likely its maker finds each guess, in percent."""
         self._chances: list[float] = []
         self._limit = 0
         self._looked_up = 0.0
@@ -184,12 +185,12 @@ class GuessingDrafter(ABC):
 
     def propose(self, tokens: Sequence[int], most: int) -> Draft:
         """What lookup guesses; others come in `source.make`, if it is asked."""
-        for token, guess, level in zip(tokens[self._length :], self._guesses, self._levels, strict=False):
-            self._sure.count(level, right=token == guess)
+        for token, guess, sureness in zip(tokens[self._length :], self._guesses, self._sureness, strict=False):
+            self._sure.count(sureness, right=token == guess)
             self._usual.count(0, right=token == guess)
             if token != guess:
                 break
-        self._guesses, self._levels, self._chances = [], [], []
+        self._guesses, self._sureness, self._chances = [], [], []
         self._tokens, self._length = tokens, len(tokens)
         self._most = min(most, self.source.num_ctx - self._length)
         draft = self._lookup.propose(tokens, most)
@@ -241,10 +242,10 @@ class GuessingDrafter(ABC):
         """Take the token computed behind a part. Returns whether it is a guess, rather than context."""
         if not self._computed(part, guess):
             return False  # a long prompt: the rest comes between other steps
-        level = int(100 * guess.probability)
+        sureness = int(100 * guess.probability)
         self._guesses.append(guess.token)
-        self._levels.append(level)
-        self._chances.append((self._chances[-1] if self._chances else 1.0) * self._sure.chance(level))
+        self._sureness.append(sureness)
+        self._chances.append((self._chances[-1] if self._chances else 1.0) * self._sure.chance(sureness))
         return True
 
     def goes_on(self, worth: float) -> bool:
