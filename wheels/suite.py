@@ -2,14 +2,17 @@
 `make wheels WHEEL_TESTS=tests` for each wheel that is built.
 
 They run by a Python of an environment of their own, in a copy of the tree that has no `ollama_engine/`: what is
-imported there is the wheel's. Left out are tests of the sources (JUDGES_OF_SOURCES), which a wheel does not have.
+imported there is the wheel's. Left out are tests of the sources (JUDGES_OF_SOURCES), which a wheel does not have. For
+a Python of NO_WHEEL, packages are left out, too: each test that needs one is skipped and says so.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -21,6 +24,9 @@ from wheels.foreign import run  # noqa: E402
 FOLDER = ROOT / "build" / "wheels"
 JUDGES_OF_SOURCES = ("tests/house", "tests/website", "tests/wheels", "tests/ml/test_pxd.py")
 TESTS = ("tests",)
+NO_WHEEL = {"cp313t": ("llguidance", "tokenizers")}
+"""Of each Python, packages that have no wheel for it. There packages come without their own extras, too: uvicorn's
+`standard` adds uvloop and httptools, which have none either."""
 
 
 def main() -> None:
@@ -40,9 +46,23 @@ def run_tests(wheel: Path, python: str, tests: list[str]) -> None:
     foreign.copy_tree(folder / "tree", leave_out=["ollama_engine"])
     run(python, "-m", "venv", folder / "env")
     here = folder / "env/bin/python"
-    run(here, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", f"{wheel.resolve()}[test]")
+    lacking = NO_WHEEL.get(tag(wheel), ())
+    pip = (here, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    run(*pip, *(packages(wheel, lacking) if lacking else [f"{wheel.resolve()}[test]"]))
     left_out = [f"--ignore={path}" for path in JUDGES_OF_SOURCES]
+    if lacking:
+        print(f"without {', '.join(lacking)}, and without extras of packages, such as uvicorn's", flush=True)
+        left_out += ["-p", "tests.plugins.without", *(f"--without={name}" for name in lacking)]
     run(here, "-m", "pytest", "-q", "-p", "no:cacheprovider", *left_out, *tests, cwd=folder / "tree")
+
+
+def packages(wheel: Path, lacking: Iterable[str]) -> list[str]:
+    """A wheel and what its tests need, as pip wants it, without some packages and without extras of all.
+
+    A release that has a wheel is taken before a newer one that has none.
+    """
+    needed = foreign.dependencies("server", "test", without=lacking)
+    return ["--prefer-binary", str(wheel.resolve()), *(re.sub(r"\[.*\]", "", name) for name in needed)]
 
 
 def tag(wheel: Path) -> str:

@@ -6,17 +6,20 @@ import io
 import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gguf
 import numpy as np
 import sentencepiece
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from tests.support.gguf_files import write_and_close
 
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
-ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
+ALPHABET = [chr(code) for code in (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x144))]
+"""A character for each byte, as GPT-2 has them."""
 
 
 def bpe_metadata(
@@ -43,6 +46,8 @@ def bpe_metadata(
 
 def train_bpe(texts: Iterable[str], size: int) -> tuple[list[str], list[str]]:
     """(tokens, merges) learnt without any pre-tokenizer, so that merges reach over every border that one may cut."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers  # noqa: PLC0415 (some Pythons lack it)
+
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=ALPHABET, show_progress=False, max_token_length=24)
@@ -54,6 +59,8 @@ def train_bpe(texts: Iterable[str], size: int) -> tuple[list[str], list[str]]:
 
 def hf_bpe(tokens: Sequence[str], merges: Sequence[str], *, ignore_merges: bool = False) -> Tokenizer:
     """The `tokenizers` library on the same vocabulary; its pre-tokenizer is left to the caller."""
+    from tokenizers import Tokenizer, models  # noqa: PLC0415 (some Pythons lack it)
+
     pairs = [(left, right) for left, right in (merge.split(" ") for merge in merges)]
     return Tokenizer(models.BPE({t: i for i, t in enumerate(tokens)}, pairs, ignore_merges=ignore_merges))
 

@@ -120,6 +120,15 @@ def test_dependencies_are_those_of_the_extras_that_are_asked_for() -> None:
     assert not named & {"llguidance", "fastapi", "auditwheel", "ollama_engine"}
 
 
+def test_a_suite_can_do_without_packages_and_extras_of_packages() -> None:
+    wheel = Path("ollama_engine-1.2-cp313-cp313t-linux_x86_64.whl")
+    lacking = suite.NO_WHEEL[suite.tag(wheel)]
+    wanted = suite.packages(wheel, lacking)
+    assert str(wheel.resolve()) in wanted
+    assert {"uvicorn", "pytest", "numpy"} <= {re.split(r"[<>=]", name)[0] for name in wanted}  # no uvicorn[standard]
+    assert not [name for name in wanted if name.startswith(lacking)]
+
+
 def test_a_package_becomes_optional(tmp_path: Path) -> None:
     needed = "Name: a\nRequires-Dist: jinja2\nRequires-Dist: llguidance<2,>=1.9\n\nRequires-Dist: is text here\n"
     for name, text in (("a-1.dist-info/METADATA", needed), ("a.py", "pass")):
@@ -241,16 +250,24 @@ def test_tests_run_with_each_wheel_of_the_matrix(
     assert "python3.13: python3.13, tests passed" in told
 
 
-def test_a_suite_imports_the_wheel_and_not_the_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("lock", ["", "t"])
+def test_a_suite_imports_the_wheel_and_not_the_sources(
+    lock: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     commands: list[list[str]] = []
     monkeypatch.setattr(suite, "FOLDER", tmp_path)
     monkeypatch.setattr(suite, "run", lambda *words, **options: commands.append([*map(str, words), str(options)]))
     monkeypatch.setattr(foreign, "COPIED", ("ollama_engine", "wheels", "LICENSE"))
-    suite.run_tests(Path("a-1-cp313-cp313t-linux_x86_64.whl"), "python3.13t", ["tests/nn"])
-    tree = tmp_path / "suite-cp313t/tree"
+    suite.run_tests(Path(f"a-1-cp313-cp313{lock}-linux_x86_64.whl"), "python3.13", ["tests/nn"])
+    tree = tmp_path / f"suite-cp313{lock}/tree"
     assert sorted(path.name for path in tree.iterdir()) == ["LICENSE", "wheels"]
     venv, pip, pytest_ = commands
-    assert venv[0] == "python3.13t"
-    assert pip[-2].endswith("linux_x86_64.whl[test]")
+    assert venv[0] == "python3.13"
+    assert any(word.endswith("linux_x86_64.whl" if lock else "linux_x86_64.whl[test]") for word in pip)
+    assert (
+        ("--without=tokenizers" in pytest_)
+        == ("without llguidance, tokenizers" in capsys.readouterr().out)
+        == bool(lock)
+    )
     assert pytest_[0] == pip[0] == f"{tree.parent}/env/bin/python"
     assert pytest_[-2:] == ["tests/nn", str({"cwd": tree})]
