@@ -33,6 +33,9 @@ class ModelFile:
         """Have changes of the file noticed."""
         files.add(self._path, self._file.fileno())
 
+    def fileno(self) -> int:
+        return self._file.fileno()
+
     def read(self, info: TensorInfo) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
         if self._mapping is not None:
             return np.frombuffer(self._mapping, dtype=np.uint8, count=info.nbytes, offset=info.offset)

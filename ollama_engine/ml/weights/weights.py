@@ -8,6 +8,7 @@ copies, and the log says so.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -25,6 +26,7 @@ from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.storage import Storage
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.ml.threads.expert_cache import ExpertCache
+from ollama_engine.ml.weights.large_pages import bytes_in_large_pages, read_into_large_pages
 from ollama_engine.ml.weights.weight_plan import OF_ALL_LAYERS, block_of_tensor, plan_weights
 
 log = logging.getLogger(__name__)
@@ -34,6 +36,10 @@ Progress = Callable[[int, int], None]
 
 _CHUNK = 64 << 20
 _GROUP = 64 << 20
+LARGE_ENOUGH = 64 << 20
+"""Bytes of mapped weights that are worth large pages: less may stay in a cache."""
+LARGE_PAGES_SECONDS = 10.0
+"""How long a load reads for them at most."""
 
 
 class Weights(Mapping[str, Tensor], Closing):
@@ -136,8 +142,8 @@ class Weights(Mapping[str, Tensor], Closing):
             storage.map(file.mapping(), {info.name: info.offset for info in infos})
             file.watch(self.files)
             self._mapped.append((storage, infos))
-            if touch:
-                _touch(storage, infos, meter)
+            if touch and _touch(storage, infos, meter):
+                _enlarge_pages(storage, file)
 
     def _cache_experts(self, files: list[ModelFile]) -> None:
         self.experts = cache = ExpertCache()
@@ -244,14 +250,29 @@ def _groups(infos: list[TensorInfo]) -> Iterator[list[TensorInfo]]:
         yield group
 
 
-def _touch(storage: Storage, infos: list[TensorInfo], meter: _Meter) -> None:
-    """Page mapped tensors in now, where the system can and has the memory; otherwise steps do so page by page."""
+def _touch(storage: Storage, infos: list[TensorInfo], meter: _Meter) -> bool:
+    """Page mapped tensors in now, where the system can and has the memory; otherwise steps do so page by page.
+
+    Returns whether they are there.
+    """
     fits = sum(info.nbytes for info in infos) < available_bytes()
     for info in infos:
         end = info.offset + info.nbytes
         for begin in range(info.offset, end, _CHUNK):
             fits = fits and storage.populate(begin, min(_CHUNK, end - begin))
         meter.advance(info.nbytes)
+    return fits
+
+
+def _enlarge_pages(storage: Storage, file: ModelFile) -> None:
+    """Have a mapped file lie in large pages, which a token reads faster, where a tenth of it does not."""
+    if storage.nbytes < LARGE_ENOUGH or not 0 <= (there := bytes_in_large_pages(storage)) < 0.9 * storage.nbytes:
+        return
+    begin = time.monotonic()
+    gained = read_into_large_pages(storage, file.fileno(), LARGE_PAGES_SECONDS)
+    if gained > 0:
+        log.info("weights: %d MiB were read again in %.1f s; now %d of %d MiB lie in large pages",
+                 gained >> 20, time.monotonic() - begin, there + gained >> 20, storage.nbytes >> 20)  # fmt: skip
 
 
 class _Meter:

@@ -1,0 +1,6 @@
+from ollama_engine.ml.graph.storage import Storage
+
+LEAST_SPEED: float
+
+def bytes_in_large_pages(storage: Storage) -> int: ...
+def read_into_large_pages(storage: Storage, file: int, seconds: float) -> int: ...
