@@ -6,6 +6,7 @@ Of a set they ask for different items, which no grammar can; reading one drops i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -39,23 +40,13 @@ def narrow_schema(given: Any) -> tuple[JsonSchemaValue, Callable[[str], object]]
 class _NarrowSchema(GenerateJsonSchema):
     def decimal_schema(self, schema: core_schema.DecimalSchema) -> JsonSchemaValue:
         """A number without an exponent, with the digits that are asked for."""
-        places = min(schema.get("decimal_places") or 0, _PLACES)
-        digits = schema.get("max_digits")
-        most = 10 ** Decimal(max(min(digits or _DIGITS, _DIGITS) - places, 0)) - Decimal(1).scaleb(-places)
-        if digits is None:  # then bounds of its own may lie further out
-            most = max([most, *(abs(schema[key]) for key in ("ge", "gt", "le", "lt") if key in schema)])
-        made: JsonSchemaValue = {
-            "type": "integer" if schema.get("decimal_places") == 0 else "number",
-            "minimum": float(max(schema.get("ge", -most), -most)),
-            "maximum": float(min(schema.get("le", most), most)),
-        }
-        if "gt" in schema:
-            made["exclusiveMinimum"] = float(schema["gt"])
-        if "lt" in schema:
-            made["exclusiveMaximum"] = float(schema["lt"])
-        if "multiple_of" in schema or places:
-            made["multipleOf"] = float(schema.get("multiple_of", Decimal(1).scaleb(-places)))
-        return made
+        digits, places = schema.get("max_digits"), schema.get("decimal_places")
+        if digits is None:
+            return _decimals(schema, _DIGITS - min(places or 0, _PLACES), places)
+        if places is not None:
+            return _decimals(schema, digits - places, min(places, digits))
+        # Each digit behind the point is one less before it.
+        return {"anyOf": [_decimals(schema, digits - n, n) for n in range(min(digits, _PLACES) + 1)]}
 
     def set_schema(self, schema: core_schema.SetSchema) -> JsonSchemaValue:
         """A list in which items may come twice, unless it must have several."""
@@ -77,6 +68,33 @@ class _NarrowSchema(GenerateJsonSchema):
         made = super().url_schema(schema)
         schemes = schema.get("allowed_schemes")
         return made | {"pattern": f"^({'|'.join(schemes)})://[A-Za-z0-9]"} if schemes else made
+
+
+def _decimals(schema: core_schema.DecimalSchema, whole: int, places: int | None) -> JsonSchemaValue:
+    """Numbers with so many digits before the point and behind it; `places`: None for any."""
+    step = Decimal(1).scaleb(-min(places or 0, _PLACES))
+    most = 10 ** Decimal(max(min(whole, _DIGITS + step.adjusted()), 0)) - step
+    if "max_digits" not in schema:  # then bounds of its own may lie further out
+        most = max([most, *(abs(schema[key]) for key in ("ge", "gt", "le", "lt") if key in schema)])
+    made: JsonSchemaValue = {
+        "type": "integer" if places == 0 else "number",
+        "minimum": float(max(schema.get("ge", -most), -most)),
+        "maximum": float(min(schema.get("le", most), most)),
+    }
+    if "gt" in schema:
+        made["exclusiveMinimum"] = float(schema["gt"])
+    if "lt" in schema:
+        made["exclusiveMaximum"] = float(schema["lt"])
+    if "multiple_of" in schema or places:
+        made["multipleOf"] = float(
+            _common_multiple(schema.get("multiple_of", step), step) if places else schema["multiple_of"]
+        )
+    return made
+
+
+def _common_multiple(a: Decimal, b: Decimal) -> Decimal:
+    scale = Decimal(10) ** max(0, -min(int(n.normalize().as_tuple().exponent) for n in (a, b)))
+    return math.lcm(int(a * scale), int(b * scale)) / scale
 
 
 def _with_any_items(made: JsonSchemaValue) -> JsonSchemaValue:
