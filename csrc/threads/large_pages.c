@@ -3,11 +3,9 @@
 #endif
 #include "threads/large_pages.h"
 
-#include <stdbool.h>
-#include <stdlib.h>
-#include <time.h>
 #ifdef __linux__
 #include <fcntl.h>
+#include <stdbool.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -20,7 +18,7 @@
 
 enum {
     LARGE = 2 << 20,
-    AT_ONCE = 16,    // parts that are read between two looks at the clock
+    PARTS = OE_LARGE_PAGES_AT_ONCE / LARGE,
     REGIONS = 256    // that the system tells at once
 };
 
@@ -36,12 +34,6 @@ typedef struct {
 
 #define SCAN_PAGES _IOWR('f', 16, page_scan)
 #define PAGE_IS_LARGE (1 << 6)
-
-static double seconds_now(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 // Calls `found` with each run of large pages. Returns 0, or -1 where the system cannot tell.
 static int each_large(const char *start, size_t size, void (*found)(void *context, uint64_t begin, uint64_t end),
@@ -77,13 +69,13 @@ int64_t oe_large_pages_bytes(const char *start, size_t size) {
 typedef struct {
     char *start;
     int file;
-    bool *is_large;  // by part
-    size_t parts;
-    size_t *small;   // numbers of the parts that are read next
+    int64_t offset;
+    bool is_large[PARTS];
+    size_t small[PARTS]; // numbers of the parts that are read
 } parts_of_file;
 
 static void note_large(void *context, uint64_t begin, uint64_t end) {
-    const parts_of_file *of = context;
+    parts_of_file *of = context;
     for (uint64_t at = begin; at + LARGE <= end; at += LARGE) {
         of->is_large[(at - (uintptr_t)of->start) / LARGE] = true;
     }
@@ -93,56 +85,36 @@ static void note_large(void *context, uint64_t begin, uint64_t end) {
 static int read_again(void *context, size_t i) {
     const parts_of_file *of = context;
     const size_t at = of->small[i] * LARGE;
+    const off_t in_file = (off_t)(of->offset + (int64_t)at);
     madvise(of->start + at, LARGE, MADV_DONTNEED);
-    sync_file_range(of->file, (off_t)at, LARGE,
+    sync_file_range(of->file, in_file, LARGE,
                     SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
-    posix_fadvise(of->file, (off_t)at, LARGE, POSIX_FADV_DONTNEED);
+    posix_fadvise(of->file, in_file, LARGE, POSIX_FADV_DONTNEED);
     return madvise(of->start + at, LARGE, MADV_POPULATE_READ);
 }
 
-// Reads up to AT_ONCE parts behind *next again. Returns how many there were.
-static size_t read_some(parts_of_file *of, size_t *next, int threads) {
-    size_t small[AT_ONCE], n = 0;
-    for (; *next < of->parts && n < AT_ONCE; (*next)++) {
-        if (!of->is_large[*next]) {
-            small[n++] = *next;
-        }
-    }
-    of->small = small;
-    oe_fan_out(n, threads, read_again, of);
-    return n;
-}
-
-static int64_t read_parts(parts_of_file *of, int threads, double seconds, double least) {
-    const size_t size = of->parts * LARGE;
-    const int64_t before = oe_large_pages_bytes(of->start, size);
-    const double begin = seconds_now();
-    int64_t gained = 0;
-    for (size_t next = 0, read = 0, n; (n = read_some(of, &next, threads)) > 0;) {
-        const double took = seconds_now() - begin;
-        const int64_t gained_before = gained;
-        read += n;
-        gained = oe_large_pages_bytes(of->start, size) - before;
-        if (took > seconds || (double)read * LARGE < least * took || gained <= gained_before) {
-            break;
-        }
-    }
-    return gained;
-}
-
-int64_t oe_large_pages_read_again(char *start, size_t size, int file, int threads, double seconds, double least) {
-    parts_of_file of = {.start = start, .file = file, .parts = size / LARGE};
-    if ((uintptr_t)start % LARGE || of.parts == 0 || seconds <= 0) {
+int64_t oe_large_pages_read_again(char *start, size_t size, int file, int64_t offset, int threads, int64_t *read) {
+    parts_of_file of = {.start = start, .file = file, .offset = offset};
+    const size_t parts = size / LARGE < PARTS ? size / LARGE : PARTS;
+    *read = 0;
+    if ((uintptr_t)start % LARGE) {
         return 0; // a part of the file lies across two large pages
     }
-    of.is_large = calloc(of.parts, sizeof *of.is_large);
-    if (!of.is_large) {
+    if (each_large(start, parts * LARGE, note_large, &of) != 0) {
+        return -1;
+    }
+    size_t n = 0;
+    for (size_t i = 0; i < parts; i++) {
+        if (!of.is_large[i]) {
+            of.small[n++] = i;
+        }
+    }
+    if (n == 0) {
         return 0;
     }
-    const int known = each_large(start, of.parts * LARGE, note_large, &of);
-    const int64_t gained = known == 0 ? read_parts(&of, threads, seconds, least) : -1;
-    free(of.is_large);
-    return gained;
+    oe_fan_out(n, threads, read_again, &of); // what could not be paged in is not in large pages below
+    *read = (int64_t)n * LARGE;
+    return oe_large_pages_bytes(start, parts * LARGE) - (int64_t)(parts - n) * LARGE;
 }
 #else
 int64_t oe_large_pages_bytes(const char *start, size_t size) {
@@ -151,13 +123,13 @@ int64_t oe_large_pages_bytes(const char *start, size_t size) {
     return -1;
 }
 
-int64_t oe_large_pages_read_again(char *start, size_t size, int file, int threads, double seconds, double least) {
+int64_t oe_large_pages_read_again(char *start, size_t size, int file, int64_t offset, int threads, int64_t *read) {
     (void)start;
     (void)size;
     (void)file;
+    (void)offset;
     (void)threads;
-    (void)seconds;
-    (void)least;
+    *read = 0;
     return -1;
 }
 #endif

@@ -16,12 +16,14 @@ extern "C" {
 // since 6.7).
 int64_t oe_large_pages_bytes(const char *start, size_t size);
 
-// Reads those parts of a file again that lie in small pages. `start` is where the file is mapped, from its first byte
-// on, and paged in. Takes as many `threads`, and stops after `seconds`, where a disk reads less than `least` bytes per
-// second, and where pages stay small: the file system has no large ones, or another process maps the file, too.
-// Whoever reads the memory meanwhile finds the same bytes. Returns how many bytes lie in large pages now that did not
-// before, or -1 as above.
-int64_t oe_large_pages_read_again(char *start, size_t size, int file, int threads, double seconds, double least);
+enum { OE_LARGE_PAGES_AT_ONCE = 32 << 20 };
+
+// Reads those parts of a range again that lie in small pages, on so many `threads`: of OE_LARGE_PAGES_AT_ONCE bytes at
+// most, what is beyond stays. `start` is where byte `offset` of the file is mapped, a multiple of 2 MiB. Pages stay
+// small where the file system has no large ones, and where another process maps the file, too. Whoever reads the memory
+// meanwhile finds the same bytes. `read`: how many bytes were read. Returns how many bytes lie in large pages now that
+// did not before, or -1 as above.
+int64_t oe_large_pages_read_again(char *start, size_t size, int file, int64_t offset, int threads, int64_t *read);
 
 #ifdef __cplusplus
 }

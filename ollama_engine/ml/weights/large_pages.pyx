@@ -1,6 +1,8 @@
-"""Large pages for mapped weights: what of a file lies in small ones is read again (csrc/threads/large_pages.h)."""
+"""Large pages of mapped storages: where they are, and how a part of a file comes into them.
 
-from libc.stddef cimport size_t
+csrc/threads/large_pages.h says how; `page_enlarger.py` says of what, and for how long.
+"""
+
 from libc.stdint cimport int64_t
 
 from ollama_engine.errors import ShapeError
@@ -10,45 +12,46 @@ from ollama_engine.ml.ggml cimport libggml as lib
 from ollama_engine.ml.graph.storage cimport Storage
 from ollama_engine.ml.graph.window cimport Buffer
 
-LEAST_SPEED = 3e8
-"""Bytes per second that a disk must read: a slower one would keep a load waiting for longer than that is worth."""
+AT_ONCE = large.OE_LARGE_PAGES_AT_ONCE
 
 
-def bytes_in_large_pages(Storage storage not None):
-    """How many bytes of a mapped storage lie in pages of 2 MiB; -1 where the system cannot tell."""
+def bytes_in_large_pages(Storage storage not None, int64_t begin, int64_t size):
+    """How many of `size` mapped bytes from `begin` on lie in pages of 2 MiB; -1 where the system cannot tell.
+
+    `begin` is a multiple of 2 MiB.
+    """
     cdef const char *start
-    cdef size_t size
     cdef int64_t found
     with storage.lock:
-        buffer = _buffer_of(storage)
-        start, size = buffer.base(), lib.ggml_backend_buffer_get_size(buffer.buffer)
+        start = _mapped(storage, begin, size)
         with nogil:
             found = large.oe_large_pages_bytes(start, size)
     return found
 
 
-def read_into_large_pages(Storage storage not None, int file, double seconds):
-    """Read again what lies in small pages of `file`, a descriptor of what the storage maps, for so long at most.
+def read_into_large_pages(Storage storage not None, int file, int64_t begin, int64_t size):
+    """Read again what of a range lies in small pages: whole 2 MiB, and AT_ONCE bytes at most.
 
-    Its pages must be there (`Storage.populate`). Tensors may be read meanwhile. Returns how many bytes lie in large
-    pages now and did not before: 0 where the file system has none, where another process maps the file, and where the
-    disk is slower than LEAST_SPEED; -1 where the system cannot tell.
+    `file` is a descriptor of what the storage maps, `begin` a multiple of 2 MiB. Tensors may be read meanwhile. Returns
+    how many bytes were read, and how many lie in large pages now and did not before; -1 where the system cannot tell.
     """
     cdef char *start
-    cdef size_t size
-    cdef double least = LEAST_SPEED
     cdef int threads = storage.backend.threads
-    cdef int64_t gained
+    cdef int64_t read, gained
     with storage.lock:
-        buffer = _buffer_of(storage)
-        start, size = buffer.base(), lib.ggml_backend_buffer_get_size(buffer.buffer)
+        start = _mapped(storage, begin, size)
         with nogil:
-            gained = large.oe_large_pages_read_again(start, size, file, threads, seconds, least)
-    return gained
+            gained = large.oe_large_pages_read_again(start, size, file, begin, threads, &read)
+    return read, gained
 
 
-cdef Buffer _buffer_of(Storage storage):
+cdef char *_mapped(Storage storage, int64_t begin, int64_t size) except NULL:
+    """Where a range begins. The caller holds the lock."""
     storage.busy()
     if not storage.read_only:
         raise ShapeError("this storage is not mapped; call map(...) first")
-    return <Buffer>storage.buffers[0]
+    buffer = <Buffer>storage.buffers[0]
+    room = <int64_t>lib.ggml_backend_buffer_get_size(buffer.buffer)
+    if begin < 0 or not 0 <= size <= room or begin > room - size:
+        raise ShapeError(f"{size} bytes from byte {begin} are not all within the {room} mapped ones")
+    return <char *>lib.ggml_backend_buffer_get_base(buffer.buffer) + begin

@@ -8,7 +8,6 @@ copies, and the log says so.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -26,7 +25,7 @@ from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.storage import Storage
 from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.ml.threads.expert_cache import ExpertCache
-from ollama_engine.ml.weights.large_pages import bytes_in_large_pages, read_into_large_pages
+from ollama_engine.ml.weights.page_enlarger import PageEnlarger
 from ollama_engine.ml.weights.weight_plan import OF_ALL_LAYERS, block_of_tensor, plan_weights
 
 log = logging.getLogger(__name__)
@@ -36,10 +35,6 @@ Progress = Callable[[int, int], None]
 
 _CHUNK = 64 << 20
 _GROUP = 64 << 20
-LARGE_ENOUGH = 64 << 20
-"""Bytes of mapped weights that are worth large pages: less may stay in a cache."""
-LARGE_PAGES_SECONDS = 10.0
-"""How long a load reads for them at most."""
 
 
 class Weights(Mapping[str, Tensor], Closing):
@@ -132,6 +127,7 @@ class Weights(Mapping[str, Tensor], Closing):
         return storage
 
     def _map(self, files: list[ModelFile], meter: _Meter, *, touch: bool = True) -> None:
+        pages = PageEnlarger()
         for number, file in enumerate(files):
             infos = [i for i in self.plan.mapped.values() if i.file == number]
             if not infos:
@@ -143,7 +139,7 @@ class Weights(Mapping[str, Tensor], Closing):
             file.watch(self.files)
             self._mapped.append((storage, infos))
             if touch and _touch(storage, infos, meter):
-                _enlarge_pages(storage, file)
+                pages.enlarge(storage, file, infos)
 
     def _cache_experts(self, files: list[ModelFile]) -> None:
         self.experts = cache = ExpertCache()
@@ -262,17 +258,6 @@ def _touch(storage: Storage, infos: list[TensorInfo], meter: _Meter) -> bool:
             fits = fits and storage.populate(begin, min(_CHUNK, end - begin))
         meter.advance(info.nbytes)
     return fits
-
-
-def _enlarge_pages(storage: Storage, file: ModelFile) -> None:
-    """Have a mapped file lie in large pages, which a token reads faster, where a tenth of it does not."""
-    if storage.nbytes < LARGE_ENOUGH or not 0 <= (there := bytes_in_large_pages(storage)) < 0.9 * storage.nbytes:
-        return
-    begin = time.monotonic()
-    gained = read_into_large_pages(storage, file.fileno(), LARGE_PAGES_SECONDS)
-    if gained > 0:
-        log.info("weights: %d MiB were read again in %.1f s; now %d of %d MiB lie in large pages",
-                 gained >> 20, time.monotonic() - begin, there + gained >> 20, storage.nbytes >> 20)  # fmt: skip
 
 
 class _Meter:

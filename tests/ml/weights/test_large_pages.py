@@ -5,9 +5,10 @@ from __future__ import annotations
 import mmap
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,22 +17,31 @@ import pytest
 from ollama_engine import Engine, demo
 from ollama_engine.errors import ShapeError
 from ollama_engine.ml.device.placement import BackendParams
+from ollama_engine.ml.gguf.gguf_file import TensorInfo
 from ollama_engine.ml.gguf.model_file import ModelFile
 from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.storage import Storage
-from ollama_engine.ml.weights import large_pages, weights
-from ollama_engine.ml.weights.large_pages import bytes_in_large_pages, read_into_large_pages
+from ollama_engine.ml.weights import page_enlarger
+from ollama_engine.ml.weights.large_pages import AT_ONCE, bytes_in_large_pages, read_into_large_pages
+from ollama_engine.ml.weights.page_enlarger import PageEnlarger
 
 LARGE = 2 << 20
 SIZE = 48 * LARGE + 12_288
+WHOLE = 48 * LARGE
 NUMBERS = np.random.default_rng(0).integers(0, 256, SIZE, np.uint8)
-LONG = 60.0
-"""Seconds: more than any disk needs."""
+
+
+def tensor(begin: int, end: int) -> TensorInfo:
+    return TensorInfo("w", "f32", ((end - begin) // 4,), begin, end - begin, 0)
+
+
+ALL = [tensor(0, SIZE)]
 
 
 @pytest.fixture(autouse=True)
 def any_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large_pages, "LEAST_SPEED", 0.0)
+    monkeypatch.setattr(page_enlarger, "LEAST_SPEED", 0.0)
+    monkeypatch.setattr(page_enlarger, "SECONDS", 60.0)
 
 
 @pytest.fixture
@@ -59,7 +69,7 @@ def storage(backend: Backend, file: ModelFile) -> Iterator[Storage]:
         made.map(file.mapping(), {"w": 0})
         if not made.populate(0, SIZE):
             pytest.skip("this system pages nothing in")
-        if bytes_in_large_pages(made) < 0:
+        if bytes_in_large_pages(made, 0, WHOLE) < 0:
             pytest.skip("this system does not tell where pages are large: Linux does since 6.7")
         yield made
 
@@ -78,61 +88,150 @@ def same_bytes(storage: Storage) -> bool:
     return bool(np.array_equal(storage["w"].numpy().view(np.uint8).reshape(-1), NUMBERS))
 
 
-def test_what_lies_in_small_pages_is_read_into_large_ones(storage: Storage, file: ModelFile, tmp_path: Path) -> None:
+def in_large_pages(storage: Storage) -> int:
+    return bytes_in_large_pages(storage, 0, WHOLE)
+
+
+def test_what_lies_in_small_pages_is_read_into_large_ones(
+    storage: Storage, file: ModelFile, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     if not has_large_pages(tmp_path):
         pytest.skip("this system has no large pages for files here: Linux has since 6.16, on ext4")
-    before = bytes_in_large_pages(storage)
+    caplog.set_level("INFO", page_enlarger.__name__)
+    before = in_large_pages(storage)
     assert before < SIZE // 2, "the file was written in small pieces"
-    gained = read_into_large_pages(storage, file.fileno(), LONG)
-    assert before + gained == bytes_in_large_pages(storage) >= 0.9 * SIZE
+    PageEnlarger().enlarge(storage, file, ALL)
+    after = in_large_pages(storage)
+    assert after >= 0.9 * SIZE
     assert same_bytes(storage)
-    assert read_into_large_pages(storage, file.fileno(), LONG) <= SIZE - before - gained
+    assert f"now {after >> 20} of {WHOLE >> 20} MiB lie in large pages" in caplog.text
 
 
-def test_a_slow_disk_reads_one_batch(storage: Storage, file: ModelFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large_pages, "LEAST_SPEED", 1e15)
-    assert 0 <= read_into_large_pages(storage, file.fileno(), LONG) <= 16 * LARGE
+def test_pages_of_other_tensors_stay(storage: Storage, file: ModelFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of those that a GPU has: only what the CPU multiplies is worth the disk's time."""
+    monkeypatch.setattr(page_enlarger, "LARGE_ENOUGH", 1)
+    before = bytes_in_large_pages(storage, 8 * LARGE, 32 * LARGE)
+    PageEnlarger().enlarge(storage, file, [tensor(0, 8 * LARGE), tensor(40 * LARGE, SIZE)])
+    assert bytes_in_large_pages(storage, 8 * LARGE, 32 * LARGE) == before
     assert same_bytes(storage)
-
-
-def test_without_time_nothing_is_read(storage: Storage, file: ModelFile) -> None:
-    assert read_into_large_pages(storage, file.fileno(), 0.0) == 0
 
 
 def test_pages_that_another_mapping_holds_stay(storage: Storage, file: ModelFile) -> None:
     """As another process's engine holds them: nothing is gained, and it reads what it read."""
+    before = in_large_pages(storage)
     with ExitStack() as stack:
         other = stack.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         assert other[:: mmap.PAGESIZE] == NUMBERS[:: mmap.PAGESIZE].tobytes()
-        assert read_into_large_pages(storage, file.fileno(), LONG) <= 16 * LARGE
+        PageEnlarger().enlarge(storage, file, ALL)
+        assert in_large_pages(storage) <= before + AT_ONCE
         assert other[:] == NUMBERS.tobytes()
     assert same_bytes(storage)
 
 
-def test_only_mapped_storages_have_a_file(backend: Backend, file: ModelFile) -> None:
-    with Storage(backend, 1) as storage:
-        storage.add("w", "f32", (256,))
-        storage.allocate(0)
+def test_only_mapped_bytes_have_pages(backend: Backend, storage: Storage, file: ModelFile) -> None:
+    for begin, size in ((-LARGE, LARGE), (0, SIZE + (1 << 20)), (SIZE, LARGE), (0, -1)):
+        with pytest.raises(ShapeError, match="not all within"):
+            bytes_in_large_pages(storage, begin, size)
+        with pytest.raises(ShapeError, match="not all within"):
+            read_into_large_pages(storage, file.fileno(), begin, size)
+    with Storage(backend, 1) as other:
+        other.add("w", "f32", (256,))
+        other.allocate(0)
         with pytest.raises(ShapeError, match="not mapped"):
-            read_into_large_pages(storage, file.fileno(), LONG)
-        with pytest.raises(ShapeError, match="not mapped"):
-            bytes_in_large_pages(storage)
+            bytes_in_large_pages(other, 0, LARGE)
+
+
+# -- when, and for how long --------------------------------------------------------------------------------------------
+
+
+class Disk:
+    """Stands for the system's calls: all pages are small, and each becomes large when it is read."""
+
+    nbytes = SIZE
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds = seconds
+        self.now = 0.0
+        self.there = 0
+        self.large: Callable[[int], int] = lambda begin: AT_ONCE
+        self.pieces: list[tuple[int, int]] = []
+
+    def count(self, storage: object, begin: int, size: int) -> int:
+        return self.there
+
+    def read(self, storage: object, file: int, begin: int, size: int) -> tuple[int, int]:
+        self.pieces.append((begin // LARGE, size // LARGE))
+        self.now += self.seconds
+        return size, min(self.large(begin), size)
+
+    def fileno(self) -> int:
+        return 0
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    made = Disk()
+    monkeypatch.setattr(page_enlarger, "bytes_in_large_pages", made.count)
+    monkeypatch.setattr(page_enlarger, "read_into_large_pages", made.read)
+    monkeypatch.setattr(page_enlarger, "time", SimpleNamespace(monotonic=lambda: made.now))
+    return made
+
+
+def enlarge(disk: Disk, infos: list[TensorInfo], pages: PageEnlarger | None = None) -> list[tuple[int, int]]:
+    """Numbers of the first 2 MiB and of all of them, of each piece that was read."""
+    given: Any = disk
+    (pages or PageEnlarger()).enlarge(given, given, infos)
+    return disk.pieces
+
+
+def test_pieces_are_short_enough_for_signals_and_read_once(disk: Disk) -> None:
+    assert enlarge(disk, ALL) == [(0, 16), (16, 16), (32, 16)]
+
+
+def test_pieces_are_those_of_the_tensors(disk: Disk) -> None:
+    infos = [tensor(33 * LARGE, SIZE), tensor(5 * LARGE + 32, 22 * LARGE + 32), tensor(2 * LARGE, 5 * LARGE + 32)]
+    assert enlarge(disk, infos) == [(2, 16), (18, 5), (33, 15)]
+
+
+def test_all_files_share_the_time(disk: Disk) -> None:
+    disk.seconds, pages = 35.0, PageEnlarger()
+    enlarge(disk, ALL, pages)
+    assert len(disk.pieces) == 2, "70 s of 60, told by the last piece"
+    enlarge(disk, ALL, pages)
+    assert len(disk.pieces) == 2
+
+
+def test_a_slow_disk_reads_one_piece(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_enlarger, "LEAST_SPEED", AT_ONCE / 2)
+    disk.seconds = 1.9
+    assert len(enlarge(disk, ALL)) == 3
+    disk.pieces, disk.seconds = [], 2.1
+    assert len(enlarge(disk, ALL)) == 1
+
+
+def test_pages_that_stay_small_end_it(disk: Disk) -> None:
+    disk.large = lambda begin: 0
+    assert enlarge(disk, ALL) == [(0, 16)]
+    disk.pieces, disk.large = [], lambda begin: LARGE if begin == 0 else 0
+    assert enlarge(disk, ALL) == [(0, 16), (16, 16)]
 
 
 @pytest.mark.parametrize(
-    ("there", "large_enough", "asked"), [(0, 1, True), (1 << 40, 1, False), (-1, 1, False), (0, 1 << 40, False)],
-    ids=["small pages", "large pages", "unknown", "few weights"],
-)  # fmt: skip
-def test_a_load_asks_where_it_pays(monkeypatch: pytest.MonkeyPatch, there: int, large_enough: int, asked: bool) -> None:
+    ("there", "large_enough"), [(WHOLE, 1), (-1, 1), (0, 1 << 40)], ids=["large pages", "unknown", "few weights"]
+)
+def test_it_reads_where_it_pays(disk: Disk, monkeypatch: pytest.MonkeyPatch, there: int, large_enough: int) -> None:
+    monkeypatch.setattr(page_enlarger, "LARGE_ENOUGH", large_enough)
+    disk.there = there
+    assert enlarge(disk, ALL) == []
+
+
+def test_a_load_asks_for_its_mapped_file(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
 
-    def read(storage: Storage, descriptor: int, seconds: float) -> int:
-        calls.append((os.fstat(descriptor).st_size, seconds))
-        return 0
+    def enlarge(self: PageEnlarger, storage: Storage, file: ModelFile, infos: list[TensorInfo]) -> None:
+        calls.append((os.fstat(file.fileno()).st_size, len(infos) > 1))
 
-    monkeypatch.setattr(weights, "LARGE_ENOUGH", large_enough)
-    monkeypatch.setattr(weights, "bytes_in_large_pages", lambda storage: there)
-    monkeypatch.setattr(weights, "read_into_large_pages", read)
+    monkeypatch.setattr(PageEnlarger, "enlarge", enlarge)
     with Engine("demo", num_ctx=64):
         pass
-    assert calls == ([(os.stat(demo.path()).st_size, weights.LARGE_PAGES_SECONDS)] if asked else [])
+    assert calls == [(os.stat(demo.path()).st_size, True)]
