@@ -1,7 +1,7 @@
 """The JSON schema of a Python type, as narrow as what pydantic reads back: a whole answer has to be an instance.
 
-pydantic's own schemas allow any text for a Decimal, for a number that is a key of a dict, and as scheme of an HttpUrl.
-Of a set they ask for different items, which no grammar can; reading one drops items that come twice.
+pydantic's own schemas allow any text for a Decimal, for a number or bool that is a key of a dict, and as scheme of an
+HttpUrl. Of a set they ask for different items, which no grammar can; reading one drops items that come twice.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _DIGITS = 15
 """Of a Decimal: pydantic reads a number by way of a float, which has so many exactly."""
 _PLACES = 6
 """Behind the point: llguidance does not take every smaller step."""
-_NUMBERS_AS_NAMES = {
+_KEYS_AS_NAMES = {
+    "boolean": "^(true|false)$",
     "integer": "^-?(0|[1-9][0-9]{0,14})$",
     "number": r"^-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,15})?$",
 }
@@ -60,7 +61,7 @@ class _NarrowSchema(GenerateJsonSchema):
         """An object whose names can be read as keys."""
         made = super().dict_schema(schema)
         keys = self.generate_inner(schema["keys_schema"]) if "keys_schema" in schema else {}
-        pattern = _NUMBERS_AS_NAMES.get(str(keys.get("type")))
+        pattern = _KEYS_AS_NAMES.get(str(keys.get("type")))
         return made if pattern is None else made | {"propertyNames": {"pattern": pattern}}
 
     def url_schema(self, schema: core_schema.UrlSchema) -> JsonSchemaValue:
@@ -76,15 +77,19 @@ def _decimals(schema: core_schema.DecimalSchema, whole: int, places: int | None)
     most = 10 ** Decimal(max(min(whole, _DIGITS + step.adjusted()), 0)) - step
     if "max_digits" not in schema:  # then bounds of its own may lie further out
         most = max([most, *(abs(schema[key]) for key in ("ge", "gt", "le", "lt") if key in schema)])
-    made: JsonSchemaValue = {
-        "type": "integer" if places == 0 else "number",
-        "minimum": float(max(schema.get("ge", -most), -most)),
-        "maximum": float(min(schema.get("le", most), most)),
-    }
+    low, high = max(schema.get("ge", -most), -most), min(schema.get("le", most), most)
+    made: JsonSchemaValue = {"type": "integer" if places == 0 else "number"}
     if "gt" in schema:
-        made["exclusiveMinimum"] = float(schema["gt"])
+        if places is None:
+            made["exclusiveMinimum"] = float(schema["gt"])
+        else:  # llguidance takes 0 above an exclusive minimum of 0 where the maximum is less than 1
+            low = max(low, (math.floor(Decimal(schema["gt"]) / step) + 1) * step)
     if "lt" in schema:
-        made["exclusiveMaximum"] = float(schema["lt"])
+        if places is None:
+            made["exclusiveMaximum"] = float(schema["lt"])
+        else:
+            high = min(high, (math.ceil(Decimal(schema["lt"]) / step) - 1) * step)
+    made |= {"minimum": float(low), "maximum": float(high)}
     if "multiple_of" in schema or places:
         made["multipleOf"] = float(
             _common_multiple(schema.get("multiple_of", step), step) if places else schema["multiple_of"]
