@@ -92,11 +92,16 @@ def in_large_pages(storage: Storage) -> int:
     return bytes_in_large_pages(storage, 0, WHOLE)
 
 
-def test_what_lies_in_small_pages_is_read_into_large_ones(
-    storage: Storage, file: ModelFile, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.fixture
+def large_pages(tmp_path: Path) -> None:
     if not has_large_pages(tmp_path):
         pytest.skip("this system has no large pages for files here: Linux has since 6.16, on ext4")
+
+
+@pytest.mark.usefixtures("large_pages")
+def test_what_lies_in_small_pages_is_read_into_large_ones(
+    storage: Storage, file: ModelFile, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO", page_enlarger.__name__)
     before = in_large_pages(storage)
     assert before < SIZE // 2, "the file was written in small pieces"
@@ -105,6 +110,16 @@ def test_what_lies_in_small_pages_is_read_into_large_ones(
     assert after >= 0.9 * SIZE
     assert same_bytes(storage)
     assert f"now {after >> 20} of {WHOLE >> 20} MiB lie in large pages" in caplog.text
+
+
+@pytest.mark.usefixtures("large_pages")
+def test_what_lies_in_large_pages_is_not_read_again(storage: Storage, file: ModelFile) -> None:
+    read_into_large_pages(storage, file.fileno(), 0, 2 * LARGE)
+    before = bytes_in_large_pages(storage, 0, AT_ONCE)
+    assert 0 < before < AT_ONCE
+    read, gained = read_into_large_pages(storage, file.fileno(), 0, SIZE)
+    assert read == AT_ONCE - before
+    assert gained == bytes_in_large_pages(storage, 0, AT_ONCE) - before > 0
 
 
 def test_pages_of_other_tensors_stay(storage: Storage, file: ModelFile, monkeypatch: pytest.MonkeyPatch) -> None:
