@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 SECONDS = 10.0
 """How long all files of a model are read at most."""
 LARGE = 2 << 20
+FIRST = 2 * LARGE
+"""Of a file system that has no large pages no more is read, at each load."""
 LARGE_ENOUGH = 64 << 20
 """Bytes of mapped weights that are worth large pages: less may stay in a cache."""
 LEAST_SPEED = 3e8
@@ -67,7 +69,7 @@ class PageEnlarger:
             read, gained = read + more, gained + max(0, now_large)
             in_vain = 0 if now_large > 0 else in_vain + more
             took = time.monotonic() - start
-            if took > self._left or in_vain >= AT_ONCE or AT_ONCE <= read < LEAST_SPEED * took:
+            if took > self._left or in_vain >= (AT_ONCE if gained else FIRST) or AT_ONCE <= read < LEAST_SPEED * took:
                 break
         return gained
 
@@ -86,6 +88,9 @@ def _extents(infos: Iterable[TensorInfo], size: int) -> list[Extent]:
 
 
 def _pieces(extents: list[Extent]) -> Iterator[Extent]:
+    size = FIRST
     for begin, end in extents:
-        for at in range(begin, end, AT_ONCE):
-            yield Extent(at, min(at + AT_ONCE, end))
+        at = begin
+        while at < end:
+            yield Extent(at, at := min(at + size, end))
+            size = AT_ONCE
