@@ -154,10 +154,10 @@ def batches(draw: random.Random, conversations: int, until: float) -> Iterator[l
 
 def supervise(run: Run, processes: int, conversations: int, minutes: float) -> None:
     """Start processes and kill some, until all is held or the time is over."""
-    todo = batches(run.draw, conversations, time.monotonic() + 60 * minutes)
+    upcoming = batches(run.draw, conversations, time.monotonic() + 60 * minutes)
     left, running = deque[list[int]](), list[Child]()
     while True:
-        while len(running) < processes and (seeds := left.popleft() if left else next(todo, None)) is not None:
+        while len(running) < processes and (seeds := left.popleft() if left else next(upcoming, None)) is not None:
             if seeds:
                 running.append(run.child(seeds))
         if not running:

@@ -81,7 +81,8 @@ static void note_large(void *context, uint64_t begin, uint64_t end) {
     }
 }
 
-// Pages are dropped that are written to the disk and mapped by nobody.
+// Linux drops a cached page only when no process maps it and the disk has its contents: so it is unmapped and written
+// out first.
 static int read_again(void *context, size_t i) {
     const parts_of_file *of = context;
     const size_t at = of->small[i] * LARGE;

@@ -20,9 +20,9 @@ enum { OE_LARGE_PAGES_AT_ONCE = 32 << 20 };
 
 // Reads those parts of a range again that lie in small pages, on so many `threads`: of OE_LARGE_PAGES_AT_ONCE bytes at
 // most, what is beyond stays. `start` is where byte `offset` of the file is mapped, a multiple of 2 MiB. Pages stay
-// small where the file system has no large ones, and where another process maps the file, too. Whoever reads the memory
-// meanwhile finds the same bytes. `read`: how many bytes were read. Returns how many bytes lie in large pages now that
-// did not before, or -1 as above.
+// small if the file system has no large ones, or if another process maps the file. Other threads may read the memory
+// meanwhile, and find the same bytes. `read`: how many bytes were read. Returns how many bytes lie in large pages now
+// that did not before, or -1 as above.
 int64_t oe_large_pages_read_again(char *start, size_t size, int file, int64_t offset, int threads, int64_t *read);
 
 #ifdef __cplusplus

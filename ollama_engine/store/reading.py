@@ -76,7 +76,7 @@ def _expect(kind: type, layer: Layer, blobs: BlobStore) -> Any:
 def _messages(layer: Layer, blobs: BlobStore) -> list[dict[str, Any]]:
     """Messages, each with a role and a text. Raises ModelFormatError for others, and for images that are not base64.
 
-    A path there would let whoever made the model read files of this machine.
+    With a path there, the author of a model could read files of this machine.
     """
     messages = []
     for message in _expect(list, layer, blobs):
