@@ -100,7 +100,8 @@ INLINE void whole_acts(const int8_t *q, ints acts[4]) {
     }
 }
 
-INLINE ints whole_sum(const uint8_t *block, const uint32_t *scales, const ints acts[4], const whole_masks *masks) {
+INLINE void whole_sums(const int n_tile, const uint8_t *block, const uint32_t *scales, const ints acts[][4],
+                       const whole_masks *masks, ints *sums) {
     const ints number = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
     ints codes[4], factors[4];
 #pragma GCC unroll 4
@@ -110,7 +111,7 @@ INLINE ints whole_sum(const uint8_t *block, const uint32_t *scales, const ints a
         codes[z] = bytes_pick(ready_signed(ints_repeat(LEVELS)), ints_and(words, masks->low));
         factors[z] = _mm512_permutexvar_epi32(number, _mm512_castsi128_si512(four));
     }
-    return add_up_whole(255, codes, factors, acts);
+    add_up_for_rows(n_tile, 255, codes, factors, acts, sums);
 }
 #endif
 
@@ -137,7 +138,7 @@ INLINE void add_block(const bool fours, const int n_tile, window w, const act_bl
         uint32_t words[2 * LANES];
         memcpy(words, s.scale, sizeof words);
         __asm__("" : "+m"(words)); /* so that they are read from memory */
-        sum[0] = add_up_wholes(0, w, words, act);
+        add_up_wholes(n_tile, 0, w, words, act, sum);
     } else
 #endif
     {

@@ -5,9 +5,9 @@
  * weights they stay f32, for BF16 they are rounded to it (floats.h). Vector kernels take 16 (AVX-512) or 8 (AVX2,
  * NEON) rows of weights at a time, one in each 32-bit lane, unpack a block of them once, and multiply it with all rows
  * of activations. A single row of activations waits mainly for memory; there the lanes are 4 blocks each of 4 (or 2)
- * rows of weights, so that the working set fits the L1 cache. So they are for a few rows, too, where that is quicker:
- * with AVX-512 and blocks of 32. AVX-512 multiplies most types as they lie there, and turns the sums instead
- * (load_fours, whole_blocks.h).
+ * rows of weights, so that the working set fits the L1 cache. So they may be for a few rows, too: with AVX-512 for up
+ * to 8 in blocks of 32, and for 2 in most types' blocks of 256 (oe_sb_variant has the choice). AVX-512 multiplies most
+ * types as they lie there, and turns the sums instead (load_fours, whole_blocks.h).
  *
  * Sums within a block are whole numbers. The blocks of a row are added up in order with plain float operations (no
  * contraction: the build passes -ffp-contract=off), every fourth block to one of four sums s0 to s3, and the result is

@@ -81,19 +81,27 @@ INLINE ints pairs_of_parts(const uint32_t *scales, const whole_masks *masks) {
 
 /* Both sums of a lane fit in 16 bits. That of the high bits is 16 times as large: shifted it has its place, and the
  * other is added to it, with 2^13 so that it never borrows. The excess is 2^13 times the factor of each even part. */
-INLINE ints whole_sum(const uint8_t *block, const uint32_t *scales, const ints acts[4], const whole_masks *masks) {
-    ints sum = ints_set(0);
+INLINE void whole_sums(const int n_tile, const uint8_t *block, const uint32_t *scales, const ints acts[][4],
+                       const whole_masks *masks, ints *sums) {
+#pragma GCC unroll 4
+    for (int n = 0; n < n_tile; n++) {
+        sums[n] = ints_set(0);
+    }
 #pragma GCC unroll 2
     for (int j = 0; j < 2; j++) {
         const ints x = kept(_mm512_loadu_si512(block + 16 + 64 * j));
-        ints dots = ints_add_products_of_bytes(ints_set(2), ints_and(x, masks->high), acts[2 * j + 1]);
-        dots = ints_add_products_of_bytes(ints_shift_left(dots, 12), ints_and(x, masks->low), acts[2 * j]);
-        sum = ints_add_pair_products(sum, dots, pairs_of_parts(scales + 32 * j, masks));
+        const ints high = ints_and(x, masks->high), low = ints_and(x, masks->low);
+        const ints factors = pairs_of_parts(scales + 32 * j, masks);
+#pragma GCC unroll 4
+        for (int n = 0; n < n_tile; n++) {
+            ints dots = ints_add_products_of_bytes(ints_set(2), high, acts[n][2 * j + 1]);
+            dots = ints_add_products_of_bytes(ints_shift_left(dots, 12), low, acts[n][2 * j]);
+            sums[n] = ints_add_pair_products(sums[n], dots, factors);
+        }
     }
-    return sum;
 }
 
-INLINE void add_wholes(window w, const act_block *act, floats *out) {
+INLINE void add_wholes(const int n_tile, window w, const act_block *act, floats *out) {
     ints scales[2];
     uint32_t pairs[4 * LANES];
     read_scales(w, scales);
@@ -106,14 +114,14 @@ INLINE void add_wholes(window w, const act_block *act, floats *out) {
     __asm__("" : "+m"(pairs)); /* repeated from memory: taken out of a register, each takes the ports of shuffles */
     const ints even = ints_add_products_of_bytes(ints_set(0), scales[0], ints_set(0x00010001));
     const ints excess = ints_shift_left(ints_add_products_of_bytes(even, scales[1], ints_set(0x00010001)), 16);
-    add_wholes_with_mins(0xf0, w, pairs, kept(excess), act, out);
+    add_wholes_with_mins(n_tile, 0xf0, w, pairs, kept(excess), act, out);
 }
 #endif
 
 INLINE void add_block(const bool fours, const int n_tile, window w, const act_block *act, floats *out) {
 #ifdef WHOLE_BLOCKS
     if (fours) {
-        add_wholes(w, act, out);
+        add_wholes(n_tile, w, act, out);
         return;
     }
 #endif

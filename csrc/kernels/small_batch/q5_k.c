@@ -64,7 +64,8 @@ INLINE void unpack_block(window w, panel_block *x) {
 #else
 
 #ifdef WHOLE_BLOCKS
-INLINE ints whole_sum(const uint8_t *block, const uint32_t *scales, const ints acts[4], const whole_masks *masks) {
+INLINE void whole_sums(const int n_tile, const uint8_t *block, const uint32_t *scales, const ints acts[][4],
+                       const whole_masks *masks, ints *sums) {
     const ints first = bytes_of_16((int)0x80008000u, (int)0x80008000u, (int)0x80018001u, (int)0x80018001u);
     const ints picked = _mm512_mask_blend_epi32(0xff00, first, ints_add(first, ints_set(0x00020002)));
     ints codes[4], factors[2];
@@ -79,7 +80,7 @@ INLINE ints whole_sum(const uint8_t *block, const uint32_t *scales, const ints a
     for (int i = 0; i < 2; i++) {
         factors[i] = bytes_pick(ints_set((int32_t)scales[16 * i]), picked);
     }
-    return add_up_whole(31, codes, factors, acts);
+    add_up_for_rows(n_tile, 31, codes, factors, acts, sums);
 }
 #endif
 
@@ -91,7 +92,7 @@ INLINE void add_block(const bool fours, const int n_tile, window w, const act_bl
         read_scales(w, scales);
         memcpy(words, scales, sizeof words);
         __asm__("" : "+m"(words)); /* so that they are repeated from memory */
-        add_wholes_with_mins(0x10, w, words, ints_set(0), act, out);
+        add_wholes_with_mins(n_tile, 0x10, w, words, ints_set(0), act, out);
         return;
     }
 #endif

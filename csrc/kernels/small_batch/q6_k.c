@@ -95,7 +95,8 @@ INLINE void unpack_block(window w, panel_block *x) {
 #ifdef WHOLE_BLOCKS
 INLINE void whole_acts(const int8_t *q, ints acts[4]) { memcpy(acts, q, 256); }
 
-INLINE ints whole_sum(const uint8_t *block, const uint32_t *scales, const ints acts[4], const whole_masks *masks) {
+INLINE void whole_sums(const int n_tile, const uint8_t *block, const uint32_t *scales, const ints acts[][4],
+                       const whole_masks *masks, ints *sums) {
     const ints all = _mm512_castsi256_si512(_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(block + 192))));
     const ints number = _mm512_setr_epi32(0, 0, 4, 4, 1, 1, 5, 5, 2, 2, 6, 6, 3, 3, 7, 7); /* of part */
     ints codes[4], factors[2];
@@ -111,7 +112,7 @@ INLINE ints whole_sum(const uint8_t *block, const uint32_t *scales, const ints a
         const ints picked = ints_add(ints_multiply(number, ints_set(0x00010001)), ints_set(0x00080008 * i));
         factors[i] = _mm512_permutexvar_epi16(picked, all);
     }
-    return add_up_whole(63, codes, factors, acts);
+    add_up_for_rows(n_tile, 63, codes, factors, acts, sums);
 }
 #endif
 
@@ -121,8 +122,8 @@ INLINE void add_block(const bool fours, const int n_tile, window w, const act_bl
     read_scales(w, &s);
 #ifdef WHOLE_BLOCKS
     if (fours) {
-        sum[0] = add_up_wholes(0x30, w, NULL, act);
-        add_sums_above(true, 1, s.d, sum, s.pair, act, out);
+        add_up_wholes(n_tile, 0x30, w, NULL, act, sum);
+        add_sums_above(true, n_tile, s.d, sum, s.pair, act, out);
         return;
     }
 #endif

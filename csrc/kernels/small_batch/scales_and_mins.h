@@ -73,14 +73,21 @@ INLINE void whole_acts(const int8_t *q, ints acts[4]) {
     }
 }
 
-/* add_block of a row of activations: add_up_wholes with `scales`, less `excess`. */
-INLINE void add_wholes_with_mins(const int high, window w, const uint32_t *scales, ints excess, const oe_act256 *act,
-                                 floats *out) {
-    ints mins[4];
+/* add_block of a window in fours: add_up_wholes with `scales`, less `excess`. */
+INLINE void add_wholes_with_mins(const int n_tile, const int high, window w, const uint32_t *scales, ints excess,
+                                 const oe_act256 *act, floats *out) {
+    ints mins[4], least[WHOLE_ROWS], sums[WHOLE_ROWS];
     read_mins(w, mins);
-    const ints least = kept(times_sums(true, 4, mins, act->sum32, act)), steps = kept(read_steps(w));
-    const ints sum = ints_subtract(add_up_wholes(high, w, scales, act), excess);
-    add_with_mins(true, steps, sum, least, act, out);
+#pragma GCC unroll 4
+    for (int n = 0; n < n_tile; n++) {
+        least[n] = kept(times_sums(true, 4, mins, act[OE_QUAD * n].sum32, act + OE_QUAD * n));
+    }
+    const ints steps = kept(read_steps(w));
+    add_up_wholes(n_tile, high, w, scales, act, sums);
+#pragma GCC unroll 4
+    for (int n = 0; n < n_tile; n++) {
+        add_with_mins(true, steps, ints_subtract(sums[n], excess), least[n], act + OE_QUAD * n, out + n);
+    }
 }
 #endif
 

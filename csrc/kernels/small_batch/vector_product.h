@@ -98,13 +98,14 @@ static void oe_multiply(const oe_sb_product *p, int64_t first, int64_t last) {
 
 #if defined(FOURS_IN_TWO)
 #define INTERLEAVED_ROWS 8 /* for more, multiply_tile is faster (measured) */
+#elif defined(WHOLE_BLOCKS)
+#define INTERLEAVED_ROWS WHOLE_ROWS
 #else
 #define INTERLEAVED_ROWS 1
 #endif
 #ifndef WHOLE
 #define WHOLE 0
 #endif
-_Static_assert(WHOLE == 0 || INTERLEAVED_ROWS == 1, "whole_blocks.h takes a single row of activations");
 #ifdef ROWS_OF_FOURS
 #define IN_FOURS_FROM 1 /* rows of activations */
 #else
@@ -135,7 +136,11 @@ static void oe_add_rest(int n_tile, const oe_sb_product *p, window w, const act_
     }
     w.blocks = (int)left;
     memcpy(sum, out, (size_t)n_tile * sizeof *sum);
-    add_block(true, INTERLEAVED_ROWS == 1 ? 1 : n_tile, w, act, sum);
+    if (INTERLEAVED_ROWS <= 2) { /* known, so that sums stay in registers */
+        n_tile == 1 ? add_block(true, 1, w, act, sum) : add_block(true, INTERLEAVED_ROWS, w, act, sum);
+    } else {
+        add_block(true, n_tile, w, act, sum);
+    }
     for (int n = 0; n < n_tile; n++) {
         out[n] = floats_of_first((int)left, sum[n], out[n]);
     }
@@ -194,6 +199,8 @@ static void oe_multiply_interleaved(const oe_sb_product *p, int64_t first, int64
     switch (p->rows) {
 #if INTERLEAVED_ROWS > 1
     case 2: multiply_few(2, p, first, last); return;
+#endif
+#if INTERLEAVED_ROWS > 2
     case 3: multiply_few(3, p, first, last); return;
     case 4: multiply_few(4, p, first, last); return;
     case 5: multiply_few(5, p, first, last); return;

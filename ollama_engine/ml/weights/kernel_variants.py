@@ -35,20 +35,31 @@ ZEN_4_IN_LANES = ZEN_4 | {4: "l2-rows", 8: "spread-rows"}
 with 6 to 8."""
 
 
+TWO_IN_LANES = {2: "spread-rows"}
+"""Blocks of 256 on other CPUs than Zen 4: two rows in fours of such blocks were never measured there."""
+
+
 def start_variants(traits: Collection[str]) -> Mapping[FewRows, str]:
-    """Variants before anything is measured on this CPU, where they are not the default.
+    """Variants before anything is measured on this CPU, where they are not the default."""
+    starts: dict[FewRows, str] = {}
+    for dtype in (*SMALL_BATCH_QUANTIZED, *FLOATS):
+        by_rows = _starts_of(block_of(dtype)[0], traits)
+        for experts in (False, True) if dtype in SMALL_BATCH_QUANTIZED else (False,):
+            starts |= {FewRows(dtype, rows, experts): variant for rows, variant in by_rows.items()}
+    return MappingProxyType(starts)
+
+
+def _starts_of(block: int, traits: Collection[str]) -> Mapping[int, str]:
+    """Of types with so many weights in a block, by the number of rows.
 
     Zen 5 is AMD's first CPU with AVX-VNNI beside AVX-512, Zen 4 the only one with AVX-512 VNNI alone. A CPU that is
     neither these nor Intel's begins as Zen 4 does. That is a guess: none was measured, and on Zen 4 `l2` loses 8 % at
     most.
     """
+    vnni, zen_5 = "avx512vnni" in traits, {"avx512vnni", "avxvnni"} <= set(traits)
+    elsewhere = TWO_IN_LANES if vnni and block == 256 else {}
     if "intel" in traits:
-        return MappingProxyType({})
-    zen_5 = {"avx512vnni", "avxvnni"} <= set(traits)
-    starts: dict[FewRows, str] = {}
-    for dtype in (*SMALL_BATCH_QUANTIZED, *(() if zen_5 else FLOATS)):
-        in_lanes = "avx512vnni" in traits and block_of(dtype)[0] == 32
-        by_rows = ZEN_5 if zen_5 else ZEN_4_IN_LANES if in_lanes else ZEN_4
-        for experts in (False, True) if dtype in SMALL_BATCH_QUANTIZED else (False,):
-            starts |= {FewRows(dtype, rows, experts): variant for rows, variant in by_rows.items()}
-    return MappingProxyType(starts)
+        return elsewhere
+    if zen_5:
+        return ZEN_5 | elsewhere if block > 1 else {}
+    return ZEN_4_IN_LANES if vnni and block == 32 else ZEN_4

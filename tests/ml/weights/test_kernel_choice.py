@@ -196,20 +196,23 @@ def test_a_product_has_the_variant_of_its_rows(monkeypatch: pytest.MonkeyPatch, 
     assert seen == ["burst", "burst", "l2", "l2"]
 
 
-def test_what_rows_begin_with_on_zen() -> None:
+def test_what_rows_begin_with_with_avx512_vnni() -> None:
     zen_4 = {"avx2", "avx512", "avx512vnni"}
     zen_5 = start_variants(zen_4 | {"avxvnni"})
     kernels = KernelChoice({}, zen_5)
     for experts in (False, True):
-        assert [kernels.variant("q4_K", n, experts=experts) for n in (1, 2, 8)] == ["deep", "spread", "spread"]
+        assert [kernels.variant("q4_K", n, experts=experts) for n in (1, 2)] == ["deep", "spread-rows"]
+        assert [kernels.variant("q4_0", n, experts=experts) for n in (1, 2, 8)] == ["deep", "spread", "spread"]
     assert kernels.variant("f16", 1) == "spread", "was not measured"
     kernels = KernelChoice({}, start_variants(zen_4))
     for dtype in ("q4_K", "f16"):
         assert [kernels.variant(dtype, n) for n in (1, 3, 7, 8, 512)] == ["l2", "l2", "l2", "spread", "spread"]
     assert [kernels.variant("q4_K", n, experts=True) for n in (1, 8)] == ["l2", "spread"]
     assert [kernels.variant("q8_0", n) for n in (1, 2, 4, 8)] == ["l2", "l2", "l2-rows", "spread-rows"]
-    assert not start_variants(zen_4 | {"intel"})
-    assert not start_variants(zen_4 | {"avxvnni", "intel"})
+    for traits in (zen_4 | {"intel"}, zen_4 | {"avxvnni", "intel"}):
+        kernels = KernelChoice({}, start_variants(traits))
+        assert [kernels.variant("q4_K", n) for n in (1, 2)] == ["spread", "spread-rows"]
+        assert [kernels.variant(dtype, n) for dtype in ("q4_0", "f16") for n in (1, 2)] == ["spread"] * 4
 
 
 @pytest.mark.parametrize("traits", [{"avx2"}, {"avx2", "avxvnni"}, {"neon"}], ids=["avx2", "avxvnni", "neon"])
