@@ -248,11 +248,15 @@ def test_a_disk_that_takes_nothing_is_said_once(tmp_path: Path, caplog: pytest.L
 
 
 NO_THREAD = """
-import logging, resource, sys
+import ctypes, logging, resource, sys
 from pathlib import Path
 from ollama_engine.runner.prefix_store.block_folder import BlockFolder
 from tests.runner.prefix_store.test_blocks import KEY, ROOT, rows
 logging.basicConfig(stream=sys.stdout, format="%(message)s")
+libc, attributes = ctypes.CDLL(None), ctypes.create_string_buffer(256)  # no pthread_attr_t is larger
+libc.pthread_attr_init(attributes)
+libc.pthread_attr_setstacksize(attributes, ctypes.c_size_t(2**23))
+assert libc.pthread_setattr_default_np(attributes) == 0  # stacks of 8 MiB, whatever `ulimit -s` says
 with open("/proc/self/statm") as file:
     used = int(file.read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + 2**21, used + 2**21))  # a thread's stack does not fit
