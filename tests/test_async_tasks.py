@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("fastapi", reason="the extra `server` is not installed")
+
 from ollama_engine.async_tasks import cancel_and_wait, wait_until_ended
 from ollama_engine.server.interleaving import interleaved
 from ollama_engine.server.isolation.remote_stream import RemoteStream

@@ -7,8 +7,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
+
+pytest.importorskip("httpx", reason="the extra `server` is not installed")
+pytest.importorskip("fastapi", reason="the extra `server` is not installed")
+pytest.importorskip("uvicorn", reason="the extra `server` is not installed")
+
+import httpx
 
 from ollama_engine import Engine, SamplingParams
 from ollama_engine.errors import ConfigError

@@ -41,6 +41,10 @@ FOR_SOME_MODELS = (
 """Or for some questions, to a model that answers."""
 
 
+SERVER = ("fastapi", "starlette", "uvicorn", "httpx", "prometheus_client", "huggingface_hub")
+"""What the extra `server` brings."""
+
+
 def imported_after(script: str) -> set[str]:
     """Names of the modules that a fresh process has after a script, without what Python starts with."""
     lines = (
@@ -145,3 +149,18 @@ def test_one_prompt_and_one_answer_are_measured_without_the_engine() -> None:
     found = imported_after(program(*arguments))
     assert "ollama_engine.cli.measure.bench.parts" in found
     assert not found & {*HEAVY, "numpy.random", "ollama_engine.engine", "statistics"} - {"json", "shutil"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3 * PATIENCE)  # every test module is imported
+def test_tests_that_need_the_extra_server_are_skipped_without_it() -> None:
+    """One that cannot even be imported ends the whole run."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.house.lacking", *SERVER], capture_output=True, text=True, check=False,
+        timeout=3 * PATIENCE - 10, cwd=Path(__file__).resolve().parents[2],
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["failed"] == {}
+    assert found["skipped"] > 5
+    assert found["imported"] > 300

@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 pytest.importorskip("uvicorn", reason="the extra `server` is not installed")
+pytest.importorskip("httpx", reason="the extra `server` is not installed")
 
 from fastapi import FastAPI
 

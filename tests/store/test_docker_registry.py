@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("httpx", reason="the extra `server` is not installed")
+
 from ollama_engine.errors import ModelNotFoundError
 from ollama_engine.store import ModelName, ModelStore
 from ollama_engine.store.pull import pull, push

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("huggingface_hub", reason="the extra `server` is not installed")
+
 from ollama_engine.errors import ModelNotFoundError, RegistryError
 from ollama_engine.ml.gguf.gguf_file import GGUFFile
 from ollama_engine.store import ModelName, ModelStore
@@ -22,8 +24,6 @@ from tests.convert.test_joining import write_split_llama
 from tests.store.layout import files
 from tests.support.tiny import write_tiny_llama
 from tests.support.waiting import join
-
-pytest.importorskip("huggingface_hub", reason="the extra `server` is not installed")
 
 SETTINGS = TransferSettings(part_bytes=100_000, retries=2, first_wait=0.01, timeout=20)
 

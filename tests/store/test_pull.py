@@ -11,8 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import Mock
 
-import httpx
 import pytest
+
+pytest.importorskip("httpx", reason="the extra `server` is not installed")
+
+import httpx
 
 from ollama_engine.errors import ModelNotFoundError, RegistryError
 from ollama_engine.store import ModelName, ModelStore

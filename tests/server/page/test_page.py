@@ -6,7 +6,6 @@ import os
 import shutil
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -154,31 +153,38 @@ def test_an_error_is_shown(page: Any) -> None:
     assert page.locator("#status").text_content() == "The answer failed."
 
 
-def test_sixteen_chats_are_watched(page: Any, demo_server: str) -> None:
-    page.select_option("#model", "demo:latest")
+@contextmanager
+def endless_chats(server: str, n: int) -> Iterator[None]:
+    """So many chats at once, of which none ends by itself; they are given up at the end of the block."""
+    body = {"model": "demo", "messages": [{"role": "user", "content": LONG}],
+            "format": {"type": "string", "minLength": 100_000}}  # fmt: skip
     ends = threading.Event()
 
     def chat() -> None:
-        body = {"model": "demo", "messages": [{"role": "user", "content": "Tell me a story."}],
-                "format": {"type": "string", "minLength": 100_000}}  # fmt: skip
-        with httpx.stream("POST", f"{demo_server}/api/chat", json=body, timeout=60) as answer:
+        with httpx.stream("POST", f"{server}/api/chat", json=body, timeout=60) as answer:
             for _ in answer.iter_lines():
                 if ends.is_set():
                     return
 
-    chats = [threading.Thread(target=chat) for _ in range(16)]
+    chats = [threading.Thread(target=chat) for _ in range(n)]
     for thread in chats:
         thread.start()
     try:
+        yield
+    finally:
+        ends.set()
+        join(*chats)
+
+
+def test_sixteen_chats_are_watched(page: Any, demo_server: str) -> None:
+    page.select_option("#model", "demo:latest")
+    with endless_chats(demo_server, 16):
         page.wait_for_function("() => document.querySelectorAll('#requests tbody tr').length >= 16", timeout=60_000)
         page.wait_for_function("() => document.querySelector('#running').textContent === '4'")
         page.fill("#prompt", "The page answers meanwhile")
         shot = SCREENSHOTS / "sixteen-chats.png"
         shot.parent.mkdir(parents=True, exist_ok=True)
         page.screenshot(path=str(shot))
-    finally:
-        ends.set()
-        join(*chats)
     page.wait_for_function("() => document.querySelector('#requests tbody').textContent === 'none'", timeout=60_000)
 
 
@@ -214,15 +220,11 @@ LOWER_THE_LAST = """() => {
 
 
 def test_requests_are_steered_on_the_page(page: Any, demo_server: str) -> None:
-    """The last of many, which waits longer than the page takes to show what became of it."""
-    body = {"model": "demo", "prompt": LONG, "raw": True, "stream": False, "options": {"num_predict": 900},
-            "format": {"type": "string", "minLength": 100_000}}  # fmt: skip
-    with ThreadPoolExecutor(24) as callers:
-        for _ in range(24):
-            callers.submit(httpx.post, f"{demo_server}/api/generate", json=body, timeout=60)
+    with endless_chats(demo_server, 6):
+        page.wait_for_function("() => document.querySelectorAll('#requests tbody tr').length === 6")
         page.wait_for_function(LOWER_THE_LAST)
         page.wait_for_function("() => window.steered.querySelector('.priority').textContent === '-1'")
         page.evaluate("() => window.steered.querySelector(\"button[title^='End request']\").click()")
         page.wait_for_function("() => !window.steered.isConnected")
-        assert sum(row["running"] + row["queued"] for row in running(demo_server)) > 0, "it did not end by itself"
+        assert sum(row["running"] + row["queued"] for row in running(demo_server)) == 5
     page.wait_for_function("() => document.querySelector('#requests tbody').textContent === 'none'")
