@@ -24,7 +24,7 @@ from wheels.foreign import run  # noqa: E402
 FOLDER = ROOT / "build" / "wheels"
 JUDGES_OF_SOURCES = ("tests/house", "tests/website", "tests/wheels", "tests/ml/test_pxd.py")
 TESTS = ("tests",)
-NO_WHEEL = {"cp313t": ("llguidance", "tokenizers")}
+NO_WHEEL = {"cp313t": ("huggingface_hub", "llguidance", "safetensors", "tokenizers")}
 """Of each Python, packages that have no wheel for it. There packages come without their own extras, too: uvicorn's
 `standard` adds uvloop and httptools, which have none either."""
 
