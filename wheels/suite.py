@@ -22,7 +22,10 @@ from wheels import foreign  # noqa: E402 (beside this file)
 from wheels.foreign import run  # noqa: E402
 
 FOLDER = ROOT / "build" / "wheels"
-JUDGES_OF_SOURCES = ("tests/house", "tests/website", "tests/wheels", "tests/ml/test_pxd.py")
+JUDGES_OF_SOURCES = (
+    "tests/house", "tests/website", "tests/wheels", "tests/ml/test_pxd.py", "tests/models/test_parity.py",
+    "tests/plugins/test_key_suites.py",
+)  # fmt: skip
 TESTS = ("tests",)
 NO_WHEEL = {"cp313t": ("huggingface_hub", "llguidance", "safetensors", "tokenizers")}
 """Of each Python, packages that have no wheel for it. There packages come without their own extras, too: uvicorn's

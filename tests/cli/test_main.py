@@ -48,7 +48,7 @@ USAGE = [
     (["convert", ".", "-o", "out.gguf", "-t", "0"], "error: --threads is 1 or more, got 0"),
     (["run", "demo", "--seed", "1", "one", "two"], "unrecognized arguments: two"),
     (["run", "demo", "hello", "--logprobs", "1"], "unrecognized arguments: --logprobs 1\n"),
-    (["run", "demo", "--temp", "1", "hello"], "unrecognized arguments: --temp 1 hello; did you mean --temperature?"),
+    (["run", "demo", "hello", "--temp=1"], "unrecognized arguments: --temp=1; did you mean --temperature?"),
     (["run", "demo", "hello", "--ctx-size=8"], "unrecognized arguments: --ctx-size=8; did you mean --num-ctx?"),
     (
         ["run", "demo", "hello", "-md", "small.gguf"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ from ollama_engine.errors import (
     ContextOverflowError,
     EngineBusyError,
     NoMemoryError,
+    ShapeError,
     TokenizerError,
     UnsupportedModelError,
 )
@@ -503,7 +505,8 @@ def test_closing_frees_the_graphs(llama: Engine) -> None:
         assert loaded.text_executor is not None
         (graph,) = loaded.text_executor._graphs._graphs.values()
     assert not len(loaded.text_executor._graphs)
-    with pytest.raises(ClosedError):
+    has_lock = getattr(sys, "_is_gil_enabled", lambda: True)()
+    with pytest.raises(ClosedError if has_lock else ShapeError):  # without a lock only the thread that made it may ask
         graph.ctx.input("f32", (1,))
 
 

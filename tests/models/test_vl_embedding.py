@@ -45,7 +45,7 @@ def case_of(name: str) -> Case:
 
 def output_of(case: Case) -> NDArray[np.float32]:
     """The matrix of logits, [n_vocab, n_embd]."""
-    weights = case.weights(harness.load(case).shapes)
+    weights = case.weights(harness.read(case).shapes)
     return next(
         weights[name] for end in ("lm_head.weight", "embed_tokens.weight") for name in weights if name.endswith(end)
     )
