@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -336,6 +337,29 @@ def test_the_demo_model_tells_a_story() -> None:
         found = engine.generate("Once upon a time", SamplingParams(temperature=0, max_tokens=40))
     assert len(found.text.split()) > 10
     assert all(character.isprintable() or character.isspace() for character in found.text)
+
+
+# -- paths -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_tilde_is_the_home_folder(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in settings, which no shell has read. A folder "~" is never made."""
+    home, here = tmp_path / "home", tmp_path / "here"
+    home.mkdir()
+    here.mkdir()
+    (home / "tiny.gguf").symlink_to(path)
+    shutil.copy(path, home / "draft.gguf")
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(here)
+    for model in ("~/tiny.gguf", Path("~/tiny.gguf")):
+        with Engine(model, num_ctx=64, threads=1, prefix_store="~/prefixes", draft_model="~/draft.gguf") as engine:
+            assert engine.generate(PROMPT, max_tokens=2).tokens
+    assert (home / "prefixes").is_dir()
+    assert not list(here.iterdir())
+    (here / "~").mkdir()
+    (here / "~" / "tiny.gguf").touch()
+    with pytest.raises(ModelFormatError, match=r"^~/tiny.gguf"):
+        Engine("~/tiny.gguf")
 
 
 # -- a file that is open already ---------------------------------------------------------------------------------------

@@ -95,7 +95,10 @@ def _found(model: object) -> FoundModel:
 
 
 def path_of(given: object, what: str) -> str:
-    """The path as a str. Raises ConfigError for what is no path, and for a name that no file can have."""
+    """The path as a str; `~` is the user's home, unless there is a file of that very name.
+
+    Raises ConfigError for what is no path, and for a name that no file can have.
+    """
     if not isinstance(given, (str, bytes, os.PathLike)):
         raise ConfigError(f"{what} is the path of a GGUF file, got {type(given).__name__}: {given!r:.80}")
     path = os.fsdecode(given)
@@ -105,4 +108,4 @@ def path_of(given: object, what: str) -> str:
         no_file = True
     if no_file:
         raise ConfigError(f"{what} is the path of a GGUF file, and no file has the name {path!r:.80}")
-    return path
+    return path if os.path.lexists(path) else os.path.expanduser(path)

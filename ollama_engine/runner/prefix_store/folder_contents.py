@@ -47,7 +47,7 @@ def make_prefix_folder(option: str) -> Path:
         assert folder is not None
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
-        reason = "it is a file; name a folder" if os.path.isfile(option) else error.strerror or error
+        reason = "it is a file; name a folder" if os.path.isfile(_expanded(option)) else error.strerror or error
         told = f"prefix_store cannot keep prefixes here: {reason}"
         raise OSError(error.errno, told, str(option)) from None
     return folder
@@ -57,7 +57,13 @@ def prefix_folder(option: str) -> Path | None:
     """The folder that the option `prefix_store` means; None for none. Raises OSError where the user has no home."""
     if option == "off":
         return None
-    return user_cache.cache_folder() / "prefixes" if option == "on" else Path(os.path.abspath(option))
+    if option == "on":
+        return user_cache.cache_folder() / "prefixes"
+    return Path(_expanded(option))
+
+
+def _expanded(folder: str) -> str:
+    return os.path.abspath(os.path.expanduser(folder))  # no shell has read `~` in a variable or a file of settings
 
 
 class StoredFile(NamedTuple):
