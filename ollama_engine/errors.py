@@ -76,10 +76,12 @@ class Option(NamedTuple):
     """An option that a message names, alone or with the value that would help."""
 
     name: str
-    value: str | None = None
+    value: str | float | None = None
 
     def __str__(self) -> str:
-        return self.name if self.value is None else f'{self.name}="{self.value}"'
+        if self.value is None:
+            return self.name
+        return f'{self.name}="{self.value}"' if isinstance(self.value, str) else f"{self.name}={self.value}"
 
 
 Phrase = str | tuple[str | Option, ...]

@@ -102,6 +102,10 @@ NOT_HERE: Mapping[str, str] = {
         ("rope_freq_base rope_freq_scale rope_scaling rope_scaling_type kv_overrides override_kv hf_overrides",
          "the model is computed as its file says"),
         ("use_mlock mlock numa low_vram", "weights are mapped or copied (mmap), not locked or bound to a node"),
+        ("options", "each is a keyword argument of its own, such as temperature=0"),
+        ("keep_alive", "the model stays loaded until the Engine is closed"),
+        ("embedding embeddings is_embedding_model", "any model embeds: call embed"),
+        ("echo", "an answer's text is without its prompt; prompt_logprobs scores the prompt"),
         ("verbose", "the logger ollama_engine says what happens: logging, or OLLAMA_ENGINE_LOG for programs"),
     )
     for name in names.split()

@@ -35,6 +35,11 @@ def test_options_are_named_as_in_python() -> None:
     assert str(ContextOverflowError("full", advice=["wait"])) == "full; wait"
 
 
+def test_values_are_written_as_python_takes_them() -> None:
+    ways = [("choose ", Option("gpu_layers", 0)), ("leave ", Option("think", False)), ("pass ", Option("n", 0.5))]
+    assert str(ConfigError("no", advice=ways)) == "no; choose gpu_layers=0, leave think=False, or pass n=0.5"
+
+
 def test_others_name_them_their_way_and_leave_out_what_they_cannot_do() -> None:
     flags = {"on_overflow": "--cut"}
     told = overflow().message(lambda option: flags.get(option.name))

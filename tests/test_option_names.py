@@ -65,6 +65,8 @@ def test_what_may_be_meant(call: Callable[..., object], options: dict[str, Any],
     ({"n_predict": 3}, "did you mean max_tokens?"),
     ({"num_ctx": 3}, "it belongs into Engine(model, num_ctx=...)"),
     ({"priorty": 3}, "did you mean priority?"),
+    ({"tools": []}, "it belongs into a chat, as in chat(messages, tools=...)"),
+    ({"enable_thinking": True}, "did you mean a chat, as in chat(messages, think=...)?"),
     ({"wibble": 3}, "it takes on_overflow, num_keep, priority, timeout, cache, cache_salt, prompt_token_ids, "
                     "truncate_prompt, logits_processors, reasoning_budget, draft, format, "
                     "and the fields of SamplingParams"),

@@ -78,14 +78,21 @@ def _plain(value: object, where: str, kept: Kept) -> Any:
             return kind(value) if kind is not str else str.__str__(value)  # type: ignore[arg-type]
     if isinstance(value, type) or inspect.isroutine(value):
         what = "class" if isinstance(value, type) else "function"
-        tool = ['describe a tool by a dict {"name", "description", "parameters": a JSON schema}', "pass a function"]
-        raise ChatError(f"{where}: expected what JSON can hold, got the {what} {value.__name__}",
-                        advice=tool if where.startswith("tools") else ())  # fmt: skip
+        raise _no_json(where, value, f"the {what} {value.__name__}")
     if dataclasses.is_dataclass(value):
         return {entry.name: _plain(getattr(value, entry.name), where, kept) for entry in dataclasses.fields(value)}
     if callable(getattr(value, "model_dump", None)):
         return _plain(_dumped(value, where), where, kept)
-    raise ChatError(f"{where}: expected what JSON can hold, got {type(value).__name__}")
+    raise _no_json(where, value, type(value).__name__)
+
+
+def _no_json(where: str, value: object, what: str) -> ChatError:
+    advice = []
+    if where.startswith("tools"):
+        advice = ['describe a tool by a dict {"name", "description", "parameters": a JSON schema}', "pass a function"]
+    elif hasattr(value, "read"):
+        advice = ["pass the path of the file or what it holds"]
+    return ChatError(f"{where}: expected what JSON can hold, got {what}", advice=advice)
 
 
 def _key(key: object, where: str) -> Any:

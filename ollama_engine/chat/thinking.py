@@ -46,13 +46,13 @@ def _variables(template: MessageTemplate, think: object) -> dict[str, Any]:
         if not switches and template.reads(BUDGET):
             return {} if think else {BUDGET: 0}
         if not switches and think != _always(template):
-            raise ChatError(Option("think", str(think)), f": {_without_switch(template)}")
+            raise ChatError(Option("think", think), f": {_without_switch(template)}")
         return dict.fromkeys(switches, think)
     if think not in LEVELS:
         raise ConfigError(Option("think"), f" is True, False, one of {', '.join(LEVELS)}, or None, got {think!r}")
     levels = [name for name in LEVELS_READ if template.reads(name)]
     if not levels:
-        raise ChatError(Option("think", str(think)), ": the chat template has no levels of reasoning")
+        raise ChatError(Option("think", think), ": the chat template has no levels of reasoning")
     return {**dict.fromkeys(levels, think), **dict.fromkeys(switches, True)}
 
 

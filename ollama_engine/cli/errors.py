@@ -53,7 +53,8 @@ def _typed(action: argparse.Action, option: Option) -> str | None:
     flag = max(action.option_strings, key=len, default=str(action.metavar or action.dest))
     if option.value is None or action.const == option.value:
         return flag
-    return f"{flag} {option.value}" if action.nargs != 0 else None
+    value = str(option.value).lower() if isinstance(option.value, bool) else option.value
+    return f"{flag} {value}" if action.nargs != 0 else None
 
 
 def describe(error: BaseException, write: Callable[[Option], str | None] = str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -161,6 +162,7 @@ class Failing:
      r"content\[0\].image_url.url: expected a data URL.* addresses such as 'https://x/y.png' are not fetched; fetch"),
     ([{"role": "user", "content": [{"type": "image_url", "image_url": "data:image/png,x"}]}], "data URL in base64"),
     ([{"role": "user", "content": "x", "images": ["%"]}], r"images\[0\]: expected a path, .*; '%' is no file, and no"),
+    ([{"role": "user", "content": "x", "images": [io.StringIO()]}], r"images\[0\]: .*StringIO; pass the path of the f"),
     ([{"role": "user", "content": "x", "images": "x"}], "images: expected a list"),
     ([{"role": "user", "content": "x", "name": 5}], r"messages\[0\].name: expected a text, got int"),
     ([{"role": "user", "content": "x", "weight": object()}], r"messages\[0\].weight: expected what JSON can hold"),
@@ -242,6 +244,7 @@ def test_tools() -> None:
     ([{"function": {"name": "a\udc80"}}], r"tools\[0\].function.name: expected no lone surrogates, got 'a\\udc80'"),
     ([{"name": "f", "parameters": 5}], "parameters: expected a JSON"),
     ([Path], r"tools\[0\]: expected what JSON can hold, got the class Path; describe a tool by a dict"),
+    ([partial(print)], r"tools\[0\]: expected what JSON can hold, got partial; .* or pass a function"),
     ([{"name": read_tools}], r"tools\[0\].name: expected what JSON can hold, got the function read_tools"),
 ])  # fmt: skip
 def test_what_are_no_tools(tools: Any, told: str) -> None:

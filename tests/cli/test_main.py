@@ -17,7 +17,7 @@ from ollama_engine import __version__
 from ollama_engine.cli import main
 from ollama_engine.cli.errors import EXIT_INTERRUPTED, Flags, UsageError, describe, exit_code
 from ollama_engine.cli.measure import devices
-from ollama_engine.errors import ConfigError, ContextOverflowError, DeviceError, Option
+from ollama_engine.errors import ChatError, ConfigError, ContextOverflowError, DeviceError, Option
 from tests.cli.program import COMMAND, environment, imported_by, program
 from tests.support.tiny import write_tiny_llama
 
@@ -158,6 +158,7 @@ def test_a_command_is_advised_what_it_can_do() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--ctx", "-c", dest="num_ctx")
     parser.add_argument("--cut", dest="on_overflow", action="store_const", const="truncate")
+    parser.add_argument("--think", choices=("true", "false"))
     parser.add_argument("preset", metavar="TYPE")
     flags = Flags(parser._actions)
     error = ContextOverflowError(
@@ -167,6 +168,7 @@ def test_a_command_is_advised_what_it_can_do() -> None:
     )  # fmt: skip
     assert describe(error, flags) == "too long for --ctx beside parallel; shorten it, raise --ctx, or say --cut"
     assert describe(ConfigError(Option("preset"), " is odd"), flags) == "TYPE is odd"
+    assert describe(ChatError(Option("think", True), ": no switch"), flags) == "--think true: no switch"
     assert exit_code(error, flags) == 1
     assert exit_code(ConfigError(Option("num_ctx"), " is odd"), flags) == 2
     assert exit_code(ConfigError(Option("parallel"), " is odd"), flags) == 1, "nothing that was typed"

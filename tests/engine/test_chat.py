@@ -347,3 +347,15 @@ def test_no_call(smollm2: Engine) -> None:
 def test_wrong_choices(smollm2: Engine, options: dict[str, Any], error: type[Exception], told: str) -> None:
     with pytest.raises(error, match=told):
         smollm2.chat(HELLO, GREEDY, **options)
+
+
+def test_an_engine_that_is_closed_while_a_chat_is_prepared_says_so() -> None:
+    engine = Engine(demo.path(), num_ctx=256)
+
+    class Closing:
+        def model_dump(self) -> dict[str, str]:
+            engine.close()
+            return {"role": "user", "content": "x"}
+
+    with pytest.raises(ClosedError, match=r"closed.*with the Engine"):
+        engine.chat([Closing()])

@@ -85,9 +85,10 @@ def test_values_are_checked(engine: Engine) -> None:
         (lambda e: Engine("x", speculative_config={}), "a smaller model that guesses tokens is the draft_model of the"),
         (lambda e: e.generate("x", max_new_tokens=3), r"did you mean max_tokens\?"),
         (lambda e: e.generate("x", stop_token_ids=[1]), "stop ends an answer at a text; chunks of a stream have"),
+        (lambda e: e.generate("x", options={"temperature": 0}), "a keyword argument of its own, such as temperature=0"),
         (lambda e: e.generate("x", frobnicate=3), "it takes on_overflow, .*, and the fields of SamplingParams$"),
     ],
-    ids=range(12),
+    ids=range(13),
 )  # fmt: skip
 def test_what_is_none_says_what_to_do(engine: Engine, ask: Callable[[Engine], Any], hint: str) -> None:
     with pytest.raises(UnknownOptionError, match=hint):

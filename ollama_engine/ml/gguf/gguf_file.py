@@ -95,7 +95,7 @@ class GGUFFile(Closing):
 
     def _first(self) -> Header:
         if not self._parts or self._parts[0].closed:
-            raise ClosedError(f"{self.path} was closed; open it again with GGUFFile(path)")
+            raise ClosedError(f"{self.path} was closed, by itself or with the Engine that had it open; open it again")
         return self._parts[0]
 
     @property

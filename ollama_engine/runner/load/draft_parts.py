@@ -142,7 +142,7 @@ def load_draft(
         if len(backend.devices) > 1:
             raise ConfigError(
                 Option("draft_model"), f" reads the model's states on the CPU, and some layers compute elsewhere: "
-                f"{gguf.path}", advice=[("choose ", Option("gpu_layers", "0"))],
+                f"{gguf.path}", advice=[("choose ", Option("gpu_layers", 0))],
             )  # fmt: skip
         weights = undo.enter_context(Weights(backend, gguf, files=target.files))
         weights.load()

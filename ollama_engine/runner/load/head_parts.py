@@ -54,7 +54,7 @@ def uses_head(gguf: GGUFFile, config: EngineConfig, *, cpu_alone: bool) -> bool:
     if config.draft == "mtp" and not cpu_alone:
         raise ConfigError(
             Option("draft"), " is mtp, which computes on the CPU, and some layers do not",
-            advice=[("choose ", Option("gpu_layers", "0"))],
+            advice=[("choose ", Option("gpu_layers", 0))],
         )  # fmt: skip
     return there and cpu_alone
 

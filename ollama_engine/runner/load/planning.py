@@ -80,7 +80,7 @@ def invented_gpus(gpu_memory: Sequence[int]) -> tuple[Device, ...]:
     if not sizes or not gpu_memory or not all(type(nbytes) is int and nbytes > 0 for nbytes in gpu_memory):
         raise ConfigError(
             Option("gpu_memory"), f" is the free memory of each GPU, in bytes above 0, got {gpu_memory!r}",
-            advice=[("plan without GPUs by ", Option("gpu_layers", "0"))],
+            advice=[("plan without GPUs by ", Option("gpu_layers", 0))],
         )  # fmt: skip
     return tuple(
         Device(name=f"GPU{number}", kind="gpu", library="GPU", index=number, description="", memory_total=nbytes,

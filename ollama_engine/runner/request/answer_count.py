@@ -36,7 +36,7 @@ class AnswerCount:
             raise ConfigError(Option("best_of"), f" is at least n, got {made} and n={returned}")
         if made > 1 and params.temperature == 0:
             raise ConfigError(
-                Option("best_of"), f" is {made}, but all candidates are the same at ", Option("temperature", "0"),
+                Option("best_of"), f" is {made}, but all candidates are the same at ", Option("temperature", 0),
                 advice=["choose a higher temperature", ("leave ", Option("best_of"), " out")],
             )  # fmt: skip
         return cls(returned, made)

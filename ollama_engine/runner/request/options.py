@@ -37,6 +37,7 @@ _ELSEWHERE = {
     "Engine.generate(prompt, {}=...)": ["n", "best_of"],
     "Engine(model, {}=...)": [option.name for option in fields(EngineConfig)],
     _BESIDE_PROMPT: ["images"],
+    "a chat, as in chat(messages, {}=...)": ["tools", "tool_choice", "parallel_tool_calls", "think", "template"],
 }
 
 
