@@ -76,6 +76,7 @@ def test_metrics_and_facts_become_dicts(engine: Engine) -> None:
     engine.generate("One day", max_tokens=1)
     assert asdict(engine.metrics)["requests_by_kind"]["generation"]["length"] >= 1
     facts = pickle.loads(pickle.dumps(engine.info))
+    assert facts == engine.info
     assert facts.architecture == engine.info.architecture
     assert list(facts.metadata) == list(engine.info.metadata)
     assert asdict(engine.info)["metadata"]["general.architecture"] == "llama"

@@ -60,7 +60,7 @@ class ModelInfo:
     threads: int
     system: str
     kernels: tuple[str, ...]
-    metadata: Mapping[str, MetadataValue] = field(repr=False)
+    metadata: Mapping[str, MetadataValue] = field(repr=False, compare=False)  # arrays have no one truth value
 
 
 def model_info(loaded: Loaded) -> ModelInfo:
