@@ -1,19 +1,21 @@
 """The JSON schema of a Python type, as narrow as what pydantic reads back: a whole answer has to be an instance.
 
-pydantic's own schemas allow any text for a Decimal, for a number or bool that is a key of a dict, and as scheme of an
-HttpUrl. Of a set they ask for different items, which no grammar can; reading one drops items that come twice.
+pydantic's own schemas allow any text for a Decimal, for most keys of a dict, and as scheme and host of an HttpUrl. Of a
+set they ask for different items, which no grammar can; reading one drops items that come twice.
 """
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
 from pydantic import PydanticUserError, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
-from pydantic_core import core_schema
+from pydantic_core import SchemaValidator, ValidationError, core_schema
 
 __all__ = ["narrow_schema"]
 
@@ -22,15 +24,23 @@ _DIGITS = 15
 _PLACES = 6
 """Behind the point: llguidance does not take every smaller step."""
 _KEYS_AS_NAMES = {
-    "boolean": "^(true|false)$",
-    "integer": "^-?(0|[1-9][0-9]{0,14})$",
-    "number": r"^-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,15})?$",
+    "boolean": "true|false",
+    "integer": "-?(0|[1-9][0-9]{0,14})",
+    "number": r"-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,15})?",
 }
 """Keys of a dict by their type: JSON has texts there."""
+_NEVER_NAMES = frozenset({"null", "array", "object"})
+_LABEL = "[A-Za-z0-9]+(-[A-Za-z0-9]+)*"
+"""Of a host. Two hyphens in a row may begin an encoded name ("xn--"), which few texts are."""
+_BYTE = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+_HOST = rf"(({_LABEL}\.)*[A-Za-z](-?[A-Za-z0-9])*|({_BYTE}\.){{3}}{_BYTE})"
+"""A host whose last label begins with a digit is read as an IPv4 address, which it may not be."""
+_USER = r"([A-Za-z0-9._~%!$&'()*+,;=-]+(:[A-Za-z0-9._~%!$&'()*+,;=:-]*)?@)?"
+_PORT = "(:(6553[0-5]|655[0-2][0-9]|65[0-4][0-9]{2}|6[0-4][0-9]{3}|[1-5]?[0-9]{1,4}))?"
 
 
 def narrow_schema(given: Any) -> tuple[JsonSchemaValue, Callable[[str], object]]:
-    """A type's schema, and what reads an instance of an answer. Raises TypeError where pydantic makes no schema."""
+    """A type's schema, and what reads an instance of an answer. Raises TypeError where no schema can be made."""
     try:
         adapter = TypeAdapter(given)
         return adapter.json_schema(schema_generator=_NarrowSchema), adapter.validate_json
@@ -39,6 +49,13 @@ def narrow_schema(given: Any) -> tuple[JsonSchemaValue, Callable[[str], object]]
 
 
 class _NarrowSchema(GenerateJsonSchema):
+    _definitions: tuple[core_schema.CoreSchema, ...] = ()
+
+    def definitions_schema(self, schema: core_schema.DefinitionsSchema) -> JsonSchemaValue:
+        """Keeps what the types of keys may refer to."""
+        self._definitions += tuple(schema["definitions"])
+        return super().definitions_schema(schema)
+
     def decimal_schema(self, schema: core_schema.DecimalSchema) -> JsonSchemaValue:
         """A number without an exponent, with the digits that are asked for."""
         digits, places = schema.get("max_digits"), schema.get("decimal_places")
@@ -60,15 +77,67 @@ class _NarrowSchema(GenerateJsonSchema):
     def dict_schema(self, schema: core_schema.DictSchema) -> JsonSchemaValue:
         """An object whose names can be read as keys."""
         made = super().dict_schema(schema)
-        keys = self.generate_inner(schema["keys_schema"]) if "keys_schema" in schema else {}
+        if "keys_schema" not in schema:
+            return made
+        keys = self.generate_inner(schema["keys_schema"])
+        rules = self._names(keys, schema["keys_schema"])
+        if not rules:
+            told = "names of a JSON object are texts, and pydantic reads none as a key of the dict, which is {}"
+            raise PydanticUserError(told.format(json.dumps(keys)), code=None)
+        if rules == [keys] or any(set(rule) <= {"type", "title", "description"} for rule in rules):
+            return made
+        return made | {"propertyNames": _either(rules)}
+
+    def _names(self, keys: JsonSchemaValue, schema: core_schema.CoreSchema) -> list[JsonSchemaValue]:
+        """Schemas of names that are read as such keys: one for each kind of key that can be a name."""
+        if "$ref" in keys:
+            keys = self.get_schema_from_definitions(keys["$ref"]) or keys
+        if "anyOf" in keys:
+            return [rule for each in keys["anyOf"] for rule in self._names(each, schema)]
+        if "enum" in keys or "const" in keys:
+            names = self._readable(keys.get("enum", [keys.get("const")]), schema)
+            return [{"enum": names}] if names else []
+        if str(keys.get("type")) in _NEVER_NAMES:
+            return []
         pattern = _KEYS_AS_NAMES.get(str(keys.get("type")))
-        return made if pattern is None else made | {"propertyNames": {"pattern": pattern}}
+        return [keys if pattern is None else {"pattern": f"^({pattern})$"}]
+
+    def _readable(self, values: list[Any], schema: core_schema.CoreSchema) -> list[str]:
+        """Those of some keys that can be names: pydantic reads "1" as a key of an IntEnum, and not of Literal[1]."""
+        whole = core_schema.definitions_schema(core_schema.dict_schema(schema), list(self._definitions))
+        validator = SchemaValidator(whole)
+        names = []
+        for name in (value if isinstance(value, str) else json.dumps(value) for value in values):
+            try:
+                validator.validate_json(json.dumps({name: None}))
+            except ValidationError:
+                continue
+            names.append(name)
+        return names
 
     def url_schema(self, schema: core_schema.UrlSchema) -> JsonSchemaValue:
         """An address with one of the schemes that are allowed, and a host."""
         made = super().url_schema(schema)
         schemes = schema.get("allowed_schemes")
-        return made | {"pattern": f"^({'|'.join(schemes)})://[A-Za-z0-9]"} if schemes else made
+        if not schemes:
+            return made
+        server = f"({_HOST})?/.*" if schemes == ["file"] else f"{_USER}{_HOST}{_PORT}([/?#].*)?"
+        return made | {"pattern": f"^({'|'.join(map(re.escape, schemes))})://{server}$"}
+
+
+def _either(rules: list[JsonSchemaValue]) -> JsonSchemaValue:
+    """Names that follow one of several rules, as one pattern where that can be."""
+    if len(rules) == 1:
+        return rules[0]
+    patterns: list[str] = []
+    for rule in rules:
+        if "enum" in rule:
+            patterns += map(re.escape, rule["enum"])
+        elif rule.keys() == {"pattern"}:
+            patterns.append(rule["pattern"].removeprefix("^").removesuffix("$"))
+        else:
+            return {"anyOf": rules}  # which is refused
+    return {"pattern": f"^({'|'.join(patterns)})$"}
 
 
 def _decimals(schema: core_schema.DecimalSchema, whole: int, places: int | None) -> JsonSchemaValue:

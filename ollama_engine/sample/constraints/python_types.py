@@ -13,7 +13,7 @@ __all__ = ["schema_of"]
 def schema_of(given: Any) -> tuple[Mapping[str, Any], Callable[[str], object]]:
     """The schema of a pydantic model, dataclass, TypedDict or any other annotation, and what reads an instance.
 
-    Raises ConfigError where pydantic is not installed, or makes no schema of the type.
+    Raises ConfigError where pydantic is not installed, or no schema can be made of the type.
     """
     try:
         from ollama_engine.sample.constraints.pydantic_schema import narrow_schema  # noqa: PLC0415 (not every caller has pydantic)
@@ -25,7 +25,7 @@ def schema_of(given: Any) -> tuple[Mapping[str, Any], Callable[[str], object]]:
     try:
         return narrow_schema(given)
     except TypeError as error:
-        raise ConfigError(Option("format"), f": pydantic makes no schema of {_name(given)}: {error}") from None
+        raise ConfigError(Option("format"), f": no schema can be made of {_name(given)}: {error}") from None
 
 
 def _name(given: Any) -> str:

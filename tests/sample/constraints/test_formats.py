@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import enum
+import json
 import re
 import string
 import sys
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from llguidance import LLMatcher
-from pydantic import BaseModel, Field, HttpUrl
+from pydantic import BaseModel, Field, FileUrl, HttpUrl, MySQLDsn, RedisDsn, TypeAdapter, ValidationError, WebsocketUrl
 from typing_extensions import NotRequired, TypedDict
 
 from ollama_engine.errors import ConfigError, GrammarError
@@ -120,6 +121,16 @@ class Point:
     y: float = 0.5
 
 
+class Size(enum.IntEnum):
+    S = 1
+    M = 2
+
+
+class Closet(BaseModel):
+    size: Size
+    sizes: dict[Size, list[Closet]] = {}
+
+
 DECIMALS = st.sampled_from(
     [
         Decimal,
@@ -203,7 +214,31 @@ def test_a_model() -> None:
         (dict[Decimal, bool], ['{"1.5":true}'], ['{"a":true}']),
         (dict[bool, int], ['{"true":1}', '{"false":0}'], ['{"a":1}', '{"yes":1}']),
         (dict[str, bool], ['{"a":true}'], []),
-        (HttpUrl, ['"https://example.org/a?b"'], ['"urn:a"', '"http://"', '"ftp://a.b"', '"http://a b"']),
+        (dict[int | None, bool], ['{"-7":true}'], ['{"null":true}', '{"":true}', '{"a":true}']),
+        (dict[int | bool, bool], ['{"7":true,"false":true}'], ['{"a":true}', '{"7true":true}']),
+        (dict[Literal["a.c"] | int, bool], ['{"a.c":true,"7":true}'], ['{"abc":true}']),
+        (dict[str | int, bool], ['{"a":true,"7":true}'], []),
+        (dict[Literal["a", 1], bool], ['{"a":true}'], ['{"1":true}']),
+        (dict[Size, bool], ['{"1":true,"2":true}'], ['{"3":true}', '{"S":true}']),
+        (list[Closet], ['[{"size":1,"sizes":{"2":[]}}]'], ['[{"size":1,"sizes":{"3":[]}}]']),
+        (
+            HttpUrl,
+            ['"https://example.org/a?b"', '"http://u:p@a-b.c:65535#d"', '"http://10.0.0.255"'],
+            [
+                '"urn:a"',
+                '"http://"',
+                '"ftp://a.b"',
+                '"http://a b"',
+                '"http://999.1.1.1"',
+                '"http://a.1"',
+                '"http://08"',
+                '"http://a:65536"',
+                '"http://xn--a"',
+                '"http://a%zz"',
+            ],
+        ),
+        (FileUrl, ['"file:///etc/hosts"', '"file://a/b"'], ['"file://a:7/b"', '"file://"', '"http://a"']),
+        (MySQLDsn, ['"mysql+pymysql://u:p@a:3306/b"'], ['"mysqll://a"']),
     ],
     ids=str,
 )
@@ -222,6 +257,35 @@ def test_a_decimal_that_is_taken_can_be_read(number: str, kind: Any) -> None:
         read_format(kind).read(number)
 
 
+HOST_PARTS = st.sampled_from([*"019afx.-_:@%[]/?#", "xn--", "0x", "255", "256", "65536", "%41", "1.2.3.4"])
+
+
+@given(
+    text=st.lists(HOST_PARTS, max_size=12).map("".join),
+    kind=st.sampled_from([(HttpUrl, "http"), (WebsocketUrl, "wss"), (RedisDsn, "redis"), (FileUrl, "file")]),
+)
+def test_an_address_that_is_taken_can_be_read(text: str, kind: tuple[Any, str]) -> None:
+    address = f'"{kind[1]}://{text}"'
+    if accepts(_kept_matcher(kind[0]), address):
+        read_format(kind[0]).read(address)
+
+
+@given(st.data())
+def test_addresses_can_be_read(data: st.DataObject) -> None:
+    pattern = (read_format(HttpUrl).schema or {})["pattern"]
+    address = data.draw(st.from_regex(pattern, fullmatch=True, alphabet=st.characters(max_codepoint=126)))
+    if accepts(_kept_matcher(HttpUrl), json.dumps(address)):
+        read_format(HttpUrl).read(json.dumps(address))
+
+
+@pytest.mark.parametrize("keys", [Literal[1, 2], None, tuple[int, int]], ids=str)
+def test_keys_that_no_name_is_read_as(keys: Any) -> None:
+    with pytest.raises(ValidationError):
+        TypeAdapter(dict[keys, int]).validate_json('{"1":1,"null":1}')
+    with pytest.raises(ConfigError, match=r"no schema can be made of dict.*: names of a JSON object are texts, and"):
+        matcher(dict[keys, int])
+
+
 @pytest.mark.parametrize(
     ("kind", "told"), [(Annotated[set[int], Field(min_length=2)], "uniqueItems"), (bytes, "binary")]
 )
@@ -234,7 +298,7 @@ def test_a_type_that_pydantic_does_not_know() -> None:
     class Odd:
         pass
 
-    with pytest.raises(ConfigError, match=re.escape("pydantic makes no schema of")):
+    with pytest.raises(ConfigError, match=re.escape("no schema can be made of")):
         matcher(Odd)
 
 
