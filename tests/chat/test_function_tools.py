@@ -131,7 +131,7 @@ def of_object(city: functools.partial[int]) -> None:
         (lambda city: city, "a name that the model calls it by, got '<lambda>'"),
         (by_position, r"tools\[0\] \(by_position\): city is taken by position only"),
         (of_unknown, "signature cannot be read: name 'Nowhere'"),
-        (of_object, r"\(of_object\): the parameter city: pydantic makes no schema"),
+        (of_object, r"\(of_object\): the parameter city: no schema can be made of partial"),
         (Place, "got the class Place; describe a tool by a dict .* or pass a function"),
     ],
 )

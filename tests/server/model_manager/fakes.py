@@ -120,6 +120,7 @@ async def until(condition: Any) -> None:
     """Let the other tasks run until a condition holds."""
 
     async def wait() -> None:
+        await asyncio.sleep(0)  # from Python 3.12 on, wait_for makes no task of this
         while not condition():
             await asyncio.sleep(0.001)
 
