@@ -37,6 +37,8 @@ _HOST = rf"(({_LABEL}\.)*[A-Za-z](-?[A-Za-z0-9])*|({_BYTE}\.){{3}}{_BYTE})"
 """A host whose last label begins with a digit is read as an IPv4 address, which it may not be."""
 _USER = r"([A-Za-z0-9._~%!$&'()*+,;=-]+(:[A-Za-z0-9._~%!$&'()*+,;=:-]*)?@)?"
 _PORT = "(:(6553[0-5]|655[0-2][0-9]|65[0-4][0-9]{2}|6[0-4][0-9]{3}|[1-5]?[0-9]{1,4}))?"
+_MOST_OF_URL = 500
+"""Characters where there is a limit: with pydantic's 2083 llguidance gives up ("too many expressions constructed")."""
 
 
 def narrow_schema(given: Any) -> tuple[JsonSchemaValue, Callable[[str], object]]:
@@ -79,6 +81,8 @@ class _NarrowSchema(GenerateJsonSchema):
         made = super().dict_schema(schema)
         if "keys_schema" not in schema:
             return made
+        if "patternProperties" in made:  # the keys have a pattern; pydantic's schema allows others beside them
+            return made | {"additionalProperties": False}
         keys = self.generate_inner(schema["keys_schema"])
         rules = self._names(keys, schema["keys_schema"])
         if not rules:
@@ -122,6 +126,8 @@ class _NarrowSchema(GenerateJsonSchema):
         if not schemes:
             return made
         server = f"({_HOST})?/.*" if schemes == ["file"] else f"{_USER}{_HOST}{_PORT}([/?#].*)?"
+        if "maxLength" in made:
+            made["maxLength"] = min(made["maxLength"], _MOST_OF_URL)
         return made | {"pattern": f"^({'|'.join(map(re.escape, schemes))})://{server}$"}
 
 
