@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -140,10 +142,7 @@ def _reader_of(head: bytes) -> Callable[[io.BytesIO], Image] | None:
     without touching the others.
     """
     name = format_of(head)
-    try:
-        module = import_module(f"PIL.{name}ImagePlugin") if name else None
-    except ImportError:  # older versions of Pillow know no AVIF
-        return None
+    module = _plugin(name) if name else None
     if module is None:
         return None
     reader: type[Image] = getattr(module, f"{name}ImageFile")
@@ -151,6 +150,14 @@ def _reader_of(head: bytes) -> Callable[[io.BytesIO], Image] | None:
         # It looks for a resolution in EXIF data, and warns where these are damaged, as cameras and editors leave them.
         reader = type(reader.__name__, (reader,), {"_read_dpi_from_exif": lambda self: None})
     return cast("Callable[[io.BytesIO], Image]", reader)
+
+
+@cache  # Python 3.10 locks imports for each look, and an interrupt there would leave them locked
+def _plugin(name: str) -> ModuleType | None:
+    try:
+        return import_module(f"PIL.{name}ImagePlugin")
+    except ImportError:  # older versions of Pillow know no AVIF
+        return None
 
 
 def _upper_byte(image: Image) -> Image:
