@@ -16,6 +16,10 @@ def test_server():
     answer = "needs the package absent, which is not installed"
     assert answer == "yes"
 
+def test_command():
+    told = "error: serve needs packages that are not installed: pip install it (absent is missing)"
+    assert told == "yes"
+
 def test_imports():
     import absent.models
 
@@ -48,7 +52,7 @@ def test_what_needs_a_missing_package_is_skipped_by_its_name(
     pytester: pytest.Pytester, processes: tuple[str, ...]
 ) -> None:
     done = run(pytester, "--without", "absent", *processes)
-    done.assert_outcomes(passed=1, failed=2, skipped=5)
+    done.assert_outcomes(passed=1, failed=2, skipped=6)
     done.stdout.fnmatch_lines_random(
         [
             "SKIPPED * test_there.py*needs absent, which this Python lacks",
@@ -60,7 +64,7 @@ def test_what_needs_a_missing_package_is_skipped_by_its_name(
 
 def test_other_packages_are_not_excused(pytester: pytest.Pytester) -> None:
     done = run(pytester, "--without", "nowhere", "--continue-on-collection-errors")
-    done.assert_outcomes(passed=1, failed=5, errors=2)
+    done.assert_outcomes(passed=1, failed=6, errors=2)
 
 
 def test_a_package_that_is_installed_is_refused(pytester: pytest.Pytester) -> None:

@@ -15,7 +15,7 @@ from typing import TypeVar
 import pytest
 
 Report = TypeVar("Report", pytest.CollectReport, pytest.TestReport)
-ERROR = r"(?m)^E .*(?:No module named '{0}['.]|needs the package {0}, which is not installed)"
+ERROR = r"(?m)^E .*(?:No module named '{0}['.]|needs the package {0}, which is not installed|[(]{0} is missing[)])"
 
 
 class Without:
