@@ -135,7 +135,7 @@ def unknown_option(
         return UnknownOptionError(f"{said}; it takes {', '.join(own)}{others and f', and the fields of {others}'}")
     home = next(home for home, names in homes.items() if likely in names)
     if likely == name:
-        return UnknownOptionError(f"{said}; it belongs into {home.format(name)}")
+        return UnknownOptionError(f"{said}; it belongs in {home.format(name)}")
     return UnknownOptionError(f"{said}; did you mean {home.format(likely) if home else likely}?")
 
 

@@ -21,12 +21,12 @@ SAID: list[tuple[Callable[..., object], dict[str, Any], str]] = [
     (SamplingParams, {"temp": 1}, "SamplingParams takes no 'temp'; did you mean temperature?"),
     (SamplingParams, {"temperatur": 1}, "SamplingParams takes no 'temperatur'; did you mean temperature?"),
     (SamplingParams, {"Top-P": 1}, "SamplingParams takes no 'Top-P'; did you mean top_p?"),
-    (SamplingParams, {"num_ctx": 1}, "SamplingParams takes no 'num_ctx'; it belongs into Engine(model, num_ctx=...)"),
+    (SamplingParams, {"num_ctx": 1}, "SamplingParams takes no 'num_ctx'; it belongs in Engine(model, num_ctx=...)"),
     (SamplingParams, {"n_ctx": 1}, "SamplingParams takes no 'n_ctx'; did you mean Engine(model, num_ctx=...)?"),
     (EngineConfig, {"n_threads": 1}, "EngineConfig takes no 'n_threads'; did you mean threads?"),
     (Engine, {"n_ctx": 1}, "Engine takes no 'n_ctx'; did you mean num_ctx?"),
     (Engine, {"model_path": "x"}, "Engine takes no 'model_path'; did you mean model?"),
-    (Engine, {"temperature": 1}, "Engine takes no 'temperature'; it belongs into SamplingParams(temperature=...)"),
+    (Engine, {"temperature": 1}, "Engine takes no 'temperature'; it belongs in SamplingParams(temperature=...)"),
     (Engine, {"md": "x"}, "Engine takes no 'md'; did you mean draft_model?"),
     (Engine, {"ctk": "q8_0"}, "Engine takes no 'ctk'; did you mean kv_cache_type?"),
     (
@@ -41,7 +41,7 @@ SAID: list[tuple[Callable[..., object], dict[str, Any], str]] = [
         "SamplingParams takes no 'min_tokens': logit_bias bans tokens (-inf), and "
         "logits_processors may change any logit",
     ),
-    (Engine, {"timeout": 1}, "Engine takes no 'timeout'; it belongs into generate(prompt, timeout=...)"),
+    (Engine, {"timeout": 1}, "Engine takes no 'timeout'; it belongs in generate(prompt, timeout=...)"),
 ]
 
 
@@ -63,9 +63,9 @@ def test_what_may_be_meant(call: Callable[..., object], options: dict[str, Any],
 @pytest.mark.parametrize(("options", "told"), [
     ({"max_token": 3}, "did you mean max_tokens?"),
     ({"n_predict": 3}, "did you mean max_tokens?"),
-    ({"num_ctx": 3}, "it belongs into Engine(model, num_ctx=...)"),
+    ({"num_ctx": 3}, "it belongs in Engine(model, num_ctx=...)"),
     ({"priorty": 3}, "did you mean priority?"),
-    ({"tools": []}, "it belongs into a chat, as in chat(messages, tools=...)"),
+    ({"tools": []}, "it belongs in a chat, as in chat(messages, tools=...)"),
     ({"enable_thinking": True}, "did you mean a chat, as in chat(messages, think=...)?"),
     ({"wibble": 3}, "it takes on_overflow, num_keep, priority, timeout, cache, cache_salt, prompt_token_ids, "
                     "truncate_prompt, logits_processors, reasoning_budget, draft, format, "
@@ -85,7 +85,7 @@ def test_options_of_requests(engine: Engine, options: Any, told: str) -> None:
     ({"json_schema": {}}, "did you mean format?"),
     ({"grammar": ""}, "did you mean format?"),
     ({"max_completion_tokens": 3}, "did you mean max_tokens?"),
-    ({"n": 3}, "it belongs into generate(engine.apply_template(messages), n=...)"),
+    ({"n": 3}, "it belongs in generate(engine.apply_template(messages), n=...)"),
 ], ids=str)  # fmt: skip
 def test_options_of_openai_s_chats(engine: Engine, options: Any, told: str) -> None:
     with pytest.raises(UnknownOptionError) as raised:

@@ -322,7 +322,7 @@ def test_images_under_other_names_and_in_other_calls(text_engine: Engine) -> Non
         text_engine.generate("x", image=["cat.png"])  # type: ignore[call-overload]
     with text_engine.session() as session:
         session.append("x")
-        with pytest.raises(TypeError, match=r"'images'; it belongs into a call with a prompt, as in generate"):
+        with pytest.raises(TypeError, match=r"'images'; it belongs in a call with a prompt, as in generate"):
             session.generate(images=["cat.png"])  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match=r"'images'; it belongs into a message: \{\"role\": \"user\", .*\"images\": \["):
+    with pytest.raises(TypeError, match=r"'images'; it belongs in a message: \{\"role\": \"user\", .*\"images\": \["):
         text_engine.chat([{"role": "user", "content": "x"}], images=["cat.png"])  # type: ignore[call-arg]

@@ -76,9 +76,9 @@ def test_values_are_checked(engine: Engine) -> None:
     [
         (lambda e: e.generate("x", stream=True), "call stream or astream"),
         (lambda e: e.chat(MESSAGES, stream=True), "for messages chat_stream"),
-        (lambda e: e.stream("x", n=2), r"it belongs into Engine\.generate\(prompt, n=\.\.\.\)"),
-        (lambda e: e.chat(MESSAGES, n=2), r"it belongs into generate\(engine\.apply_template\(messages\), n"),
-        (lambda e: SamplingParams(n=2), r"it belongs into Engine\.generate\(prompt, n=\.\.\.\)"),
+        (lambda e: e.stream("x", n=2), r"it belongs in Engine\.generate\(prompt, n=\.\.\.\)"),
+        (lambda e: e.chat(MESSAGES, n=2), r"it belongs in generate\(engine\.apply_template\(messages\), n"),
+        (lambda e: SamplingParams(n=2), r"it belongs in Engine\.generate\(prompt, n=\.\.\.\)"),
         (lambda e: e.chat(MESSAGES, system="Be brief."), 'put {"role": "system", "content": ...} before'),
         (lambda e: Engine("x", lora_path="a"), "adapters .LoRA. are not applied; merge one into"),
         (lambda e: Engine("x", speculative_model="a"), r"did you mean draft_model\?"),
