@@ -141,7 +141,6 @@ def test_a_part_left_out(cli, tiny: str) -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--depth", "-1,0"], "expected one argument"),
         (["--depth=-1,0"], "--depth are numbers of tokens, 0 or more; got -1"),
         (["--depth", ""], "expected whole numbers such as 1,2,4, got ''"),
         (["--depth", str(1 << 30)], "--depth are 16777216 together at most"),

@@ -115,7 +115,8 @@ def test_prefixes_are_stored_before(tmp_path: Path) -> None:
         idle(engine)
         with Engine(demo.path(), num_ctx=1024, threads=1, prefix_store=tmp_path) as other:
             found = other.generate(said, params())
-            assert found.usage.cached_tokens >= 512
+            left = other.metrics.prefix_store_left_tokens  # a busy machine may find it quicker to compute some
+            assert found.usage.cached_tokens + left >= 512
         assert engine.is_sleeping
         assert found.tokens == engine.generate(said, params()).tokens == expected
 
