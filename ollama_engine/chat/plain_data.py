@@ -10,7 +10,7 @@ from typing import Any
 
 from ollama_engine.errors import ChatError
 
-__all__ = ["as_json", "as_mapping", "plain_data", "read_documents"]
+__all__ = ["as_json", "as_mapping", "is_function", "plain_data", "read_documents"]
 
 MOST_BITS = 8192
 """Bits of an integer. Python refuses to write more than 4300 digits, and so templates and tools cannot read them."""
@@ -76,7 +76,7 @@ def _plain(value: object, where: str, kept: Kept) -> Any:
     for kind in (str, int, float, bytes):
         if isinstance(value, kind):
             return kind(value) if kind is not str else str.__str__(value)  # type: ignore[arg-type]
-    if isinstance(value, type) or inspect.isroutine(value):
+    if isinstance(value, type) or is_function(value):
         what = "class" if isinstance(value, type) else "function"
         raise _no_json(where, value, f"the {what} {value.__name__}")
     if dataclasses.is_dataclass(value):
@@ -84,6 +84,11 @@ def _plain(value: object, where: str, kept: Kept) -> Any:
     if callable(getattr(value, "model_dump", None)):
         return _plain(_dumped(value, where), where, kept)
     raise _no_json(where, value, type(value).__name__)
+
+
+def is_function(value: object) -> bool:
+    """Whether it is a function or a method. They have names; `isroutine` takes other descriptors, too: a partial."""
+    return inspect.isroutine(value) and hasattr(value, "__name__")
 
 
 def _no_json(where: str, value: object, what: str) -> ChatError:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from typing import Any
 
 from ollama_engine.chat.dialects import ToolDefinition
 from ollama_engine.chat.function_tools import described
-from ollama_engine.chat.plain_data import as_mapping
+from ollama_engine.chat.plain_data import as_mapping, is_function
 from ollama_engine.errors import ChatError
 
 __all__ = ["definitions", "read_tools"]
@@ -35,7 +34,7 @@ def definitions(tools: Sequence[dict[str, Any]] | None) -> tuple[ToolDefinition,
 
 
 def _read_tool(where: str, tool: object) -> dict[str, Any]:
-    if inspect.isroutine(tool):
+    if is_function(tool):
         tool = described(where, tool)
     given = dict(as_mapping(where, tool))
     if "function" not in given and isinstance(given.get("name"), str):

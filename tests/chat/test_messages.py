@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, partialmethod
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -245,6 +245,8 @@ def test_tools() -> None:
     ([{"name": "f", "parameters": 5}], "parameters: expected a JSON"),
     ([Path], r"tools\[0\]: expected what JSON can hold, got the class Path; describe a tool by a dict"),
     ([partial(print)], r"tools\[0\]: expected what JSON can hold, got partial; .* or pass a function"),
+    ([partialmethod(print)], r"tools\[0\]: expected what JSON can hold, got partialmethod; .* or pass a function"),
+    ([{"name": partialmethod(print)}], r"tools\[0\].name: expected what JSON can hold, got partialmethod"),
     ([{"name": read_tools}], r"tools\[0\].name: expected what JSON can hold, got the function read_tools"),
 ])  # fmt: skip
 def test_what_are_no_tools(tools: Any, told: str) -> None:
