@@ -113,6 +113,7 @@ def test_prefixes_are_stored_before(tmp_path: Path) -> None:
         engine.sleep()
         assert engine.is_sleeping
         idle(engine)
+        eventually(lambda: engine.metrics.prefix_store_written_tokens >= 512)  # copied before, and then written
         with Engine(demo.path(), num_ctx=1024, threads=1, prefix_store=tmp_path) as other:
             found = other.generate(said, params())
             left = other.metrics.prefix_store_left_tokens  # a busy machine may find it quicker to compute some
