@@ -34,15 +34,16 @@ TESTS = ("tests/ml/ops", "tests/ml/weights", "tests/kvcache", "tests/sample", "t
 def main() -> None:
     """Make what is missing, build, run; SystemExit says what failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tests", nargs="*", default=TESTS, help="what pytest runs there")
-    chosen = parser.parse_args()
+    parser.add_argument("tests", nargs="*", default=TESTS, help="what pytest runs there; it gets unknown options, too")
+    chosen, options = parser.parse_known_args()
     if not (DEBIAN / "usr/bin/python3").exists():
+        FOLDER.mkdir(parents=True, exist_ok=True)
         run("mmdebstrap", "--arch=arm64", "--variant=minbase", f"--include={PACKAGES}", SUITE, str(DEBIAN))
     if not SITE.exists():
         foreign.install_packages(SITE, PYTHON, PLATFORMS)
     build()
     inside("python3 -m ollama_engine.selftest")
-    inside(f"python3 -m pytest -q -p no:cacheprovider --timeout=900 {' '.join(chosen.tests)}")
+    inside(f"python3 -m pytest -q -p no:cacheprovider --timeout=900 {' '.join([*chosen.tests, *options])}")
 
 
 def build() -> None:
