@@ -25,6 +25,7 @@ from tests.models import families
 from tests.multimodal.pictures import FILES
 from tests.support import drafted_answers
 from tests.support.engine_thread import held
+from tests.support.near import assert_same_answer
 from tests.support.suite import scaled
 from tests.support.tiny import write_tiny_llama
 from tests.support.workers import running_worker
@@ -78,8 +79,7 @@ def test_answers_in_any_company_are_those_without_drafts(engine: Engine, seed: i
     drafted = [engine.submit(*each, **form) for each, form in zip(asked, formats, strict=True)]
     for request, answer in zip(drafted, expected, strict=True):
         found = request.result()
-        assert (found.tokens, found.text, found.finish_reason) == (answer.tokens, answer.text, answer.finish_reason)
-        assert found.logprobs == answer.logprobs
+        assert_same_answer(found, answer)
         assert 0 <= found.usage.accepted_tokens <= found.usage.drafted_tokens
     assert engine.metrics.drafted_tokens > before.drafted_tokens
 
@@ -105,7 +105,7 @@ def test_an_answer_drafts_while_prompts_are_read(engine: Engine, params: Samplin
                 answer = engine.submit([*PHRASE, *PHRASE, *PHRASE], params, cache_salt="beside")
                 prompts = [engine.submit(rng.integers(1, 300, 240).tolist(), max_tokens=1) for _ in range(3)]
             found = answer.result()
-            assert (found.tokens, found.logprobs) == (expected.tokens, expected.logprobs)
+            assert_same_answer(found, expected)
             assert [len(prompt.result().tokens) for prompt in prompts] == [1, 1, 1]
     assert drafted >= 2, "the answer is known from the first round"
 
@@ -126,8 +126,9 @@ def test_n_answers_sessions_and_forks_are_those_without_drafts(engine: Engine, s
                 fork.append("a b c a b")
                 answers.append(fork.generate(params, draft=draft))
             answers.append(session.generate(params, draft=draft))
-        found[draft] = [(each.tokens, each.logprobs) for each in answers]
-    assert found["lookup"] == found["off"]
+        found[draft] = answers
+    for answer, expected in zip(found["lookup"], found["off"], strict=True):
+        assert_same_answer(answer, expected)
     assert sum(each.usage.drafted_tokens for each in answers) > 5
 
 
@@ -147,7 +148,8 @@ def test_answers_behind_images_are_those_without_drafts(tmp_path: Path) -> None:
     with Engine(model, num_ctx=512, threads=1, gpu_layers=0, draft="lookup", prefix_store=False) as engine:
         expected = engine.generate(prompt, params, draft="off", cache=False)
         found = [engine.generate(prompt, params) for _ in range(2)]
-    assert [(each.tokens, each.logprobs) for each in found] == [(expected.tokens, expected.logprobs)] * 2
+    for answer in found:
+        assert_same_answer(answer, expected)
     assert found[1].usage.accepted_tokens > 20, "the answer came before"
 
 

@@ -18,6 +18,7 @@ from ollama_engine.runner.schedule.step_costs import StepPrices
 from ollama_engine.runner.speculative import guessing, lookup
 from ollama_engine.runner.speculative.guessing import DraftPart, Guess, GuessSource
 from tests.support.engine_thread import held
+from tests.support.near import assert_same_answer
 
 __all__ = ["check_absurd", "check_preempted", "compared", "eager"]
 
@@ -68,8 +69,7 @@ def compared(engine: Engine, rng: np.random.Generator, n: int, most_tokens: int 
     drafted = _answers([engine.submit(*given, **more) for given, more in asked])
     counts = Counter(answers=n)
     for (given, more), found, expected in zip(asked, drafted, plain, strict=True):
-        same = ("tokens", "text", "finish_reason", "logprobs")
-        assert [getattr(found, name) for name in same] == [getattr(expected, name) for name in same], (given, more)
+        assert_same_answer(found, expected, (given, more))
         counts.update(
             tokens=len(found.tokens), drafted=found.usage.drafted_tokens, accepted=found.usage.accepted_tokens
         )
@@ -133,7 +133,8 @@ def check_preempted(engine: Engine, prompts: Sequence[Sequence[int]], params: Sa
         with held(engine):
             requests = [engine.submit(prompt, params) for prompt in prompts]
         found = [request.result() for request in requests]
-    assert [(each.tokens, each.logprobs) for each in found] == [(each.tokens, each.logprobs) for each in expected]
+    for answer, same in zip(found, expected, strict=True):
+        assert_same_answer(answer, same)
     usages = [each.usage for each in found]
     assert [usage for usage in usages if usage.preemptions and usage.drafted_tokens > 20], usages
 
