@@ -116,11 +116,12 @@ async def create_model(store: ModelStore, name: ModelName, recipe: Recipe, repor
     task = asyncio.ensure_future(loop.run_in_executor(executor, create, store, name, recipe, tell))
     executor.shutdown(wait=False)
     try:
-        await asyncio.shield(task)
+        await asyncio.wait([task])  # early releases of Python 3.14 log what a shielded future raises
     except asyncio.CancelledError:
         stopped.set()
         await wait_until_ended(task)
         raise
+    task.result()
 
 
 # -- weights -----------------------------------------------------------------------------------------------------------

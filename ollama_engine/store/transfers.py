@@ -184,10 +184,11 @@ async def in_thread(work: Callable[..., Value], *arguments: object) -> Value:
     """The result of work in a thread. It cannot be stopped: a caller that is cancelled waits until it has ended."""
     task = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
     try:
-        return await asyncio.shield(task)
+        await asyncio.wait([task])
     except asyncio.CancelledError:
         await wait_until_ended(task)
         raise
+    return task.result()
 
 
 async def run_together(work: Iterable[Awaitable[Any]]) -> None:
