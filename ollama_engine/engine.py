@@ -252,7 +252,7 @@ class Engine(
 
     def cancel(self, request: int) -> bool:
         """End a request of any caller, by its number in `slots`: its caller gets a ClosedError. False where it is not
-        there any more.
+        there any more. Raises ConfigError for what is no number.
         """
         self._open()
         return self._core.queue.cancel(request)
@@ -260,7 +260,7 @@ class Engine(
     def set_priority(self, request: int, priority: int) -> bool:
         """Change the priority of a request of any caller, by its number in `slots`. Waits for the step in flight.
 
-        False where the request is not there any more. Raises ConfigError for a priority out of range.
+        False where the request is not there any more. Raises ConfigError for what is no number, or out of range.
         """
         self._open()
         task = EngineTask(lambda core: core.queue.set_priority(request, priority))

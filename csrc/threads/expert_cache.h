@@ -37,7 +37,7 @@ typedef struct {
 // Returns NULL where there is no memory, or no thread can be started.
 oe_expert_cache *oe_expert_cache_new(int threads);
 
-// Adds a matrix of a block's experts, of which each has `nbytes`, from byte `offset` of the file on. They belong into
+// Adds a matrix of a block's experts, of which each has `nbytes`, from byte `offset` of the file on. They go into
 // `memory`, whose first byte lies in its page as `offset` does. Matrices of a block are added one behind the other, and
 // read in that order; blocks, in the order in which they are computed. Returns NULL where there is no memory. Call it
 // before the cache is used.

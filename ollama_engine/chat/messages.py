@@ -108,6 +108,11 @@ def read_messages(messages: object) -> tuple[Message, ...]:
         )
     if not messages:
         raise ChatError("messages: expected one message at least, got an empty list")
+    if isinstance(messages[0], (list, tuple)):
+        raise ChatError(
+            "messages: expected one conversation, got a list of them; call it for each, "
+            "or map_batches, which computes many together"
+        )
     return tuple(_read_message(f"messages[{number}]", message) for number, message in enumerate(messages))
 
 

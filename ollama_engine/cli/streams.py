@@ -28,7 +28,7 @@ def open_closed_streams() -> None:
 
 
 def prepare_streams() -> None:
-    """Have both print "?" for characters that the terminal's encoding lacks, instead of raising.
+    """Have both print an escape for a character that the terminal's encoding lacks: nothing raises or is lost.
 
     Where Python keeps no buffer for standard output (PYTHONUNBUFFERED), a print fails before the flush that
     `output_is_whole` looks at: that flush fails again then.
@@ -62,7 +62,7 @@ class _Unbuffered(io.FileIO):
 def _never_fail_on_characters(stream: TextIO) -> None:
     reconfigure = getattr(stream, "reconfigure", None)
     if reconfigure is not None:
-        reconfigure(errors="replace")
+        reconfigure(errors="backslashreplace")
 
 
 def flush_output() -> None:

@@ -239,7 +239,7 @@ class SamplingParams:
 def _integer(name: str, value: object, low: int, high: int = _INT32_MAX) -> int:
     number = as_whole(value, low, high)
     if number is None:
-        raise ConfigError(Option(name), f" must be an integer from {low} to {high}, got {value!r}")
+        raise ConfigError(Option(name), f" must be an integer from {low} to {high}, got {_shown(value)}")
     return number
 
 
@@ -248,8 +248,12 @@ def _number(name: str, value: object, low: float, high: float = math.inf) -> flo
     if not (math.isfinite(number) and low <= number <= high):
         expected = f">= {low}" if high == math.inf else f"from {low} to {high}"
         expected = "" if -low == high == math.inf else f"<= {high}" if low == -math.inf else expected
-        raise ConfigError(Option(name), f" must be a finite number{expected and ' ' + expected}, got {value!r}")
+        raise ConfigError(Option(name), f" must be a finite number{expected and ' ' + expected}, got {_shown(value)}")
     return number
+
+
+def _shown(value: object) -> str:
+    return repr(value) if value is not None else "None; leave it out for the default"
 
 
 def _bias(token: int, value: object) -> float:

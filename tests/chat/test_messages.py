@@ -150,6 +150,7 @@ class Failing:
     ("Hello", "messages: expected a list of messages such as"),
     ({"role": "user"}, "messages: expected a list"),
     ([], "one message at least"),
+    ([[{"role": "user", "content": "x"}]], "expected one conversation, got a list of them; call it for each, or map_b"),
     (["Hello"], r"messages\[0\]: expected a dict, a dataclass"),
     ([{"content": "x"}], r'messages\[0\].role: expected "system", "user"'),
     ([{"role": 5, "content": "x"}], r"messages\[0\].role: .* got 5"),

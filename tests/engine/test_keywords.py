@@ -165,3 +165,12 @@ def test_a_modelfile_that_is_wrong_is_named(root: Path) -> None:
 def test_messages_to_generate(engine: Engine) -> None:
     with pytest.raises(ConfigError, match="is a dict; messages go to chat"):
         engine.generate(MESSAGES)  # type: ignore[call-overload]
+
+
+def test_an_option_that_is_none(engine: Engine) -> None:
+    """As callers pass on what they were not given: none of what a request has none of; a number has a default."""
+    expected = engine.generate("One day", GREEDY)
+    assert engine.generate("One day", GREEDY, logits_processors=None, stop=None).text == expected.text
+    for name in ("temperature", "top_k"):
+        with pytest.raises(ConfigError, match=f"{name} must be .*, got None; leave it out for the default"):
+            engine.generate("One day", **{name: None})

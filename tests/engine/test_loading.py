@@ -356,6 +356,17 @@ def test_a_tilde_is_the_home_folder(path: str, tmp_path: Path, monkeypatch: pyte
             assert engine.generate(PROMPT, max_tokens=2).tokens
     assert (home / "prefixes").is_dir()
     assert not list(here.iterdir())
+    with Engine("~/tiny.gguf", num_ctx=64, threads=1) as engine, engine.session() as session:
+        session.append(PROMPT)
+        session.save("~/chat.session")
+        assert engine.load_session("~/chat.session").tokens == session.tokens
+        list(engine.map_batches([PROMPT], max_tokens=1, checkpoint=Path("~/answers.jsonl")))
+        with GGUFFile(Path("~/tiny.gguf")) as gguf:
+            assert gguf.path == str(home / "tiny.gguf")
+    assert {"chat.session", "answers.jsonl"} <= {file.name for file in home.iterdir()}
+    with pytest.raises(OSError, match=r"no home folder of this name; write \./~nobody2/x for a folder here"):
+        Engine("~/tiny.gguf", num_ctx=64, threads=1, prefix_store="~nobody2/x")
+    assert not list(here.iterdir())
     (here / "~").mkdir()
     (here / "~" / "tiny.gguf").touch()
     with pytest.raises(ModelFormatError, match=r"^~/tiny.gguf"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -66,6 +67,16 @@ def test_a_priority_that_is_none(engine: Engine) -> None:
         engine.set_priority(slot.id, 1 << 40)
     assert engine.slots()[0].priority == 0
     running.cancel()
+
+
+@pytest.mark.parametrize("given", ["0", 0.0, None])
+def test_what_is_no_number(engine: Engine, given: Any) -> None:
+    with pytest.raises(ConfigError, match="named by its number, `id` of a slot, got"):
+        engine.cancel(given)
+    with pytest.raises(ConfigError, match="named by its number, `id` of a slot, got"):
+        engine.set_priority(given, 1)
+    with pytest.raises(ConfigError, match="priority"):
+        engine.set_priority(1 << 30, given)
 
 
 def test_a_closed_engine_steers_nothing(engine: Engine) -> None:

@@ -126,6 +126,24 @@ def test_a_forked_child_does_not_wait_for_its_parents_request(engine: Engine) ->
     request.cancel()
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_has_no_metrics_of_its_parents_engine(engine: Engine) -> None:
+    child = os.fork()
+    if child == 0:
+        told = "this Engine was opened before the process forked"
+        for name in ("metrics", "memory"):
+            try:
+                getattr(engine, name)
+            except ClosedError as error:
+                if told in str(error):
+                    continue
+            os._exit(1)
+        os._exit(0)
+    assert status_of(child) == 0
+    assert engine.memory.devices
+
+
 def test_a_running_list_counts_as_one_in_the_queue(engine: Engine) -> None:
     prompts, go = [[i] for i in range(60)], threading.Event()
 

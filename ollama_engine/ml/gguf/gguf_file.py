@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ollama_engine.closing import Closing
 from ollama_engine.errors import ClosedError, ModelFormatError, NoMemoryError
+from ollama_engine.home_path import at_home
 from ollama_engine.ml.gguf._gguf import MAX_HEADER, Header
 from ollama_engine.ml.gguf.gguf_faults import HeaderFaultError, fault_error
 from ollama_engine.ml.gguf.metadata import Metadata, MetadataValue
@@ -62,7 +63,7 @@ class GGUFFile(Closing):
     A path to any part of a split model opens all of its parts; the metadata are those of the first one.
 
     Args:
-        path: the file, or any part named `<prefix>-00001-of-00003.gguf`.
+        path: the file, or any part named `<prefix>-00001-of-00003.gguf`; `~` is the user's home folder.
 
     Raises:
         FileNotFoundError, IsADirectoryError, PermissionError: the path cannot be opened.
@@ -73,7 +74,7 @@ class GGUFFile(Closing):
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = os.fsdecode(path)
+        self.path = at_home(path)
         self._parts: list[Header] = []
         try:
             self._open()

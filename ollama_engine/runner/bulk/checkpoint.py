@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 from ollama_engine.closing import Closing
 from ollama_engine.errors import ConfigError, EngineBusyError, Option
+from ollama_engine.home_path import at_home
 from ollama_engine.runner.bulk.answer import BatchAnswer
 
 __all__ = ["Checkpoint", "whole_lines"]
@@ -38,7 +39,7 @@ class Checkpoint(Closing):
     def __init__(self, path: str | os.PathLike[str], job: str) -> None:
         if not isinstance(path, (str, os.PathLike)):
             raise ConfigError(Option("checkpoint"), f" is the path of a file, got {path!r}")
-        self.path = Path(path)
+        self.path = Path(at_home(path))
         if self.path.is_dir():
             raise ConfigError(Option("checkpoint"), f" is a file, and {str(path)!r} is a folder",
                               advice=["name a file in it"])  # fmt: skip

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import bisect
+import operator
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from ollama_engine.errors import ClosedError, ContextOverflowError, DeadlineError, Option, short_of_memory
+from ollama_engine.errors import ClosedError, ConfigError, ContextOverflowError, DeadlineError, Option, short_of_memory
 from ollama_engine.runner.core.gap_turns import GapTurns, arrival, is_fair
 from ollama_engine.runner.core.stored_prefixes import StoredPrefixes
 from ollama_engine.runner.observe.metrics import Outcome
 from ollama_engine.runner.observe.monitor import Monitor, SlotInfo, outcome_of, slot_info
 from ollama_engine.runner.prefix.cache_manager import CacheManager
+from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.runner.request.preparing import late
 from ollama_engine.runner.request.results import Result
 from ollama_engine.runner.schedule.queued import BatchedRequest, QueuedRequest
@@ -108,15 +110,22 @@ class RequestQueue:
     # -- steering ------------------------------------------------------------------------------------------------------
 
     def cancel(self, key: int) -> bool:
-        """Have the next sweep end a request; False where there is none of this number. Any thread may ask."""
-        request = next((request for request in self if request.key == key), None)
+        """Have the next sweep end a request; False where there is none of this number. Any thread may ask.
+
+        Raises ConfigError for what is no number.
+        """
+        request = self._of_number(key)
         if request is not None:
             request.channel.cancelled = True
         return request is not None
 
     def set_priority(self, key: int, priority: int) -> bool:
-        """Change a request's priority, and its place in the line. False where there is none of this number."""
-        request = next((request for request in self if request.key == key), None)
+        """Change a request's priority, and its place in the line. False where there is none of this number.
+
+        Raises ConfigError for what is no number, and a priority out of range.
+        """
+        priority = RequestOptions(priority=priority).priority
+        request = self._of_number(key)
         if request is None:
             return False
         request.options = replace(request.options, priority=priority)
@@ -124,6 +133,13 @@ class RequestQueue:
             self.waiting.remove(request)
             self._queue(request)
         return True
+
+    def _of_number(self, key: int) -> QueuedRequest | None:
+        try:
+            number = operator.index(key)
+        except TypeError:
+            raise ConfigError(f"a request is named by its number, `id` of a slot, got {key!r:.80}") from None
+        return next((request for request in self if request.key == number), None)
 
     # -- coming --------------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ollama_engine.config import EngineConfig
+from ollama_engine.errors import ClosedError
 from ollama_engine.ml.device.device import devices as all_devices
 from ollama_engine.ml.device.device_info import Device
 
@@ -22,6 +23,7 @@ class FactMethods:
     """Facts about the loaded model, and the memory it takes; an Engine has all of this."""
 
     if TYPE_CHECKING:
+        _engine_thread: Any  # of a room above
 
         def _open(self) -> Loaded:
             """The loaded model; Engine defines it. Raises ClosedError after `close`."""
@@ -41,7 +43,12 @@ class FactMethods:
     @property
     def memory(self) -> MemoryReport:
         """Bytes taken, by device and layer; print it for a table."""
-        return self._open().memory()
+        loaded = self._open()
+        try:
+            return loaded.memory()
+        except ClosedError:  # of the backend: in a forked child it is there, and refuses
+            self._engine_thread.check_open()
+            raise
 
     def _memory_metrics(self) -> dict[str, Any]:
         """Fields of `metrics` about memory."""
@@ -50,7 +57,7 @@ class FactMethods:
         counts = {} if experts is None else experts.counts()
         names = {"uses": "expert_uses", "misses": "expert_misses", "ahead": "experts_read_ahead",
                  "ahead_used": "experts_used_ahead", "bytes_read": "expert_bytes_read"}  # fmt: skip
-        device_bytes = {device.device: device.by_kind for device in loaded.memory().devices}
+        device_bytes = {device.device: device.by_kind for device in self.memory.devices}
         return {"device_bytes": device_bytes, **{name: counts[key] for key, name in names.items() if key in counts}}
 
     @staticmethod

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ollama_engine.config import EngineConfig
 from ollama_engine.errors import ConfigError
+from ollama_engine.home_path import at_home
 from ollama_engine.ml.gguf.gguf_file import GGUFFile
 from ollama_engine.sample import SamplingParams
 from ollama_engine.store.lookup import FoundModel, find_model, how_to_get
@@ -108,4 +109,4 @@ def path_of(given: object, what: str) -> str:
         no_file = True
     if no_file:
         raise ConfigError(f"{what} is the path of a GGUF file, and no file has the name {path!r:.80}")
-    return path if os.path.lexists(path) else os.path.expanduser(path)
+    return at_home(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ollama_engine import user_cache
+from ollama_engine.home_path import at_home
 
 __all__ = [
     "ABOUT",
@@ -47,14 +49,17 @@ def make_prefix_folder(option: str) -> Path:
         assert folder is not None
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
-        reason = "it is a file; name a folder" if os.path.isfile(_expanded(option)) else error.strerror or error
+        reason = "it is a file; name a folder" if os.path.isfile(at_home(option)) else error.strerror or error
         told = f"prefix_store cannot keep prefixes here: {reason}"
         raise OSError(error.errno, told, str(option)) from None
     return folder
 
 
 def prefix_folder(option: str) -> Path | None:
-    """The folder that the option `prefix_store` means; None for none. Raises OSError where the user has no home."""
+    """The folder that the option `prefix_store` means; None for none.
+
+    Raises OSError where the user has no home, or `~name` names none.
+    """
     if option == "off":
         return None
     if option == "on":
@@ -63,7 +68,12 @@ def prefix_folder(option: str) -> Path | None:
 
 
 def _expanded(folder: str) -> str:
-    return os.path.abspath(os.path.expanduser(folder))  # no shell has read `~` in a variable or a file of settings
+    path = at_home(folder)
+    if path.startswith("~") and not os.path.lexists(path):
+        # It would be made here, under this name.
+        told = f"there is no home folder of this name; write ./{path} for a folder here"
+        raise OSError(errno.ENOENT, told, path)
+    return os.path.abspath(path)
 
 
 class StoredFile(NamedTuple):

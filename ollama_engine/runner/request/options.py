@@ -52,7 +52,7 @@ class RequestBesideFormat(TypedDict, total=False):
     cache: bool
     cache_salt: str | None
     prompt_token_ids: bool
-    logits_processors: Sequence[LogitsProcessor]
+    logits_processors: Sequence[LogitsProcessor] | None
     reasoning_budget: int | ReasoningBudget | None
     draft: Drafting | None
 
@@ -78,12 +78,13 @@ class RequestKeywords(RequestBesideFormat, total=False):
         format: the answer's form: "json" for any JSON object, a JSON schema (a dict, or its text), a pydantic
             model, dataclass, TypedDict or other type, or one of Regex, Choice, Lark and GBNF (default None: any).
             `Completion.parsed` has its value. A GrammarError names the part that cannot be compiled.
-        logits_processors: functions that change the logits before a token is chosen (default none). Each is called with
-            the token ids of prompt and answer so far (int32 [n], read-only) and the logits of the next token (float32
-            [n_vocab]), which it changes in place, returning None, or replaces by what it returns. They are called in
-            their order before penalties and all other sampling; a constraint's mask is applied to what they leave, and
-            log-probabilities stay those of the model. The engine's thread calls them between two steps, so all requests
-            wait for a slow one. An exception of one ends its request with a SamplingError, whose cause it is.
+        logits_processors: functions that change the logits before a token is chosen (default, and None: none). Each is
+            called with the token ids of prompt and answer so far (int32 [n], read-only) and the logits of the next
+            token (float32 [n_vocab]), which it changes in place, returning None, or replaces by what it returns.
+            They are called in their order before penalties and all other sampling; a constraint's mask is applied to
+            what they leave, and log-probabilities stay those of the model. The engine's thread calls them between two
+            steps, so all requests wait for a slow one. An exception of one ends its request with a SamplingError, whose
+            cause it is.
         prompt_token_ids: whether the answer says which tokens its prompt has, see `Completion` (default False).
         reasoning_budget: tokens that a model may reason for before it is made to answer (default None: any number). A
             number stands for reasoning between the markers of the chat's dialect, or <think> and </think> elsewhere; a
@@ -122,7 +123,7 @@ class RequestOptions:
     )
     prompt_token_ids: bool = field(default=False, metadata={PYTHON_ONLY: True})
     truncate_prompt: bool = field(default=True, metadata={PYTHON_ONLY: True})
-    logits_processors: Sequence[LogitsProcessor] = field(default=(), metadata={PYTHON_ONLY: True})
+    logits_processors: Sequence[LogitsProcessor] | None = field(default=(), metadata={PYTHON_ONLY: True})
     reasoning_budget: int | ReasoningBudget | None = field(
         default=None, metadata={"help": "tokens that the model may reason for before it is made to answer [>= 0]"}
     )
@@ -194,6 +195,7 @@ def whole(name: str, value: object, low: int, high: int) -> int:
 
 
 def _processors(value: object) -> tuple[LogitsProcessor, ...]:
+    value = () if value is None else value
     if not isinstance(value, (list, tuple)) or not all(map(callable, value)):
         raise ConfigError(
             Option("logits_processors"), f" is a list of functions of token ids and logits, got {value!r:.80}"

@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ollama_engine.errors import SessionFormatError
+from ollama_engine.home_path import at_home
 from ollama_engine.input import FloatArray, Int32Array
 from ollama_engine.kvcache import SavedRows
 from ollama_engine.new_file import write_new_file
@@ -111,7 +112,7 @@ class _Header:
 def write_session(path: str | os.PathLike[str], session: SessionFile, *, overwrite: bool = False) -> None:
     """Write a file that is complete when it appears under its name; only its owner may read it. Raises OSError."""
     size = sum(memoryview(piece).nbytes for piece in _pieces(session))
-    write_new_file(os.fsdecode(path), size, lambda file: _write(file, session), overwrite=overwrite, private=True)
+    write_new_file(at_home(path), size, lambda file: _write(file, session), overwrite=overwrite, private=True)
 
 
 def _write(file: BinaryIO, session: SessionFile) -> None:
@@ -159,7 +160,7 @@ def read_session(path: str | os.PathLike[str], fingerprint: str, n_ids: int) -> 
 
     Raises OSError, and SessionFormatError for a file that is damaged, or of another version or model.
     """
-    path = os.fsdecode(path)
+    path = at_home(path)
     try:
         with open(path, "rb") as file:
             return _read(file, os.fstat(file.fileno()).st_size, fingerprint, n_ids)
