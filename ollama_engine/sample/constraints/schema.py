@@ -168,7 +168,12 @@ class _Check:
             listed = rule.get("enum", [rule["const"]] if "const" in rule else None)
             if said <= {"enum", "const"} and isinstance(listed, list) and all(isinstance(name, str) for name in listed):
                 return {"properties": dict.fromkeys(listed, others), "additionalProperties": False}
-        raise fault("is supported with a pattern or an enum alone, and without `properties`", place, "propertyNames")
+            if said == {"format"} and rule["format"] in [*FORMATS]:  # it may be a list
+                return {"patternProperties": {FORMATS[rule["format"]]: others}, "additionalProperties": False}
+        raise fault(
+            "is supported with a pattern, an enum or the format date, time or date-time alone, and without "
+            "`properties`; for a dict of another type of keys, such as UUID, take str keys", place, "propertyNames",
+        )  # fmt: skip
 
     def _resolve(self, schema: Any) -> Any:
         """Follows the `$ref` of a schema that has nothing else."""

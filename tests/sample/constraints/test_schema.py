@@ -45,6 +45,8 @@ REFUSED: list[tuple[Any, str, str | None]] = [
     ({"properties": {"a": 3}}, "/properties/a", None),
     ({"anyOf": {}}, "", "anyOf"),
     ({"propertyNames": {"minLength": 3}}, "", "propertyNames"),
+    ({"propertyNames": {"format": "uuid"}}, "", "propertyNames"),
+    ({"propertyNames": {"format": ["date"]}}, "", "propertyNames"),
     ({"contentEncoding": "base64"}, "", "contentEncoding"),
     ({"$defs": {"a": {"$id": "x", "$ref": "y"}}, "$ref": "#/$defs/a"}, "/$defs/a", "$ref"),
 ]
@@ -112,6 +114,8 @@ def test_a_schema_that_is_nested_too_deeply_is_told_so() -> None:
         ({"oneOf": [{"enum": [1, 2]}, {"enum": [3]}], "title": "x", "x-order": 3}, ["3"], ["4"]),
         ({"propertyNames": {"pattern": "^[a-c]$"}, "type": "object", "additionalProperties": {"type": "integer"}},
          ['{"a":1,"c":2}', "{}"], ['{"d":1}', '{"a":"x"}']),
+        ({"propertyNames": {"format": "date"}, "type": "object", "additionalProperties": {"const": 1}},
+         ['{"2024-02-29":1}'], ['{"2023-02-29":1}', '{"x":1}', '{"2024-02-29":2}']),
         ({"propertyNames": {"type": "string"}, "type": "object"}, ['{"x":1}'], []),
         ({"type": "object", "minProperties": 1}, ['{"x":1}'], ["{}"]),
     ],
