@@ -26,6 +26,7 @@ from tests.engine.test_steering_requests import ENDLESS, FOREVER
 from tests.models import families
 from tests.models.variants import prompt
 from tests.support.engine_thread import held, held_in, idle
+from tests.support.memory_advice import NEEDS_ADVICE
 from tests.support.same_bits import Bits, bits, same
 from tests.support.suite import slow_except
 from tests.support.waiting import WAIT_SECONDS, ended, eventually, join
@@ -136,6 +137,7 @@ def mapped(path: str) -> int:
     return sum(map(int, found)) << 10
 
 
+@NEEDS_ADVICE
 def test_memory_is_given_back_and_taken_again() -> None:
     with Engine(demo.path(), num_ctx=1024, parallel=16, threads=1) as engine:
         (device,) = engine.memory.devices
