@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from ollama_engine.errors import ChatError
 
@@ -86,7 +86,7 @@ def _plain(value: object, where: str, kept: Kept) -> Any:
     raise _no_json(where, value, type(value).__name__)
 
 
-def is_function(value: object) -> bool:
+def is_function(value: object) -> TypeGuard[Callable[..., Any]]:
     """Whether it is a function or a method. They have names; `isroutine` takes other descriptors, too: a partial."""
     return inspect.isroutine(value) and hasattr(value, "__name__")
 
