@@ -25,8 +25,8 @@ from tests.engine.test_media import prompt as media_prompt
 from tests.engine.test_steering_requests import ENDLESS, FOREVER
 from tests.models import families
 from tests.models.variants import prompt
+from tests.support.emulated import NEEDS_ADVICE
 from tests.support.engine_thread import held, held_in, idle
-from tests.support.memory_advice import NEEDS_ADVICE
 from tests.support.same_bits import Bits, bits, same
 from tests.support.suite import slow_except
 from tests.support.waiting import WAIT_SECONDS, ended, eventually, join

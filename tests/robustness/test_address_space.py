@@ -12,9 +12,10 @@ import pytest
 
 from ollama_engine.errors import ConfigError, NoMemoryError, short_of_memory
 from ollama_engine.ml.graph import backend
+from tests.support.emulated import NEEDS_LIMITS
 from tests.support.suite import scaled
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs RLIMIT_AS to count")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs ELF, and Linux's limits")
 
 CHILD = """
 import resource, sys
@@ -50,6 +51,7 @@ LINKERS_OWN = "cannot allocate memory for thread-local data: ABORT\n"
 thread first uses the library; of what is loaded here numpy, its OpenBLAS and libstdc++ have them, and ours do not."""
 
 
+@NEEDS_LIMITS
 @pytest.mark.parametrize("mebibytes", LIMITS)
 def test_loading(mebibytes: int) -> None:
     run = _load_within(mebibytes)
@@ -130,6 +132,7 @@ with Backend(BackendParams(threads=1), max_nodes=40_000) as backend, Context(bac
 """
 
 
+@NEEDS_LIMITS
 @pytest.mark.parametrize("method", ["alloc", "measure", "reserve"])
 def test_no_memory_to_plan_a_graph(method: str) -> None:
     """ggml asserts that it has this memory, and ends the process."""

@@ -18,7 +18,7 @@ from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.storage import Storage
 from tests.plugins.not_run_here import NOT_HERE
-from tests.support.memory_advice import NEEDS_ADVICE
+from tests.support.emulated import NEEDS_ADVICE
 
 RNG = np.random.default_rng(5)
 MAPPED = 16 << 20

@@ -22,7 +22,7 @@ from ollama_engine.ml.graph.tensor import Tensor
 from ollama_engine.ml.threads.expert_cache import ExpertCache
 from ollama_engine.ml.weights.kernel_choice import expert_product
 from tests.ml.ops.small_batch_weights import raw_weights
-from tests.support.memory_advice import NEEDS_ADVICE
+from tests.support.emulated import NEEDS_ADVICE
 from tests.support.waiting import eventually, status_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="experts are given back on Linux only")

@@ -36,6 +36,7 @@ from ollama_engine.runner.prefix_store.folder_contents import (
 from ollama_engine.runner.prefix_store.step_budget import StepBudget
 from ollama_engine.runner.request.inputs import MediaIdentity
 from ollama_engine.runner.schedule.prefix_blocks import BLOCK
+from tests.support.emulated import NEEDS_LIMITS
 
 ROOT = root_key("model")
 KEY = root_key("some", "block")
@@ -264,7 +265,7 @@ print(BlockFolder(Path(sys.argv[1]), ROOT, 1 << 30).write(KEY, 0, rows(4)))
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs RLIMIT_AS to count")
+@NEEDS_LIMITS
 def test_where_no_thread_can_be_started_the_log_does_not_blame_the_disk(tmp_path: Path) -> None:
     root = Path(__file__).resolve().parents[3]
     run = subprocess.run(

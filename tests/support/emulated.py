@@ -1,8 +1,9 @@
-"""Whether this system takes advice on memory: a mark for tests of what such advice does."""
+"""Marks for tests of what QEMU's emulation of a process leaves out: advice on memory, and limits of it."""
 
 from __future__ import annotations
 
 import mmap
+import sys
 
 import pytest
 
@@ -18,3 +19,6 @@ def advice_is_heard() -> bool:
 
 
 NEEDS_ADVICE = pytest.mark.skipif(not advice_is_heard(), reason="an emulated system, which takes no advice on memory")
+NEEDS_LIMITS = pytest.mark.skipif(
+    sys.platform != "linux" or not advice_is_heard(), reason="needs RLIMIT_AS to count: Linux, not emulated"
+)
