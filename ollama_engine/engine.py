@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import ollama_engine  # its Session is imported when it is asked for: a program starts sooner
@@ -243,18 +242,18 @@ class Engine(
     @property
     def metrics(self) -> MetricsSnapshot:
         """Counters, tokens/s, queue, cells and times of steps until now. Does not wait for a step."""
-        return replace(self._core.metrics(self._engine_thread.coming), **self._memory_metrics())
+        return self._with_memory(lambda: self._core.metrics(self._engine_thread.coming))
 
     def slots(self) -> list[SlotInfo]:
         """The requests that are in the engine now, the oldest first."""
-        self._open()
+        self._open_here()
         return self._core.queue.slots()
 
     def cancel(self, request: int) -> bool:
         """End a request of any caller, by its number in `slots`: its caller gets a ClosedError. False where it is not
         there any more. Raises ConfigError for what is no number.
         """
-        self._open()
+        self._open_here()
         return self._core.queue.cancel(request)
 
     def set_priority(self, request: int, priority: int) -> bool:
@@ -269,12 +268,12 @@ class Engine(
 
     def steps(self, last: int = 256) -> list[StepRecord]:
         """The latest steps, the oldest first: their tokens, and when each phase began and ended."""
-        self._open()
+        self._open_here()
         return list(self._monitor.trace.steps()[-last:]) if last > 0 else []
 
     def trace(self) -> str:
         """Timeline of the latest steps and requests: JSON that a trace viewer (Perfetto, Chrome's) opens."""
-        self._open()
+        self._open_here()
         return self._monitor.trace.to_json()
 
     # -- text and ids --------------------------------------------------------------------------------------------------

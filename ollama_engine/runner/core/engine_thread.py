@@ -16,6 +16,7 @@ from typing import Any
 from ollama_engine.errors import ClosedError, ComputeError, DeviceLostError, EngineBusyError, NoMemoryError, Option
 from ollama_engine.ml.gguf.mapped_files import MappedFiles
 from ollama_engine.ml.graph.backend import Backend
+from ollama_engine.not_copied import check_process
 from ollama_engine.runner.core.engine_core import EngineCore
 from ollama_engine.runner.core.request_queue import SWEEP_SECONDS
 from ollama_engine.runner.core.sleeping import Sleep, Sleeper
@@ -85,7 +86,7 @@ class EngineThread:
         self._ended = False
         self._fault: BaseException | None = None
         # -- thread --
-        self._pid = os.getpid()
+        self.pid = os.getpid()
         self._owner = None if owner is None else _Owner(owner, self.drop)
         self._thread = threading.Thread(target=self._serve, name=f"ollama_engine {name}", daemon=True)
         self._serving = threading.Lock()
@@ -155,7 +156,7 @@ class EngineThread:
 
     def post(self, task: Task[EngineCore]) -> None:
         """Queue a task, unless the engine is closed. Takes no lock and raises nothing: for finalisers."""
-        if self._pid == os.getpid():
+        if self.pid == os.getpid():
             self._put(task)
 
     @property
@@ -165,8 +166,7 @@ class EngineThread:
 
     def check_open(self) -> None:
         """Raise ClosedError or ComputeError where `submit` would."""
-        if self._pid != os.getpid():
-            raise ClosedError("this Engine was opened before the process forked; open one in the child")
+        check_process(self.pid)
         if self._closed:
             raise self._reason("this Engine is closed")
         if threading.current_thread() is self._thread:
@@ -178,7 +178,7 @@ class EngineThread:
         From the engine's own thread, or without `wait`, this happens as soon as the current step has ended. So it does
         where code outside of the engine keeps the thread for STUCK_SECONDS; the log has its stack then.
         """
-        if self._pid != os.getpid():
+        if self.pid != os.getpid():
             return  # a fork has no such thread
         self._closed = True
         self._inbox.put(None)

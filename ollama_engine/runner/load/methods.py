@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ollama_engine.config import EngineConfig
-from ollama_engine.errors import ClosedError
 from ollama_engine.ml.device.device import devices as all_devices
 from ollama_engine.ml.device.device_info import Device
+from ollama_engine.not_copied import check_process
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from ollama_engine.ml.device.memory import MemoryReport
     from ollama_engine.runner.load.loading import Loaded
     from ollama_engine.runner.load.model_info import ModelInfo
 
 __all__ = ["FactMethods"]
+
+Fields = TypeVar("Fields", bound="DataclassInstance")
 
 
 class FactMethods:
@@ -27,6 +32,12 @@ class FactMethods:
 
         def _open(self) -> Loaded:
             """The loaded model; Engine defines it. Raises ClosedError after `close`."""
+
+    def _open_here(self) -> Loaded:
+        """As `_open`; raises ClosedError in a forked process, too."""
+        loaded = self._open()
+        check_process(self._engine_thread.pid)
+        return loaded
 
     @property
     def info(self) -> ModelInfo:
@@ -43,22 +54,18 @@ class FactMethods:
     @property
     def memory(self) -> MemoryReport:
         """Bytes taken, by device and layer; print it for a table."""
-        loaded = self._open()
-        try:
-            return loaded.memory()
-        except ClosedError:  # of the backend: in a forked child it is there, and refuses
-            self._engine_thread.check_open()
-            raise
+        return self._open_here().memory()
 
-    def _memory_metrics(self) -> dict[str, Any]:
-        """Fields of `metrics` about memory."""
-        loaded = self._open()
+    def _with_memory(self, metrics: Callable[[], Fields]) -> Fields:
+        """The metrics, with their fields about memory."""
+        loaded = self._open_here()
         experts = loaded.weights.experts
         counts = {} if experts is None else experts.counts()
         names = {"uses": "expert_uses", "misses": "expert_misses", "ahead": "experts_read_ahead",
                  "ahead_used": "experts_used_ahead", "bytes_read": "expert_bytes_read"}  # fmt: skip
-        device_bytes = {device.device: device.by_kind for device in self.memory.devices}
-        return {"device_bytes": device_bytes, **{name: counts[key] for key, name in names.items() if key in counts}}
+        device_bytes = {device.device: device.by_kind for device in loaded.memory().devices}
+        known: dict[str, Any] = {name: counts[key] for key, name in names.items() if key in counts}
+        return replace(metrics(), device_bytes=device_bytes, **known)
 
     @staticmethod
     def plan_memory(
