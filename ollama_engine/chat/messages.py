@@ -108,7 +108,8 @@ def read_messages(messages: object) -> tuple[Message, ...]:
         )
     if not messages:
         raise ChatError("messages: expected one message at least, got an empty list")
-    if isinstance(messages[0], (list, tuple)):
+    first = messages[0]
+    if isinstance(first, (list, tuple)) and first and not isinstance(first[0], str):  # a pair of role and text is none
         raise ChatError(
             "messages: expected one conversation, got a list of them; call it for each, "
             "or map_batches, which computes many together"

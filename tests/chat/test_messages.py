@@ -151,6 +151,8 @@ class Failing:
     ({"role": "user"}, "messages: expected a list"),
     ([], "one message at least"),
     ([[{"role": "user", "content": "x"}]], "expected one conversation, got a list of them; call it for each, or map_b"),
+    ([("user", "x")], r"messages\[0\]: expected a dict, a dataclass or an object with model_dump, got tuple"),
+    ([[]], r"messages\[0\]: expected a dict, a dataclass or an object with model_dump, got list"),
     (["Hello"], r"messages\[0\]: expected a dict, a dataclass"),
     ([{"content": "x"}], r'messages\[0\].role: expected "system", "user"'),
     ([{"role": 5, "content": "x"}], r"messages\[0\].role: .* got 5"),
