@@ -1,16 +1,18 @@
-"""Cross-build for ARM64, and run it where QEMU emulates that: `python wheels/arm64.py [TESTS ...]`, or
-`make arm64-check`.
+"""Cross-build for ARM64, and run it where QEMU emulates that: `python wheels/arm64.py`, or `make arm64-check`.
 
 Makes, in build/arm64: a minimal Debian for ARM64 with Python (root and mmdebstrap make it, once), ggml and our modules
-by Debian's cross compiler, and what they depend on. There it runs the self-test, and pytest on TESTS. Says nothing of
-speed. Needs gcc-aarch64-linux-gnu, g++-aarch64-linux-gnu, qemu-user-static, binfmt-support, arch-test and mmdebstrap.
+by Debian's cross compiler, and what they depend on. There it runs the self-test, and pytest with the arguments given
+here, on tests of the C code where they name no test. Says nothing of speed. Needs gcc-aarch64-linux-gnu,
+g++-aarch64-linux-gnu, qemu-user-static, binfmt-support, arch-test and mmdebstrap.
 """
 
 from __future__ import annotations
 
 import argparse
+import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,8 +36,7 @@ TESTS = ("tests/ml/ops", "tests/ml/weights", "tests/kvcache", "tests/sample", "t
 def main() -> None:
     """Make what is missing, build, run; SystemExit says what failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tests", nargs="*", default=TESTS, help="what pytest runs there; it gets unknown options, too")
-    chosen, options = parser.parse_known_args()
+    _, given = parser.parse_known_args()
     if not (DEBIAN / "usr/bin/python3").exists():
         FOLDER.mkdir(parents=True, exist_ok=True)
         run("mmdebstrap", "--arch=arm64", "--variant=minbase", f"--include={PACKAGES}", SUITE, str(DEBIAN))
@@ -43,7 +44,13 @@ def main() -> None:
         foreign.install_packages(SITE, PYTHON, PLATFORMS)
     build()
     inside("python3 -m ollama_engine.selftest")
-    inside(f"python3 -m pytest -q -p no:cacheprovider --timeout=900 {' '.join([*chosen.tests, *options])}")
+    inside(f"python3 -m pytest -q -p no:cacheprovider --timeout=900 {shlex.join(pytest_arguments(given))}")
+
+
+def pytest_arguments(given: Sequence[str]) -> list[str]:
+    """The arguments in their order, for options of pytest may have values; with TESTS where none names a test."""
+    named = any((ROOT / each.partition("::")[0]).exists() for each in given)
+    return [*given, *(() if named else TESTS)]
 
 
 def build() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import subprocess
 import sys
@@ -60,7 +61,8 @@ def run_inside(root: Path, folders: Mapping[str, Path], path: str, command: str)
     mounts = "".join(f"mkdir -p {root}/{name}; mount --bind {at} {root}/{name}; " for name, at in bound.items())
     packages = ":".join(f"/{name}" for name in folders)
     variables = f"HOME=/root PATH={path} PYTHONDONTWRITEBYTECODE=1 PYTHONPATH={packages}"
-    entered = f"chroot {root} env -i {variables} sh -c 'cd /{next(iter(folders))} && {command}'"
+    there = shlex.quote(f"cd /{next(iter(folders))} && {command}")
+    entered = f"chroot {root} env -i {variables} sh -c {there}"
     run("unshare", "--mount", "--pid", "--fork", f"--mount-proc={root}/proc", "sh", "-ec", mounts + entered)
 
 

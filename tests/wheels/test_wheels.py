@@ -7,15 +7,17 @@ import email
 import importlib.metadata
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from wheels import build, check, foreign, old_symbols, suite
+from wheels import arm64, build, check, foreign, old_symbols, suite
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = """
@@ -271,3 +273,23 @@ def test_a_suite_imports_the_wheel_and_not_the_sources(
     )
     assert pytest_[0] == pip[0] == f"{tree.parent}/env/bin/python"
     assert pytest_[-2:] == ["tests/nn", str({"cwd": tree})]
+
+
+@pytest.mark.parametrize(("given", "paths"), [
+    (["-k", "a or b's", "tests/nn"], []),
+    (["tests/wheels/test_wheels.py::test_x", "-x"], []),
+    (["-n", "2"], arm64.TESTS),
+    ([], arm64.TESTS),
+])  # fmt: skip
+def test_arguments_reach_pytest_in_another_root(
+    given: list[str], paths: Sequence[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In their order, an option before its value, and as they are: shells read the command twice."""
+    found = arm64.pytest_arguments(given)
+    assert found == [*given, *paths]
+    ran: list[str] = []
+    monkeypatch.setattr(foreign, "run", lambda *words: ran.append(words[-1]))
+    foreign.run_inside(Path("/root"), {"tree": ROOT}, "/bin", f"pytest {shlex.join(found)}")
+    *_, shell, option, command = shlex.split(ran[0])
+    assert (shell, option) == ("sh", "-c")
+    assert shlex.split(command) == ["cd", "/tree", "&&", "pytest", *found]
