@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
-__all__ = ["at_home"]
+__all__ = ["at_home", "made_at_home"]
 
 
 def at_home(path: str | os.PathLike[str]) -> str:
@@ -14,3 +15,15 @@ def at_home(path: str | os.PathLike[str]) -> str:
     """
     text = os.fsdecode(path)
     return text if os.path.lexists(text) else os.path.expanduser(text)
+
+
+def made_at_home(path: str | os.PathLike[str]) -> str:
+    """The path of a folder that is made where it is not there. A folder "~" here is never meant.
+
+    Raises FileNotFoundError for `~name` where there is no such user: it would be made here, under this name.
+    """
+    folder = os.path.expanduser(os.fsdecode(path))
+    if folder.startswith("~") and not os.path.lexists(folder):
+        told = f"there is no home folder of this name; write {os.path.abspath(folder)} for a folder here"
+        raise FileNotFoundError(errno.ENOENT, told, folder)
+    return folder

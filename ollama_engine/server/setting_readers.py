@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 from ollama_engine.errors import ConfigError
+from ollama_engine.home_path import made_at_home
 from ollama_engine.ml.device.worker_address import SCHEME, read_address
 from ollama_engine.server.durations import duration
 from ollama_engine.server.sizes import SIZE, bytes_of
 
-__all__ = ["DEFAULT_PORT", "address", "among", "attention", "device_names", "level", "number", "patience", "seconds",
-           "size", "switch", "texts"]  # fmt: skip
+__all__ = ["DEFAULT_PORT", "address", "among", "attention", "device_names", "folder", "level", "number", "patience",
+           "seconds", "size", "switch", "texts"]  # fmt: skip
 
 DEFAULT_PORT = 11434
 PORTS = {"http": 80, "https": 443}
@@ -68,6 +70,14 @@ def place(text: str) -> str:
     """on, off, or a folder."""
     lower = text.lower()
     return ("on" if SWITCHES[lower] else "off") if lower in SWITCHES else lower if lower in ("on", "off") else text
+
+
+def folder(text: str) -> Path:
+    """A folder that is made where it is not there; `~` is the user's home."""
+    try:
+        return Path(made_at_home(text))
+    except FileNotFoundError as error:
+        raise ValueError(f"a folder; {error.strerror}") from None
 
 
 def level(text: str) -> int:

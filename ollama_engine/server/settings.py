@@ -34,7 +34,7 @@ SETTINGS: Mapping[str, Setting] = {
     "origins": Setting(
         "OLLAMA_ORIGINS", readers.texts, "URL,...", "origins that browsers may call from, besides this machine's"
     ),
-    "models": Setting("OLLAMA_MODELS", Path, "FOLDER", "the model store"),
+    "models": Setting("OLLAMA_MODELS", readers.folder, "FOLDER", "the model store"),
     "keep_alive": Setting(
         "OLLAMA_KEEP_ALIVE", readers.seconds, "TIME", "how long models stay loaded: 5m, 90s, 0; negative for ever"
     ),

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ollama_engine.errors import ConfigError, EngineError, ModelFormatError, ModelNotFoundError
 from ollama_engine.file_lock import held
+from ollama_engine.home_path import made_at_home
 from ollama_engine.new_file import flush_folder, write_new_file
 from ollama_engine.store.blobs import BlobStore, damaged
 from ollama_engine.store.manifest import MAX_BYTES, Layer, Manifest, hex_of
@@ -31,9 +32,9 @@ PARTIAL_SECONDS = 7 * 86400.0
 
 
 def default_folder() -> Path:
-    """Ollama's: what OLLAMA_MODELS names, or ~/.ollama/models."""
+    """Ollama's: what OLLAMA_MODELS names, or ~/.ollama/models. Raises FileNotFoundError for `~name` of no user."""
     named = os.environ.get("OLLAMA_MODELS", "").strip(" \t\"'")
-    return Path(named).expanduser() if named else Path.home() / ".ollama" / "models"
+    return Path(made_at_home(named)) if named else Path.home() / ".ollama" / "models"
 
 
 @dataclass(frozen=True)

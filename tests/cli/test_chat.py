@@ -218,6 +218,12 @@ def test_what_is_no_conversation(talk, tmp_path: Path, text: str | None, why: st
     assert len(chat.messages) == 2, "the conversation is as before"
 
 
+def test_files_of_a_user_that_is_none(talk) -> None:
+    _, _, told = talk("one", "/load ~nobody2/x", "/save ~nobody2/x")
+    assert "~nobody2/x cannot be read: No such file" in told
+    assert "~nobody2/x cannot be written: No such file" in told
+
+
 def test_show(talk) -> None:
     _, _, told = talk(
         "one", "/show info", "/show messages", "/show prompt", "/show template", "/show system", "/show x"

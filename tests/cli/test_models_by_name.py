@@ -171,6 +171,8 @@ def test_create(cli: Cli, root: Path, tiny: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("text", "told"), [
     ("SYSTEM x", "Modelfile: a Modelfile says FROM"), ("FROM demo\nSISTEM x", "line 2: a command is one of"),
+    ("FROM ~nobody2/x.gguf", "~nobody2/x.gguf: FROM names no file that is there"),
+    ("FROM demo\nADAPTER ~nobody2/x.gguf", "ADAPTER names no file that is there"),
     ("FROM ./nothing.gguf", "./nothing.gguf: FROM names no file that is there"),
     ("FROM demo\nPARAMETER num_ctx x", "PARAMETER num_ctx must be of type integer, got 'x'"),
     ("FROM demo\nPARAMETER nothing x", "unknown parameter 'nothing'"),

@@ -364,10 +364,14 @@ def test_a_tilde_is_the_home_folder(path: str, tmp_path: Path, monkeypatch: pyte
         with GGUFFile(Path("~/tiny.gguf")) as gguf:
             assert gguf.path == str(home / "tiny.gguf")
     assert {"chat.session", "answers.jsonl"} <= {file.name for file in home.iterdir()}
-    with pytest.raises(OSError, match=r"no home folder of this name; write \./~nobody2/x for a folder here"):
-        Engine("~/tiny.gguf", num_ctx=64, threads=1, prefix_store="~nobody2/x")
+    for store in ("~nobody2/x", Path("./~nobody2/x")):  # which pathlib makes the same
+        with pytest.raises(OSError, match=f"no home folder of this name; write {here}/~nobody2/x for a folder here"):
+            Engine("~/tiny.gguf", num_ctx=64, threads=1, prefix_store=store)
     assert not list(here.iterdir())
-    (here / "~").mkdir()
+    (here / "~" / "prefixes").mkdir(parents=True)
+    with Engine(home / "tiny.gguf", num_ctx=64, threads=1, prefix_store="~/prefixes"):
+        assert not list((here / "~" / "prefixes").iterdir()), "another program made it by mistake"
+    Engine(home / "tiny.gguf", num_ctx=64, threads=1, prefix_store=here / "~nobody2" / "x").close()
     (here / "~" / "tiny.gguf").touch()
     with pytest.raises(ModelFormatError, match=r"^~/tiny.gguf"):
         Engine("~/tiny.gguf")

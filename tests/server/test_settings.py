@@ -24,7 +24,7 @@ ADDRESSES = [
 
 GOOD: list[tuple[str, str, Any]] = [
     ("origins", "https://a.example, *", ("https://a.example", "*")),
-    ("models", "'/data/models'", Path("/data/models")),
+    ("models", "'/data/models'", Path("/data/models")), ("models", "~/models", Path.home() / "models"),
     ("keep_alive", "10m", 600), ("keep_alive", "-1", math.inf), ("keep_alive", "0", 0), ("keep_alive", "1h30m", 5400),
     ("keep_alive", "90", 90), ("num_parallel", "4", 4), ("max_loaded_models", "0", 0), ("max_queue", "7", 7),
     ("context_length", "8192", 8192), ("kv_cache_type", "q8_0", "q8_0"), ("flash_attention", "1", "on"),
@@ -43,6 +43,7 @@ BAD = [
     ("kv_cache_type", "q3"), ("flash_attention", "maybe"), ("debug", "3"), ("isolation", "thread"),
     ("multiuser_cache", "2"), ("devices", "rpc://a:0"), ("devices", "rpc://"),
     ("max_body", "0"), ("prefix_store_bytes", "much"), ("prefix_store_bytes", "-1"), ("max_body", "9" * 30),
+    ("models", "~nobody2/models"),
     ("prefix_store_bytes", "1.5"), ("prefix_store_bytes", "1.5B"), ("max_body", "8388608T"),
 ]  # fmt: skip
 

@@ -253,6 +253,16 @@ def test_threads_that_make_and_delete_at_once(store: ModelStore) -> None:
     assert [model.name for model in store.list()] == ["seed:latest"]
 
 
+def test_the_folder_that_a_variable_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("OLLAMA_MODELS", "~/models")
+    assert ModelStore().folder == tmp_path / "models"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OLLAMA_MODELS", "~nobody2/models")
+    with pytest.raises(FileNotFoundError, match=f"write {tmp_path}/~nobody2/models for a folder here"):
+        ModelStore()
+
+
 def test_reading_writes_nothing(tmp_path: Path) -> None:
     store = ModelStore(tmp_path / "none")
     assert (store.list(), store.entries(), store.broken()) == ([], [], [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,7 +37,7 @@ def save_chat(name: str, chat: SavedChat, *, again: bool = False) -> None:
     text = json.dumps({"messages": [*system, *chat.messages]}, ensure_ascii=False, indent=1)
     try:
         data = (text + "\n").encode()
-        write_new_file(Path(name).expanduser(), len(data), lambda file: file.write(data), overwrite=again)
+        write_new_file(Path(os.path.expanduser(name)), len(data), lambda file: file.write(data), overwrite=again)
     except FileExistsError:
         raise ChatError(f"{name} exists; give another name, or remove it first") from None
     except (OSError, ValueError) as error:
@@ -48,7 +49,7 @@ def load_chat(name: str) -> SavedChat:
     if not name:
         raise ChatError("/load takes the name of a file")
     try:
-        saved = json.loads(Path(name).expanduser().read_text(encoding="utf-8"))
+        saved = json.loads(Path(os.path.expanduser(name)).read_text(encoding="utf-8"))
     except OSError as error:
         raise ChatError(f"{name} cannot be read: {_reason(error)}") from None
     except (ValueError, RecursionError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -69,7 +70,7 @@ def recipe_of(modelfile: Modelfile, home: Path, store: ModelStore, quantize: str
     base: ModelName | None = None
     files: list[SourceFile] = []
     for text in modelfile.values("FROM"):
-        path = home / Path(text).expanduser()
+        path = home / os.path.expanduser(text)
         if path.is_dir():
             files += folder_files(path)
         elif path.exists():
@@ -85,7 +86,7 @@ def recipe_of(modelfile: Modelfile, home: Path, store: ModelStore, quantize: str
     return Recipe(
         base=base,
         files=files,
-        adapters=[_adapter(home / Path(text).expanduser()) for text in modelfile.values("ADAPTER")],
+        adapters=[_adapter(home / os.path.expanduser(text)) for text in modelfile.values("ADAPTER")],
         quantize=quantize,
         template=modelfile.last("TEMPLATE"),
         system=modelfile.last("SYSTEM"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ollama_engine import user_cache
-from ollama_engine.home_path import at_home
+from ollama_engine.home_path import made_at_home
 
 __all__ = [
     "ABOUT",
@@ -49,7 +48,8 @@ def make_prefix_folder(option: str) -> Path:
         assert folder is not None
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
-        reason = "it is a file; name a folder" if os.path.isfile(at_home(option)) else error.strerror or error
+        is_file = os.path.isfile(os.path.expanduser(option))
+        reason = "it is a file; name a folder" if is_file else error.strerror or error
         told = f"prefix_store cannot keep prefixes here: {reason}"
         raise OSError(error.errno, told, str(option)) from None
     return folder
@@ -64,16 +64,7 @@ def prefix_folder(option: str) -> Path | None:
         return None
     if option == "on":
         return user_cache.cache_folder() / "prefixes"
-    return Path(_expanded(option))
-
-
-def _expanded(folder: str) -> str:
-    path = at_home(folder)
-    if path.startswith("~") and not os.path.lexists(path):
-        # It would be made here, under this name.
-        told = f"there is no home folder of this name; write ./{path} for a folder here"
-        raise OSError(errno.ENOENT, told, path)
-    return os.path.abspath(path)
+    return Path(os.path.abspath(made_at_home(option)))
 
 
 class StoredFile(NamedTuple):
