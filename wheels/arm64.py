@@ -40,6 +40,8 @@ def main() -> None:
     if not (DEBIAN / "usr/bin/python3").exists():
         FOLDER.mkdir(parents=True, exist_ok=True)
         run("mmdebstrap", "--arch=arm64", "--variant=minbase", f"--include={PACKAGES}", SUITE, str(DEBIAN))
+    found = DEBIAN / f"usr/local/lib/python{PYTHON}/dist-packages/tree_and_site.pth"  # programs without an environment
+    found.write_text("/tree\n/site\n")
     if not SITE.exists():
         foreign.install_packages(SITE, PYTHON, PLATFORMS)
     build()
