@@ -55,10 +55,11 @@ def copy_tree(tree: Path, *, leave_out: Iterable[str] = ()) -> None:
 def run_inside(root: Path, folders: Mapping[str, Path], path: str, command: str) -> None:
     """Run a shell command in another root, as this one's root. `folders`: what it has more, by the names there.
 
-    The command runs in the first of them, and Python looks for packages in all.
+    The command runs in the first of them, and Python looks for packages in all. /dev comes with what is mounted in it:
+    terminals are in /dev/pts.
     """
     bound = {**folders, "dev": Path("/dev")}
-    mounts = "".join(f"mkdir -p {root}/{name}; mount --bind {at} {root}/{name}; " for name, at in bound.items())
+    mounts = "".join(f"mkdir -p {root}/{name}; mount --rbind {at} {root}/{name}; " for name, at in bound.items())
     packages = ":".join(f"/{name}" for name in folders)
     variables = f"HOME=/root PATH={path} PYTHONDONTWRITEBYTECODE=1 PYTHONPATH={packages}"
     there = shlex.quote(f"cd /{next(iter(folders))} && {command}")
