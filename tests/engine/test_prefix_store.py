@@ -41,6 +41,7 @@ from tests.models import families
 from tests.models.variants import prompt
 from tests.models.vision import harness
 from tests.models.vision.pictures import Picture
+from tests.support.emulated import TIMES_AS_LONG
 from tests.support.same_bits import bits, same
 from tests.support.suite import scaled, slow_except
 from tests.support.tiny import write_tiny_llama
@@ -218,7 +219,7 @@ print(*(entry.logprob.hex() for entry in answer.logprobs))
 """
 
 
-@pytest.mark.timeout(180)  # processes that compute beside others
+@pytest.mark.timeout(180 * TIMES_AS_LONG)  # processes that compute beside others
 def test_a_full_disk_loses_nothing_else(tmp_path: Path) -> None:
     """The system cuts files off: those of some layers fit, others never, and in the end all do."""
     path, store = str(families.converted(families.case("gemma3"), tmp_path)), tmp_path / "store"
@@ -233,7 +234,7 @@ def test_a_full_disk_loses_nothing_else(tmp_path: Path) -> None:
     found = list[int]()
     for limit in (100, 14_000, 1 << 30):
         command = [sys.executable, "-c", FULL, path, str(store), str(limit), *map(str, ids)]
-        said = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+        said = subprocess.run(command, capture_output=True, text=True, timeout=120 * TIMES_AS_LONG, check=True).stdout
         assert said.split() == expected
         files = list(files_of(store))
         assert not any(file.path.name.startswith(".") for file in files)
@@ -554,7 +555,7 @@ def test_conversations_with_restarts_are_the_same(tmp_path: Path) -> None:
     assert reads > 0
 
 
-@pytest.mark.timeout(180)  # processes that compute beside each other
+@pytest.mark.timeout(180 * TIMES_AS_LONG)  # processes that compute beside each other
 def test_kills_lose_and_spoil_nothing(tmp_path: Path) -> None:
     """What a killed process leaves is whole blocks, or none; others go on beside it."""
     draw = random.Random(4)
@@ -564,10 +565,10 @@ def test_kills_lose_and_spoil_nothing(tmp_path: Path) -> None:
         for victim in victims:
             assert victim.stdout is not None
             assert victim.stdout.readline() == "ready\n"
-        survivor.communicate(timeout=120)
+        survivor.communicate(timeout=120 * TIMES_AS_LONG)
         for victim in victims:
             victim.kill()
-            victim.communicate(timeout=60)
+            victim.communicate(timeout=60 * TIMES_AS_LONG)
         assert survivor.returncode == 0
         for file in files_of(tmp_path):
             if not file.path.name.startswith("."):

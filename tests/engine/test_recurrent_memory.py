@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from bench.make_recurrent import SHAPES, write_recurrent
+from tests.support.emulated import TIMES_AS_LONG
 
 SMAPS = Path("/proc/self/smaps_rollup")
 PARALLEL = 32
@@ -61,7 +62,7 @@ def test_the_report_is_what_the_process_takes(tmp_path: Path, model: str) -> Non
     path, shape = tmp_path / "small.gguf", SHAPES_HERE[model]
     write_recurrent(str(path), shape, "q8_0")
     done = subprocess.run([sys.executable, "-c", CHILD, str(path), str(PARALLEL)], capture_output=True, text=True,
-                          check=False, timeout=50)  # fmt: skip
+                          check=False, timeout=50 * TIMES_AS_LONG)  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["kept"] == [39] * PARALLEL, "each has a checkpoint before its prompt's last token"

@@ -1,4 +1,4 @@
-"""Marks for tests of what QEMU's emulation of a process leaves out: advice on memory, and limits of it."""
+"""For tests where QEMU emulates a process: marks for what that leaves out, and how much longer it may take."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ def advice_is_heard() -> bool:
             return True
     return False
 
+
+TIMES_AS_LONG = 1 if advice_is_heard() else 10
+"""For limits of processes that compute for seconds."""
 
 NEEDS_ADVICE = pytest.mark.skipif(not advice_is_heard(), reason="an emulated system, which takes no advice on memory")
 NEEDS_LIMITS = pytest.mark.skipif(

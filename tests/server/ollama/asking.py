@@ -8,9 +8,11 @@ from typing import Any
 
 import httpx
 
+from tests.support.emulated import TIMES_AS_LONG
+
 __all__ = ["ask", "error_of", "idle", "leave", "lines_of", "post"]
 
-PATIENCE = 50
+PATIENCE = 50 * TIMES_AS_LONG
 
 
 def post(address: str, path: str, body: Any) -> httpx.Response:
