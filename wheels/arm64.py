@@ -46,7 +46,8 @@ def main() -> None:
         foreign.install_packages(SITE, PYTHON, PLATFORMS)
     build()
     inside("python3 -m ollama_engine.selftest")
-    inside(f"python3 -m pytest -q -p no:cacheprovider --timeout=900 {shlex.join(pytest_arguments(given))}")
+    options = ("-q", "-p", "no:cacheprovider", "--timeout=900", *foreign.IGNORED)
+    inside(f"python3 -m pytest {shlex.join([*options, *pytest_arguments(given)])}")
 
 
 def pytest_arguments(given: Sequence[str]) -> list[str]:

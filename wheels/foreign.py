@@ -1,4 +1,4 @@
-"""Roots of another system, and what runs in them: what `arm64.py` and `musl.py` share."""
+"""Roots of another system, and what runs in them: what `arm64.py`, `musl.py` and `suite.py` share."""
 
 from __future__ import annotations
 
@@ -12,8 +12,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 COPIED = ("ollama_engine", "tests", "bench", "docs", "examples", "csrc", "pyproject.toml", "README.md", "LICENSE")
+JUDGES_OF_SOURCES = (
+    "tests/house", "tests/website", "tests/wheels", "tests/ml/test_pxd.py", "tests/models/test_parity.py",
+    "tests/plugins/test_key_suites.py",
+)  # fmt: skip
+IGNORED = tuple(f"--ignore={path}" for path in JUDGES_OF_SOURCES)
+"""For pytest, where a part of the tree runs: these tests judge all of it."""
 
-__all__ = ["copy_tree", "dependencies", "install_packages", "pip", "run", "run_inside"]
+__all__ = ["IGNORED", "copy_tree", "dependencies", "install_packages", "pip", "run", "run_inside"]
 
 
 def install_packages(site: Path, python: str, platforms: Iterable[str], *, without: Iterable[str] = ()) -> None:

@@ -2,8 +2,8 @@
 `make wheels WHEEL_TESTS=tests` for each wheel that is built.
 
 They run by a Python of an environment of their own, in a copy of the tree that has no `ollama_engine/`: what is
-imported there is the wheel's. Left out are tests of the sources (JUDGES_OF_SOURCES), which a wheel does not have. For
-a Python of NO_WHEEL, packages are left out, too: each test that needs one is skipped and says so.
+imported there is the wheel's. Left out are tests of the sources, which a wheel does not have. For a Python of NO_WHEEL,
+packages are left out, too: each test that needs one is skipped and says so.
 """
 
 from __future__ import annotations
@@ -22,10 +22,6 @@ from wheels import foreign  # noqa: E402 (beside this file)
 from wheels.foreign import run  # noqa: E402
 
 FOLDER = ROOT / "build" / "wheels"
-JUDGES_OF_SOURCES = (
-    "tests/house", "tests/website", "tests/wheels", "tests/ml/test_pxd.py", "tests/models/test_parity.py",
-    "tests/plugins/test_key_suites.py",
-)  # fmt: skip
 TESTS = ("tests",)
 NO_WHEEL = {"cp313t": ("huggingface_hub", "llguidance", "safetensors", "tokenizers")}
 """Of each Python, packages that have no wheel for it. There packages come without their own extras, too: uvicorn's
@@ -52,7 +48,7 @@ def run_tests(wheel: Path, python: str, tests: list[str]) -> None:
     lacking = NO_WHEEL.get(tag(wheel), ())
     pip = (here, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
     run(*pip, *(packages(wheel, lacking) if lacking else [f"{wheel.resolve()}[test]"]))
-    left_out = [f"--ignore={path}" for path in JUDGES_OF_SOURCES]
+    left_out = [*foreign.IGNORED]
     if lacking:
         print(f"without {', '.join(lacking)}, and without extras of packages, such as uvicorn's", flush=True)
         left_out += ["-p", "tests.plugins.without", *(f"--without={name}" for name in lacking)]
