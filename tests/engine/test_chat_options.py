@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
-from ollama_engine import Engine, SamplingParams, demo
-from ollama_engine.errors import ChatError, ConfigError, GrammarError, TokenizerError, UnsupportedInputError
+from ollama_engine import ChatResult, Choice, Engine, Lark, Regex, SamplingParams, demo
+from ollama_engine.errors import (
+    ChatError,
+    ConfigError,
+    GrammarError,
+    IncompleteError,
+    TokenizerError,
+    UnsupportedInputError,
+)
 from ollama_engine.segments import Media, Text, Tokens
 
 GREEDY = SamplingParams(temperature=0, max_tokens=40)
@@ -39,15 +46,76 @@ def test_a_forced_call_has_no_stop_text_and_no_value(engine: Engine) -> None:
 # -- a format and tools ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("choice", ["auto", "required", "clock"])
-def test_a_format_is_not_for_an_answer_that_may_be_a_call(engine: Engine, choice: str) -> None:
-    options: Any = {"tools": [CLOCK], "tool_choice": choice, "format": SCHEMA, "dialect": "hermes"}
+def answers_in(engine: Engine, answer_format: object, **options: Any) -> list[ChatResult]:
+    return [
+        engine.chat(HELLO, SamplingParams(temperature=1.5, max_tokens=150, seed=seed), format=answer_format, **options)
+        for seed in range(12)
+    ]
+
+
+@pytest.mark.parametrize("dialect", ["hermes", "muse", "qwen3-coder", "gemma4"])
+def test_with_a_format_and_tools_an_answer_is_calls_or_a_value(engine: Engine, dialect: str) -> None:
+    found = [
+        answer
+        for answer in answers_in(engine, SCHEMA, tools=[CLOCK], parallel_tool_calls=False, dialect=dialect)
+        if answer.finish_reason != "length"
+    ]
+    called = [answer for answer in found if answer.tool_calls]
+    assert 0 < len(called) < len(found)
+    for answer in found:
+        if answer.tool_calls:
+            assert (answer.finish_reason, answer.content, answer.malformed_tool_calls) == ("tool_calls", "", ())
+            with pytest.raises(IncompleteError, match="it calls tools and waits for their results; send them"):
+                print(answer.parsed)
+        else:
+            assert answer.finish_reason == "stop"
+            assert answer.parsed in ({"a": "x"}, {"a": "y"})
+
+
+@pytest.mark.parametrize(("answer_format", "values"), [
+    (Choice(["yes", "no"]), {"yes", "no"}), (Regex("[01]/[01]"), {"0/0", "0/1", "1/0", "1/1"}),
+    (Literal["yes", "no"], {"yes", "no"}),
+], ids=["Choice", "Regex", "Literal"])  # fmt: skip
+def test_other_formats_beside_tools(engine: Engine, answer_format: object, values: set[str]) -> None:
+    pytest.importorskip("pydantic")
+    found = answers_in(engine, answer_format, tools=[CLOCK], dialect="hermes", parallel_tool_calls=False)
+    said = {answer.parsed for answer in found if answer.finish_reason == "stop"}
+    assert said
+    assert said <= values
+
+
+@pytest.mark.parametrize("choice", ["required", "clock"])
+def test_a_forced_call_comes_before_the_value(engine: Engine, choice: str) -> None:
+    options: Any = {"tools": [CLOCK], "tool_choice": choice, "dialect": "hermes", "parallel_tool_calls": False}
+    found = engine.chat(HELLO, SamplingParams(temperature=1.5, max_tokens=150, seed=1), format=SCHEMA, **options)
+    assert [call.name for call in found.tool_calls] == ["clock"]
+
+
+def test_a_dialect_without_calls_has_the_format_alone(engine: Engine) -> None:
+    assert engine.chat(HELLO, GREEDY, tools=[CLOCK], format=SCHEMA, dialect="text").parsed in ({"a": "x"}, {"a": "y"})
+
+
+def test_a_grammar_is_not_for_an_answer_that_may_be_a_call(engine: Engine) -> None:
+    options: Any = {"tools": [CLOCK], "format": Lark('start: "a"'), "dialect": "hermes"}
     with pytest.raises(
-        ConfigError, match=r'format .* a call of tools; leave one of them out or pass tool_choice="none"'
+        ConfigError, match=r'format is a grammar, .* leave one of them out, pass tool_choice="none", or'
     ):
         engine.chat(HELLO, GREEDY, **options)
     with pytest.raises(ConfigError, match="leave one of them out"):
         asyncio.run(engine.achat(HELLO, GREEDY, **options))
+
+
+def test_a_named_tool_is_called_once_unless_the_caller_says_otherwise(engine: Engine) -> None:
+    options: Any = {"tools": [CLOCK], "dialect": "json"}
+    params = SamplingParams(temperature=0, max_tokens=200, logit_bias=dict.fromkeys(engine.tokenize("\n"), 20))
+
+    def calls(**more: Any) -> int:
+        return len(engine.chat(HELLO, params, **options, **more).tool_calls)
+
+    assert calls(tool_choice="clock") == 1
+    assert calls(tool_choice="clock", parallel_tool_calls=True) > 1
+    assert calls(tool_choice="required") > 1
+    assert calls(tool_choice="required", parallel_tool_calls=False) == 1
 
 
 @pytest.mark.parametrize("options", [{"tools": [CLOCK], "tool_choice": "none"}, {"tools": []}, {}], ids=str)

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from ollama_engine.chat.dialects.answer import Answer, Handler
 from ollama_engine.chat.dialects.scanner import Markers, Reading
-from ollama_engine.chat.dialects.tool_grammar import AnswerOptions, CallForm, Grammar, start_of_forms
+from ollama_engine.chat.dialects.tool_grammar import AnswerOptions, CallForm, Grammar, Json, Pattern, start_of_forms
 from ollama_engine.chat.dialects.tools import ToolDefinition
 from ollama_engine.chat.events import Event
 from ollama_engine.errors import ClosedError, ConfigError, Option
@@ -139,6 +139,7 @@ class Dialect:
         *,
         control_tokens: Mapping[str, int] = MappingProxyType({}),
         reasoning_open: bool = False,
+        value: Json | Pattern | None = None,
     ) -> str | None:
         """A grammar (llguidance's Lark) of answers whose calls are well-formed, with arguments that follow the schemas.
 
@@ -148,6 +149,7 @@ class Dialect:
         parallel: whether several calls may come.
         control_tokens: texts and ids of the vocabulary's control tokens.
         reasoning_open: see `reasoning_open`.
+        value: with "auto", the form of an answer that is no call, in place of any text.
 
         None where nothing can be forced: without tools, in dialects that have no calls, and with "auto" in those where
         no marker says that a call begins. Raises ConfigError for a choice that is no tool, and for parameters that
@@ -162,7 +164,7 @@ class Dialect:
                 Option("tool_choice"), f' must be "auto", "none", "required" or one of {names}, got {choice!r}'
             )
         grammar = Grammar(control_tokens)
-        options = AnswerOptions(offered, choice != "auto", parallel, reasoning_open)
+        options = AnswerOptions(offered, choice != "auto", parallel, reasoning_open, value)
         if self.answer_grammar is not None:
             return grammar.lark(self.answer_grammar(grammar, options))
         thinking = self.thinking if self.thinks or reasoning_open else ()

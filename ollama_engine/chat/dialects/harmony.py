@@ -108,8 +108,10 @@ def _answer_grammar(grammar: Grammar, options: AnswerOptions) -> str:
     call = grammar.parts(["<|channel|>commentary to=functions.", ToolChoice(calls)])
     if options.required:
         return f"{opened} {message('analysis')}* {call}"
-    final = f"{grammar.text('<|channel|>final<|message|>')} TEXT?"
-    return f"{opened} ({message('analysis')} | {message('commentary')})* ({call} | {final})"
+    said = "TEXT?" if options.value is None else grammar.part(options.value)
+    final = f"{grammar.text('<|channel|>final<|message|>')} {said}"
+    channels = ("analysis", "commentary") if options.value is None else ("analysis",)
+    return f"{opened} ({' | '.join(map(message, channels))})* ({call} | {final})"
 
 
 HARMONY = Dialect(

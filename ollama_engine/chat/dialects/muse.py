@@ -61,15 +61,15 @@ _END = "</atem:invoke>\n</atem:function_calls>"
 def _answer_grammar(grammar: Grammar, options: AnswerOptions) -> str:
     """Reasoning and calls, a message each; where none is required, messages to the user as well."""
     rest = f"{grammar.any_text('<|eom|>')} {grammar.text('<|start|>assistant')}"
-    earlier = " | ".join(
-        f"{grammar.text(f' to={to}<|message|>')} {rest}" for to in ("self", "user")[: 2 - options.required]
-    )
+    talks = not options.required and options.value is None
+    earlier = " | ".join(f"{grammar.text(f' to={to}<|message|>')} {rest}" for to in ("self", "user")[: 1 + talks])
     calls = [[f" to={tool.name}<|message|>{_BEGIN}", *_CALL.write(tool), _END] for tool in options.tools]
     call = grammar.rule(grammar.part(ToolChoice(calls)))
     if options.parallel:
         call = f"{call} ({grammar.text('<|eom|><|start|>assistant')} {call})*"
     before = f"{rest if options.reasoning_open else EMPTY} ({earlier})*"
-    answer = "" if options.required else f" | {grammar.text(' to=user<|message|>')} TEXT?"
+    said = "TEXT?" if options.value is None else grammar.part(options.value)
+    answer = "" if options.required else f" | {grammar.text(' to=user<|message|>')} {said}"
     return f"{before} ({call}{answer})"
 
 

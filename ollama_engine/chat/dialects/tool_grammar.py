@@ -222,6 +222,7 @@ class AnswerOptions:
     required: bool
     parallel: bool
     reasoning_open: bool
+    value: Json | Pattern | None = None
 
 
 def start_of_forms(
@@ -231,13 +232,16 @@ def start_of_forms(
     thinking: Sequence[tuple[str, str]],
     dropped: Sequence[str],
 ) -> str | None:
-    """The start rule: reasoning, then calls in the first of the forms, or free text with calls in any.
+    """The start rule: reasoning, then calls in the first of the forms, a value beside them, or free text with calls.
 
     None where nothing can be forced, because no form has a marker to wait for.
     """
     before = _reasoning(grammar, thinking, options.reasoning_open)
     if options.required:
         return f"{before} {forms[0].required(grammar, options.tools, options.parallel)}"
+    if options.value is not None:
+        calls = forms[0].required(grammar, options.tools, options.parallel)
+        return f"{before} ({calls} | {grammar.part(options.value)})"
     sections = [form.section(grammar, options.tools, options.parallel) for form in forms if form.marker]
     if not sections:
         return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ollama_engine.chat.dialects import Parser
 from ollama_engine.chat.events import (
     ContentDelta,
@@ -10,10 +12,24 @@ from ollama_engine.chat.events import (
     ReasoningDelta,
     ToolCallEnd,
 )
+from ollama_engine.errors import IncompleteError
 from ollama_engine.runner.chat.results import ChatChunk, ChatFinishReason, ToolEvent
-from ollama_engine.runner.request.results import Chunk
+from ollama_engine.runner.request.results import Chunk, ValueReader
 
 __all__ = ["AnswerReader"]
+
+
+class _Called:
+    """Reads no value: the model asks for results of tools first."""
+
+    cut = "it calls tools and waits for their results"
+
+    def read(self, text: str, tokens: Sequence[int] | None) -> object:
+        """Raises IncompleteError."""
+        raise IncompleteError(f"the answer is not whole, {self.cut}", advice=["send them; see `tool_calls`"])
+
+
+CALLED = _Called()
 
 
 class AnswerReader:
@@ -45,10 +61,15 @@ class AnswerReader:
             finish_reason=self._finish_reason(chunk),
             usage=chunk.usage,
             prompt_logprobs=chunk.prompt_logprobs,
-            reader=chunk.reader if self._has_value else None,
+            reader=self._reader(chunk),
             prompt_token_ids=chunk.prompt_token_ids,
             dropped_messages=dropped_messages,
         )
+
+    def _reader(self, chunk: Chunk) -> ValueReader | None:
+        if not self._has_value or chunk.reader is None:
+            return None
+        return CALLED if self._called else chunk.reader
 
     def _finish_reason(self, chunk: Chunk) -> ChatFinishReason | None:
         return "tool_calls" if self._called and chunk.finish_reason == "stop" else chunk.finish_reason

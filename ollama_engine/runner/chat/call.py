@@ -67,7 +67,9 @@ class ChatCall(GenerationCall):
         with self._submission.counting_refusals():
             room.check(tokenizer, self._conversation.certain)
         conversation = self._conversation.shortened(partial(room.shortened, tokenizer))
-        prepared = self._preparation.prepare(conversation, self.params, self._chat, self._preparing.check)
+        prepared = self._preparation.prepare(
+            conversation, self.params, self._chat, self.options.format, checkpoint=self._preparing.check
+        )
         self.options = prepared.request_options(self.options)
         self.prompt, self.inputs, self.params = prepared.segments, prepared.inputs, prepared.params
         self.show_special, self._forced = prepared.show_special, prepared.forced

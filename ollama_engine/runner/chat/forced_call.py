@@ -1,4 +1,4 @@
-"""ForcedCall: a grammar of calls, and which tool it is refused for."""
+"""ForcedCall: a grammar of calls, or of calls and a value beside them, and which tool it is refused for."""
 
 from __future__ import annotations
 
@@ -7,27 +7,54 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ollama_engine.chat.dialects import ToolDefinition
-from ollama_engine.errors import ConfigError, GrammarError
-from ollama_engine.sample.constraints.formats import Lark
-from ollama_engine.sample.constraints.source import read_format
+from ollama_engine.chat.dialects.tool_grammar import Json, Pattern
+from ollama_engine.errors import ConfigError, GrammarError, Option
+from ollama_engine.sample.constraints.formats import Choice, Lark, Regex, ValueOrCalls
+from ollama_engine.sample.constraints.source import pattern_of, read_format, schema_and_reader
 
-__all__ = ["ForcedCall", "naming_tools"]
+__all__ = ["ForcedCall", "Value", "naming_tools"]
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What an answer is that calls no tool: its form in a grammar of calls, and what reads it."""
+
+    form: Json | Pattern
+    read: Callable[[str], object]
+
+    @classmethod
+    def of(cls, given: object) -> Value:
+        """The value that a `format` asks for. Raises ConfigError for a grammar, whose rules have names of their own."""
+        of_schema = schema_and_reader(given)
+        if of_schema is not None:
+            return cls(Json(of_schema[0]), of_schema[1])
+        if isinstance(given, (Regex, Choice)):
+            return cls(Pattern(pattern_of(given)), str)
+        raise ConfigError(
+            Option("format"), " is a grammar, which is not for an answer that may be a call of ", Option("tools"),
+            advice=["leave one of them out", ("pass ", Option("tool_choice", "none")), "pass a JSON schema"],
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class ForcedCall:
-    """The grammar of an answer that has to call a tool.
+    """The grammar of an answer that has to call a tool, or else have a value.
 
     Attributes:
-        grammar: the calls, as the dialect writes them.
-        behind_reasoning: makes the grammar of calls alone, for behind reasoning that a budget bounds; None where the
+        grammar: the calls, as the dialect writes them, and the value.
+        behind_reasoning: makes the grammar without reasoning, for behind reasoning that a budget bounds; None where the
             dialect does not tell them apart.
         tools: those that may be called, with their numbers in the caller's list.
     """
 
-    grammar: Lark
-    behind_reasoning: Callable[[], Lark] | None
+    grammar: Lark | ValueOrCalls
+    behind_reasoning: Callable[[], Lark | ValueOrCalls] | None
     tools: tuple[tuple[int, ToolDefinition], ...]
+
+    @property
+    def has_value(self) -> bool:
+        """Whether the answer may be a value in place of a call."""
+        return isinstance(self.grammar, ValueOrCalls)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from types import NoneType
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from ollama_engine.chat.thinking import Think
@@ -72,7 +73,7 @@ class ChatBesideFormat(TemplateKeywords, AnswerBesideFormat, total=False):
     """Those of `ChatKeywords` but `format`, which tells type checkers what the value of the answer is."""
 
     tool_choice: str | Mapping[str, Any]
-    parallel_tool_calls: bool
+    parallel_tool_calls: bool | None
     dialect: str | None
     context: Sequence[int] | None
 
@@ -84,7 +85,7 @@ class ChatKeywords(ChatBesideFormat, total=False):
         tool_choice: "auto" (default): the model may call tools. "required": it has to. A tool's name, or OpenAI's
             {"type": "function", "function": {"name": ...}}: it has to call that one. "none": tools are left out of the
             prompt. A grammar forces the call, and arguments follow the schemas.
-        parallel_tool_calls: whether several calls may come where one is forced (default True).
+        parallel_tool_calls: whether several calls may come where one is forced (default: not where a tool is named).
         dialect: how the model writes tool calls and reasoning, where its template does not tell.
         context: token ids that stand before the conversation: the prompt and answer of an earlier one (default none).
     """
@@ -105,7 +106,7 @@ class ChatOptions:
     trust_contents: bool = False
     drop_messages: bool = False
     tool_choice: str | Mapping[str, Any] = "auto"
-    parallel_tool_calls: bool = True
+    parallel_tool_calls: bool | None = None
     dialect: str | None = None
     context: Sequence[int] = ()
 
@@ -117,7 +118,7 @@ class ChatOptions:
             raise ConfigError(Option("trust_contents"), f" is True or False, got {self.trust_contents!r}")
         if not isinstance(cast(object, self.drop_messages), bool):
             raise ConfigError(Option("drop_messages"), f" is True or False, got {self.drop_messages!r}")
-        if not isinstance(cast(object, self.parallel_tool_calls), bool):
+        if not isinstance(cast(object, self.parallel_tool_calls), (bool, NoneType)):
             raise ConfigError(Option("parallel_tool_calls"), f" is True or False, got {self.parallel_tool_calls!r}")
         if not _named(self.tool_choice):
             raise ConfigError(Option("tool_choice"), ' is "auto", "none", "required", or names one of the tools')
@@ -130,6 +131,11 @@ class ChatOptions:
                 raise ConfigError(
                     Option("template_variables"), f" has {name!r}, which the chat sets itself", advice=[instead]
                 )
+
+    @property
+    def several_calls(self) -> bool:
+        """Whether several calls may come. Who names a tool wants it called: a small model might go on calling it."""
+        return self.named_tool is None if self.parallel_tool_calls is None else self.parallel_tool_calls
 
     @property
     def named_tool(self) -> str | None:

@@ -21,14 +21,14 @@ from ollama_engine.chat.tool_schemas import definitions
 from ollama_engine.errors import ConfigError, Option
 from ollama_engine.runner.chat.conversation import Conversation, read_conversation
 from ollama_engine.runner.chat.fitting import RenderedChat, certainly_dropped, fitted
-from ollama_engine.runner.chat.forced_call import ForcedCall
+from ollama_engine.runner.chat.forced_call import ForcedCall, Value
 from ollama_engine.runner.chat.options import ChatOptions, TemplateKeywords
 from ollama_engine.runner.chat.prepared import PreparedChat
 from ollama_engine.runner.chat.template_sources import is_steering, template_sources
 from ollama_engine.runner.core.input_processor import refuse_encoder, refuse_media
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.sample import SamplingParams
-from ollama_engine.sample.constraints.formats import Lark
+from ollama_engine.sample.constraints.formats import Lark, ValueOrCalls
 from ollama_engine.segments import Segment
 from ollama_engine.tokenizer import Checkpoint
 
@@ -98,11 +98,13 @@ class ChatPreparation:
         return _template_key(options) in self._known
 
     def prepare(
-        self, conversation: Conversation, params: SamplingParams, options: ChatOptions, checkpoint: Checkpoint = None
-    ) -> PreparedChat:
+        self, conversation: Conversation, params: SamplingParams, options: ChatOptions, answer_format: object = None, *,
+        checkpoint: Checkpoint = None,
+    ) -> PreparedChat:  # fmt: skip
         """Render a conversation. Raises ChatError for what the template refuses, and for options that cannot be read.
 
-        And ConfigError for a stop text beside a forced call, which it might cut. An exception of `checkpoint`, which is
+        And ConfigError for a stop text beside a forced call, which it might cut, and for an `answer_format` that is a
+        grammar, beside tools. An exception of `checkpoint`, which is
         called now and then, ends the work.
         """
         add = not options.continue_final_message
@@ -117,8 +119,8 @@ class ChatPreparation:
         tools = definitions(conversation.tools)
         reasoning_open = dialect.reasoning_open(tail)
         thinking = self._thinking(dialect, tail)
-        forced = self._forced_call(dialect, template, tools, options, reasoning_open=reasoning_open)
-        if forced is not None and params.stop:
+        forced = self._forced_call(dialect, template, tools, options, answer_format, reasoning_open=reasoning_open)
+        if options.forces_call and params.stop:
             raise ConfigError(
                 Option("stop"), " might cut the call that ", Option("tool_choice"), " forces", advice=["leave it out"]
             )
@@ -137,12 +139,18 @@ class ChatPreparation:
         )
 
     def _forced_call(
-        self, dialect: Dialect, template: MessageTemplate, tools: tuple[ToolDefinition, ...], options: ChatOptions, *,
-        reasoning_open: bool,
+        self, dialect: Dialect, template: MessageTemplate, tools: tuple[ToolDefinition, ...], options: ChatOptions,
+        answer_format: object, *, reasoning_open: bool,
     ) -> ForcedCall | None:  # fmt: skip
-        """The grammar that forces a call, if one has to come. Raises ConfigError where the dialect cannot force one."""
+        """The grammar of an answer that has to be a call, or a value where it is none; None where it may be any text.
+
+        Raises ConfigError where the dialect cannot force a call.
+        """
+        value = None
         if not options.forces_call:
-            return None
+            if answer_format is None or not tools:
+                return None
+            value = Value.of(answer_format)
         name = options.named_tool
         offered = [(number, tool) for number, tool in enumerate(tools) if name in (None, tool.name)]
         if not offered:
@@ -151,27 +159,33 @@ class ChatPreparation:
                 Option("tool_choice"), f' is "auto", "none", "required" or one of the tools ({known}), got {name!r}'
             )
 
-        def grammar_of(writer: Dialect, *, reasoning_open: bool) -> str | None:
-            return writer.tool_grammar(
+        def grammar_of(writer: Dialect, *, reasoning_open: bool) -> Lark | ValueOrCalls | None:
+            grammar = writer.tool_grammar(
                 [tool for _, tool in offered],
-                "required",
-                options.parallel_tool_calls,
+                "required" if value is None else "auto",
+                options.several_calls,
                 control_tokens=self._loaded.tokenizer.steering_tokens,
                 reasoning_open=reasoning_open,
+                value=None if value is None else value.form,
             )
+            if grammar is None:
+                return None
+            return Lark(grammar) if value is None else ValueOrCalls(grammar, value.read)
 
-        def alone() -> Lark:
+        def alone() -> Lark | ValueOrCalls:
             found = grammar_of(replace(dialect, thinking=()), reasoning_open=False)
             assert found is not None
-            return Lark(found)
+            return found
 
         grammar = grammar_of(self._as_far_as_it_thinks(dialect, template), reasoning_open=reasoning_open)
-        if grammar is None:
-            raise ConfigError(
-                Option("tool_choice"),
-                f" is {options.tool_choice!r}, but no tool can be called in the dialect {dialect.name!r}",
-            )
-        return ForcedCall(Lark(grammar), alone if dialect.answer_grammar is None else None, tuple(offered))
+        if grammar is not None:
+            return ForcedCall(grammar, alone if dialect.answer_grammar is None else None, tuple(offered))
+        if value is not None:
+            return None  # no call can be told from text, so the format has the whole answer
+        raise ConfigError(
+            Option("tool_choice"),
+            f" is {options.tool_choice!r}, but no tool can be called in the dialect {dialect.name!r}",
+        )
 
     def _fitted(
         self, given: Conversation, options: ChatOptions, *, add_generation_prompt: bool, checkpoint: Checkpoint = None

@@ -27,7 +27,7 @@ class PreparedChat:
     Attributes:
         segments: the prompt.
         params: how to sample, with the texts that end the assistant's turn.
-        forced: the grammar that forces a call, if one has to come.
+        forced: the grammar of an answer that has to be a call, or a call or a value.
         show_special: whether control tokens of the answer are part of its text, for the dialect to read.
         inputs: those of `segments`, where they had to be counted.
         dropped_messages: how many of the oldest messages were left out.
@@ -50,29 +50,28 @@ class PreparedChat:
     def request_options(self, given: RequestOptions) -> RequestOptions:
         """`given`, with what forces a call, and with a reasoning budget in tokens made one of this dialect.
 
-        Raises ConfigError for a format beside tools, and for a budget beside a forced call in a dialect that cannot
-        have both; ChatError where no reasoning can be limited.
+        Raises ConfigError for a budget beside a grammar of calls in a dialect that cannot have both; ChatError where no
+        reasoning can be limited.
         """
-        if self.tools and given.format is not None:
-            raise ConfigError(
-                Option("format"), " is not for an answer that may be a call of ", Option("tools"),
-                advice=[("leave one of them out"), ("pass ", Option("tool_choice", "none"))],
-            )  # fmt: skip
         if self.forced is None:
             return self.with_budget(given)
         if given.reasoning_budget is None:
             return replace(given, format=self.forced.grammar)
         if self.forced.behind_reasoning is None:
+            has_value = self.forced.has_value
+            what = (
+                (Option("format"), " beside ", Option("tools")) if has_value else (Option("tool_choice"), " of a call")
+            )
             raise ConfigError(
-                Option("tool_choice"), f" forces a call, which in the {self.dialect.name} dialect cannot have a ",
-                Option("reasoning_budget"), " too",
-            )  # fmt: skip
+                *what, f" in the {self.dialect.name} dialect cannot have a ", Option("reasoning_budget"), " too"
+            )
         return self.with_budget(replace(given, format=self.forced.behind_reasoning()))
 
     def reader(self) -> AnswerReader:
         """A new parser of the answer."""
         parser = self.dialect.parser(tools=self.tools, reasoning_open=self.reasoning_open)
-        return AnswerReader(parser, has_value=self.forced is None, dropped_messages=self.dropped_messages)
+        has_value = self.forced is None or self.forced.has_value
+        return AnswerReader(parser, has_value=has_value, dropped_messages=self.dropped_messages)
 
     def with_budget(self, options: RequestOptions) -> RequestOptions:
         """`options`, with a reasoning budget in tokens made one of this dialect. Raises ChatError where it has none.

@@ -13,7 +13,7 @@ from ollama_engine.errors import ConfigError, Option
 from ollama_engine.option_names import unknown_option
 from ollama_engine.runner.request.reasoning import ReasoningBudget
 from ollama_engine.sample import SamplingParams
-from ollama_engine.sample.constraints.formats import Format
+from ollama_engine.sample.constraints.formats import Format, ValueOrCalls
 
 __all__ = [
     "LogitsProcessor", "OnOverflow", "RequestBesideFormat", "RequestKeywords", "RequestOptions", "options_elsewhere",
@@ -131,7 +131,7 @@ class RequestOptions:
         default=None,
         metadata={PYTHON_ONLY: True},
     )
-    format: Format | None = field(
+    format: Format | ValueOrCalls | None = field(
         default=None, metadata={"help": "the answer's form: json for any JSON object, or a JSON schema"}
     )
 

@@ -75,6 +75,10 @@ class Usage:
 class ValueReader(Protocol):
     """Reads the value of an answer that was asked for in a format."""
 
+    @property
+    def cut(self) -> str | None:
+        """Why the answer is not whole; None where it is."""
+
     def read(self, text: str, tokens: Sequence[int] | None) -> object:
         """The value. `tokens`: of the text; None where the text is not all that they say.
 

@@ -47,6 +47,11 @@ class _AnswerReader:
     answer: str
     tokens: tuple[int, ...]
 
+    @property
+    def cut(self) -> str | None:
+        """See `ValueReader`."""
+        return self.reader.cut
+
     def read(self, text: str, tokens: Sequence[int] | None) -> object:
         """See `ValueReader`; a text without tokens is the answer's alone."""
         if tokens is None:

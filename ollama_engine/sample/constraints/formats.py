@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from ollama_engine.errors import ConfigError, Option
 
-__all__ = ["FORMATS", "GBNF", "Choice", "Format", "Lark", "Regex"]
+__all__ = ["FORMATS", "GBNF", "Choice", "Format", "Lark", "Regex", "ValueOrCalls"]
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -85,6 +85,14 @@ class GBNF:
 
     def __post_init__(self) -> None:
         _check_text("GBNF", self.grammar)
+
+
+@dataclass(frozen=True, slots=True)
+class ValueOrCalls:
+    """A Lark grammar of answers that are calls of tools, or a value that `read` reads. Only chats make it."""
+
+    grammar: str
+    read: Callable[[str], object]
 
 
 Format: TypeAlias = str | Mapping[str, Any] | type | Regex | Choice | Lark | GBNF

@@ -8,12 +8,13 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple, get_origin
 
 from ollama_engine.errors import ConfigError, Option
-from ollama_engine.sample.constraints.formats import FORMATS, GBNF, Choice, Lark, Regex
+from ollama_engine.sample.constraints.formats import FORMATS, GBNF, Choice, Lark, Regex, ValueOrCalls
 from ollama_engine.sample.constraints.python_types import schema_of
 from ollama_engine.sample.constraints.response_format import ANY_OBJECT, unwrapped
 from ollama_engine.sample.constraints.schema import checked_schema
 
-__all__ = ["Source", "format_key", "lark_with_schemas", "read_format", "schema_grammar"]
+__all__ = ["Source", "format_key", "lark_with_schemas", "pattern_of", "read_format", "schema_and_reader",
+           "schema_grammar"]  # fmt: skip
 
 JSON_OPTIONS: Mapping[str, Any] = {
     # A space, or a line break with its indentation: with some models, more never ends.
@@ -60,19 +61,34 @@ def read_format(given: object) -> Source:
 
     Raises ConfigError for what is no format, GrammarError for what is wrong in it.
     """
+    of_schema = schema_and_reader(given)
+    if of_schema is not None:
+        return _of_schema(*of_schema)
+    read = given.read if isinstance(given, ValueOrCalls) else str
+    return Source(json.dumps({"grammars": [{"lark_grammar": _lark_of(given)}]}), read)
+
+
+def schema_and_reader(given: object) -> tuple[Mapping[str, Any], Callable[[str], object]] | None:
+    """The JSON schema of a format, not checked yet, and what reads its values; None for a format that has no schema.
+
+    Raises ConfigError for what is no schema.
+    """
     if isinstance(given, (str, Mapping)):
-        return _of_schema(unwrapped(_schema_of_text(given) if isinstance(given, str) else given), json.loads)
+        return unwrapped(_schema_of_text(given) if isinstance(given, str) else given), json.loads
     if isinstance(given, type) or get_origin(given) is not None:
-        return _of_schema(*schema_of(given))
-    return Source(json.dumps({"grammars": [{"lark_grammar": _lark_of(given)}]}), str)
+        return schema_of(given)
+    return None
+
+
+def pattern_of(given: Regex | Choice) -> str:
+    """The regular expression of whole answers, as Lark writes it between slashes."""
+    return _slashed(given.pattern) if isinstance(given, Regex) else "|".join(map(_literal, given.choices))
 
 
 def _lark_of(given: object) -> str:
-    if isinstance(given, Regex):
-        return f"start: /{_slashed(given.pattern)}/"
-    if isinstance(given, Choice):
-        return f"start: /{'|'.join(map(_literal, given.choices))}/"
-    if isinstance(given, Lark):
+    if isinstance(given, (Regex, Choice)):
+        return f"start: /{pattern_of(given)}/"
+    if isinstance(given, (Lark, ValueOrCalls)):
         return lark_with_schemas(given.grammar)
     if isinstance(given, GBNF):
         from ollama_engine.sample.constraints.gbnf_lark import lark_of  # noqa: PLC0415 (5 ms of every first format, and few are GBNF)

@@ -66,9 +66,6 @@ async def chat_lines(
             yield debug_line(call, await model.apply_template(messages, **templating))
             return
         options = request_options(call, body, model) | templating
-        if "format" in options and "tools" in options:
-            # An answer in a format cannot be a call.
-            options["tool_choice"] = "none"
         chunks = chat_chunks(call, model, messages, sampling(call, body, model), options)
         with long_prompts_refused(body):
             async with aclosing(answer_lines(call, lease, chunks, EMPTY, chat_fields)) as lines:

@@ -79,6 +79,9 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "logprobs": lambda e: e.generate("One day", SamplingParams(temperature=0, max_tokens=2, logprobs=1)).tokens,
     "stream": lambda e: "".join(chunk.text for chunk in e.stream("One day", GREEDY)),
     "format": lambda e: e.generate("One day", GREEDY, format={"enum": ["a", "b"]}).parsed,
+    "format behind reasoning": lambda e: (
+        e.chat(HELLO, temperature=0, max_tokens=60, format=Fox, dialect="hermes", reasoning_budget=4).parsed.name
+    ),
     "type": lambda e: e.chat(HELLO, temperature=0, max_tokens=60, format=Fox).parsed.name,
     "chat": lambda e: e.chat(HELLO, GREEDY),
     "chat_stream": lambda e: e.chat_stream(HELLO, GREEDY).result().content,
