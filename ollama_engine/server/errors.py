@@ -26,6 +26,9 @@ BUSY = "server busy, please try again.  maximum pending requests exceeded"
 TOO_LONG = "the input length exceeds the context length"
 """Ollama's words, which clients look for."""
 
+NO_ROUTE = {404: "there is no such route here", 405: "this route takes other methods"}
+"""What the framework raises where nothing answers; errors of routes are of other classes."""
+
 TRIED = re.compile(r"str|bool|int|float|(?:list|dict|literal|function-[a-z]+)\[.*|[A-Z]\w*")
 """What pydantic calls a type among several: fields of bodies have other names."""
 NO_OBJECT = ("model_attributes_type", "model_type", "dict_type")
@@ -117,6 +120,9 @@ async def error_response(request: Request, error: Exception) -> Response:
     status = status_of(error)
     log_failure(f"{request.method} {request.url.path} failed", error)
     headers = getattr(error, "headers", None)
+    if isinstance(error, HTTPException) and status in NO_ROUTE:
+        where = f"{request.method} {request.url.path:.100}"
+        error = ApiError(status, f"{where}: {NO_ROUTE[status]}; GET /openapi.json lists the routes of this server")
     for prefix, form in request.app.state.error_forms:
         if request.url.path.startswith(prefix):
             return json_response(form(error, status), status, headers)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ollama_engine.chat.dialects import ToolDefinition
+from ollama_engine.chat.dialects import Dialect, ToolDefinition
 from ollama_engine.chat.dialects.tool_grammar import Json, Pattern
 from ollama_engine.errors import ConfigError, GrammarError, Option
 from ollama_engine.sample.constraints.formats import Choice, Lark, Regex, ValueOrCalls
-from ollama_engine.sample.constraints.source import pattern_of, read_format, schema_and_reader
+from ollama_engine.sample.constraints.source import lark_with_schemas, pattern_of, read_format, schema_and_reader
 
-__all__ = ["ForcedCall", "Value", "naming_tools"]
+__all__ = ["ForcedCall", "Value", "as_far_as_writable", "naming_tools"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,15 @@ class ForcedCall:
     def has_value(self) -> bool:
         """Whether the answer may be a value in place of a call."""
         return isinstance(self.grammar, ValueOrCalls)
+
+
+def as_far_as_writable(tool: ToolDefinition, dialect: Dialect) -> ToolDefinition:
+    """A tool that need not be called: with any arguments where the grammar of its own cannot be made."""
+    try:
+        lark_with_schemas(dialect.tool_grammar([tool], "required") or "")
+    except (ConfigError, GrammarError):
+        return replace(tool, parameters={})
+    return tool
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from ollama_engine.chat.tool_schemas import definitions
 from ollama_engine.errors import ConfigError, Option
 from ollama_engine.runner.chat.conversation import Conversation, read_conversation
 from ollama_engine.runner.chat.fitting import RenderedChat, certainly_dropped, fitted
-from ollama_engine.runner.chat.forced_call import ForcedCall, Value
+from ollama_engine.runner.chat.forced_call import ForcedCall, Value, as_far_as_writable
 from ollama_engine.runner.chat.options import ChatOptions, TemplateKeywords
 from ollama_engine.runner.chat.prepared import PreparedChat
 from ollama_engine.runner.chat.template_sources import is_steering, template_sources
@@ -103,8 +103,7 @@ class ChatPreparation:
     ) -> PreparedChat:  # fmt: skip
         """Render a conversation. Raises ChatError for what the template refuses, and for options that cannot be read.
 
-        And ConfigError for a stop text beside a forced call, which it might cut, and for an `answer_format` that is a
-        grammar, beside tools. An exception of `checkpoint`, which is
+        And ConfigError for an `answer_format` that is a grammar, beside tools. An exception of `checkpoint`, which is
         called now and then, ends the work.
         """
         add = not options.continue_final_message
@@ -120,15 +119,13 @@ class ChatPreparation:
         reasoning_open = dialect.reasoning_open(tail)
         thinking = self._thinking(dialect, tail)
         forced = self._forced_call(dialect, template, tools, options, answer_format, reasoning_open=reasoning_open)
-        if options.forces_call and params.stop:
-            raise ConfigError(
-                Option("stop"), " might cut the call that ", Option("tool_choice"), " forces", advice=["leave it out"]
-            )
+        # A forced call ends by its grammar. A stop text might cut it; clients and Modelfiles give some with any call.
+        stop = (*(() if options.forces_call else params.stop or ()), *ends)
         return PreparedChat(
             segments=rendered.prompt,
             inputs=rendered.inputs,
             dropped_messages=rendered.dropped_messages,
-            params=replace(params, stop=(*(params.stop or ()), *ends)) if ends else params,
+            params=replace(params, stop=stop),
             show_special=self._shows_special(dialect, ends),
             dialect=dialect,
             tools=tools,
@@ -151,6 +148,7 @@ class ChatPreparation:
             if answer_format is None or not tools:
                 return None
             value = Value.of(answer_format)
+            tools = tuple(as_far_as_writable(tool, dialect) for tool in tools)
         name = options.named_tool
         offered = [(number, tool) for number, tool in enumerate(tools) if name in (None, tool.name)]
         if not offered:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ollama_engine.server.requests.embedding_inputs import EmbeddingInput
 from ollama_engine.server.requests.schemas import MOST_MESSAGES
@@ -22,6 +22,14 @@ class Body(BaseModel):
     """The base of all bodies: JSON's own types, none converted to another."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
+
+    @model_validator(mode="before")
+    @classmethod
+    def without_nulls(cls, given: Any) -> Any:
+        """As Go reads a body: a field that is null was left out."""
+        if not isinstance(given, dict) or None not in given.values():
+            return given
+        return {name: value for name, value in given.items() if value is not None}
 
 
 class ModelRequest(Body):

@@ -17,7 +17,7 @@ from ollama_engine.server.errors import ApiError
 from ollama_engine.server.interleaving import interleaved
 from ollama_engine.server.model_access import leased
 from ollama_engine.server.openai.logprobs import chat_logprobs
-from ollama_engine.server.openai.schemas import ChatRequest, ResponseFormat
+from ollama_engine.server.openai.schemas import ChatRequest
 from ollama_engine.server.openai.usage import usage_body
 from ollama_engine.server.requests.messages import as_dicts, engine_messages, engine_tool_choice, engine_tools
 from ollama_engine.server.requests.stored_defaults import conversation, sampling_params
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ollama_engine.sample import SamplingParams
     from ollama_engine.server.service import Service
 
-__all__ = ["DEFAULTS", "answer_format", "chat_completion", "chat_events", "numbered_seeds"]
+__all__ = ["DEFAULTS", "chat_completion", "chat_events", "numbered_seeds"]
 
 DEFAULTS = {"temperature": 1.0, "top_p": 1.0}
 """Defaults that OpenAI's API documents, where neither the request nor the model's parameters say."""
@@ -187,7 +187,7 @@ def _starts(model: ServedModel, request: ChatRequest) -> Starts:
 
 def _params(model: ServedModel, request: ChatRequest) -> SamplingParams:
     values = request.sampling()
-    if request.max_completion_tokens is not None:
+    if request.max_completion_tokens not in (None, -1):
         values["max_tokens"] = request.max_completion_tokens
     if request.top_logprobs and not request.logprobs:
         raise ApiError(400, "top_logprobs needs logprobs to be true", param="top_logprobs")
@@ -209,20 +209,9 @@ def _chat_options(request: ChatRequest) -> dict[str, Any]:
         "tools": tools,
         "tool_choice": choice,
         "parallel_tool_calls": request.parallel_tool_calls,
-        "format": answer_format(request.response_format),
+        "format": request.wanted_format(),
         "template_variables": request.chat_template_kwargs,
     }
     if (request.model_extra or {}).get("functions"):
         raise ApiError(400, "functions are called tools now; pass them in tools", param="functions")
     return {name: value for name, value in options.items() if value is not None}
-
-
-def answer_format(response_format: ResponseFormat | None, param: str = "response_format.json_schema.schema") -> Any:
-    """The engine's `format`. Raises ApiError for a schema that is missing; `param` is where it should be."""
-    if response_format is None or response_format.type == "text":
-        return None
-    if response_format.type == "json_object":
-        return "json"
-    if response_format.json_schema is None or response_format.json_schema.json_schema is None:
-        raise ApiError(400, f"{param}: expected a JSON schema, got none", param=param)
-    return response_format.json_schema.json_schema

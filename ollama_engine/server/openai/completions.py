@@ -108,9 +108,11 @@ class CompletionCall:
             call.prompts.append(await _echoed(model, prompt) if echo else ("", [], 0))
             whole = await asyncio.to_thread(_filled_in, model, request, prompt) if request.suffix else prompt
             params = _params(model, request, ranks=made > returned)
+            form = request.wanted_format()
+            options = {} if form is None else {"format": form}
             for answer, own in enumerate(numbered_seeds(params, made)):
                 once = own if answer == 0 else replace(own, prompt_logprobs=None)
-                call.starts.append(partial(model.generate, whole, once))
+                call.starts.append(partial(model.generate, whole, once, **options))
         return call
 
     def chosen(self, done: Sequence[Completion]) -> list[tuple[int, Completion]]:

@@ -55,7 +55,7 @@ def _message(error: Exception) -> str:
 
 def _written(option: Option) -> str | None:
     name = FIELDS.get(option.name)
-    plain = name is None or option.value in (None, "True", "False")  # a switch is asked for in other words here
+    plain = name is None or str(option.value) in ("None", "True", "False")  # a switch is asked for in other words here
     return name if plain else f'{name}="{option.value}"'
 
 

@@ -11,8 +11,9 @@ from uuid import uuid4
 from ollama_engine.server import sse
 from ollama_engine.server.errors import status_of
 from ollama_engine.server.model_access import leased
-from ollama_engine.server.openai.chat import DEFAULTS, answer_format
+from ollama_engine.server.openai.chat import DEFAULTS
 from ollama_engine.server.openai.errors import error_body
+from ollama_engine.server.openai.formats import answer_format
 from ollama_engine.server.openai.logprobs import token_entries
 from ollama_engine.server.openai.response_assembly import ResponseAssembly
 from ollama_engine.server.openai.responses_input import ResponseRequest, chat_options, input_messages

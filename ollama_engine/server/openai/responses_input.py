@@ -8,7 +8,8 @@ from typing import Any, Literal
 from pydantic import Field
 
 from ollama_engine.server.errors import ApiError
-from ollama_engine.server.openai.schemas import JsonSchema, Reasoning, ResponseFormat, SamplingFields
+from ollama_engine.server.openai.formats import JsonSchema, ResponseFormat
+from ollama_engine.server.openai.schemas import Reasoning, SamplingFields
 from ollama_engine.server.requests.messages import engine_messages, engine_tool_choice, engine_tools
 from ollama_engine.server.requests.schemas import MOST_MESSAGES, Schema
 
@@ -111,7 +112,7 @@ def _messages(items: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Messages of items: reasoning, text and calls that follow each other are one message of the assistant."""
     turn: dict[str, Any] | None = None
     for number, item in enumerate(items):
-        where, kind = f"input[{number}]", item.get("type", "message")
+        where, kind = f"input[{number}]", item.get("type") or "message"
         of_assistant = kind in ("reasoning", "function_call") or (kind == "message" and item.get("role") == "assistant")
         if of_assistant:
             if turn is not None and kind != "function_call" and turn.get("tool_calls"):

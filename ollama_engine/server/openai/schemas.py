@@ -7,10 +7,11 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from ollama_engine.server.errors import ApiError
+from ollama_engine.server.openai.formats import FormatFields
 from ollama_engine.server.requests.embedding_inputs import EmbeddingInput
 from ollama_engine.server.requests.schemas import MOST_MESSAGES, ChatMessage, Schema
 
-__all__ = ["ChatRequest", "CompletionRequest", "EmbeddingsRequest", "ResponseFormat", "SamplingFields", "StreamOptions"]
+__all__ = ["ChatRequest", "CompletionRequest", "EmbeddingsRequest", "Reasoning", "SamplingFields", "StreamOptions"]
 
 TokenIds = list[Annotated[int, Field(ge=0, le=2**31 - 1)]]
 MOST_BIASES = 1 << 14
@@ -24,20 +25,6 @@ class StreamOptions(Schema):
     include_usage: bool | None = Field(None, description="end the stream with an event that counts tokens")
 
 
-class JsonSchema(Schema):
-    """A JSON schema with a name."""
-
-    name: str | None = None
-    json_schema: dict[str, Any] | None = Field(None, alias="schema")
-
-
-class ResponseFormat(Schema):
-    """The form of the answer."""
-
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: JsonSchema | None = None
-
-
 class Reasoning(Schema):
     """How much the model thinks before it answers."""
 
@@ -45,7 +32,10 @@ class Reasoning(Schema):
 
 
 class SamplingFields(Schema):
-    """How tokens are chosen. Those that OpenAI's API lacks have the engine's names and meanings."""
+    """How tokens are chosen. Those that OpenAI's API lacks have the engine's names and meanings.
+
+    -1 is Ollama's and llama.cpp's word for no limit of tokens, and vLLM's for no limit of `top_k`.
+    """
 
     temperature: float | None = None
     top_p: float | None = None
@@ -63,13 +53,15 @@ class SamplingFields(Schema):
 
     def sampling(self) -> dict[str, Any]:
         """The fields as SamplingParams have them."""
-        wanted = {name: getattr(self, name) for name in SamplingFields.model_fields}
-        wanted["logit_bias"] = token_biases(self.logit_bias)
-        wanted["seed"] = None if self.seed is None else self.seed % (1 << 64)
-        return wanted
+        sampling = {name: getattr(self, name) for name in SamplingFields.model_fields}
+        sampling["logit_bias"] = token_biases(self.logit_bias)
+        sampling["top_k"] = 0 if self.top_k == -1 else self.top_k
+        sampling["max_tokens"] = None if self.max_tokens == -1 else self.max_tokens
+        sampling["seed"] = None if self.seed is None else self.seed % (1 << 64)
+        return sampling
 
 
-class ChatRequest(SamplingFields):
+class ChatRequest(SamplingFields, FormatFields):
     """POST /v1/chat/completions."""
 
     model: str
@@ -80,7 +72,6 @@ class ChatRequest(SamplingFields):
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
-    response_format: ResponseFormat | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
@@ -90,7 +81,7 @@ class ChatRequest(SamplingFields):
     user: str | None = None
 
 
-class CompletionRequest(SamplingFields):
+class CompletionRequest(SamplingFields, FormatFields):
     """POST /v1/completions."""
 
     model: str

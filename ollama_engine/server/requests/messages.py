@@ -38,7 +38,7 @@ def _message(where: str, given: Mapping[str, Any]) -> dict[str, Any]:
     content = message.get("content")
     if isinstance(content, list):
         message["content"] = [_part(f"{where}.content[{number}]", part) for number, part in enumerate(content)]
-    if content is None and message.get("role") == "assistant" and not message.get("tool_calls"):
+    if content is None and not message.get("tool_calls"):  # as a tool without a result has it
         message["content"] = message.pop("refusal", None) or ""
     return message
 

@@ -112,7 +112,6 @@ def test_blocks_are_the_conversation_that_messages_are(demo_server: str) -> None
         ({"messages": []}, 400, "invalid_request_error", "messages"),
         ({"messages": [{"role": "robot", "content": "x"}]}, 400, "invalid_request_error", "messages.0.role"),
         ({"temperature": -1}, 400, "invalid_request_error", "temperature"),
-        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, 400, "invalid_request_error", "thinking"),
         ({"tool_choice": {"type": "any"}}, 400, "invalid_request_error", "tool_choice"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, 400, "invalid_request_error", "tools.0"),
         (
