@@ -9,7 +9,7 @@ BUILD_REQUIRES := scikit-build-core>=0.11 cython>=3.1 cmake>=3.26 ninja>=1.11 pi
 NATIVE := CMakeLists.txt pyproject.toml Makefile $(shell find csrc ollama_engine -name '*.pyx' -o -name '*.pxd' -o -name '*.[ch]' -o -name '*.cmake' -o -name 'ggml.lock' -o -name fetch.py -o -name transpile.py)
 
 .PHONY: run chat test test-all test-failed test-peers test-ray clients ray parity lint types bench bench-smoke bench-check build reference portable-check gpu-check \
-	docs docs-check wheel wheels check-package wheel-twice wheel-bare wheel-musl arm64-check sanitize tsan fuzz soak soak-store clean
+	docs docs-check wheel wheels check-package wheel-twice wheel-bare wheel-musl wheel-arm64 arm64-check sanitize tsan fuzz soak soak-store clean
 
 run: $(VENV)/.built
 	$(VENV)/bin/ollama-engine run demo "Tell me a story about a fox." --verbose
@@ -128,9 +128,12 @@ wheel-twice: $(VENV)/.wheel
 wheel-bare:
 	$(PYTHON) wheels/bare.py $(WHEEL)
 
-# A cross-build, and what it computes on an ARM64 that QEMU emulates: wheels/arm64.py names what it needs.
-arm64-check: $(VENV)/.test
-	PATH=$(VENV)/bin:$$PATH $(PY) wheels/arm64.py $(ARM64_TESTS)
+# A wheel for ARM64 Linux by a cross compiler, and what it computes where QEMU emulates that: wheels/arm64.py names what
+# both need. WHEEL_VARIANTS="armv8.0_1;armv8.2_2" builds some of ggml's CPU variants.
+wheel-arm64: $(VENV)/.wheel
+	$(PY) wheels/arm64.py --build --variants "$(WHEEL_VARIANTS)"
+arm64-check: $(VENV)/.wheel $(VENV)/.test
+	$(PY) wheels/arm64.py --variants "$(WHEEL_VARIANTS)" $(ARM64_TESTS)
 
 # A build for any CPU in .venv-portable, and what it computes on CPUs that QEMU emulates (apt install qemu-user). Built
 # are the variants of ggml that an emulated CPU can choose, one that it must not choose, and this machine's own:

@@ -1,32 +1,36 @@
-"""Cross-build for ARM64, and run it where QEMU emulates that: `python wheels/arm64.py`, or `make arm64-check`.
+"""A wheel for ARM64 Linux, and what it computes where QEMU emulates that: `python wheels/arm64.py`, or `make
+arm64-check`; `--build`, or `make wheel-arm64`, builds and checks it alone.
 
-Makes, in build/arm64: a minimal Debian for ARM64 with Python (root and mmdebstrap make it, once), ggml and our modules
-by Debian's cross compiler, and what they depend on. There it runs the self-test, and pytest with the arguments given
-here, on tests of the C code where they name no test. Says nothing of speed. Needs gcc-aarch64-linux-gnu,
-g++-aarch64-linux-gnu, qemu-user-static, binfmt-support, arch-test and mmdebstrap.
+It has ggml for every ARM64 CPU and all our kernels, by Debian's cross compiler, for the Python of SUITE, and asks for
+symbols of glibc 2.28. Made in build/arm64 are a minimal Debian for ARM64 with Python (root and mmdebstrap make it,
+once), the wheel's modules among the sources, and what they depend on. There it runs the self-test, and pytest with the
+arguments given here, on tests of the C code where they name no test. Says nothing of speed. Needs gcc-aarch64-linux-gnu
+and g++-aarch64-linux-gnu, and to run it qemu-user-static, binfmt-support, arch-test and mmdebstrap.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import shutil
 import sys
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from wheels import foreign  # noqa: E402 (beside this file)
+from wheels import build, check, foreign  # noqa: E402 (beside this file)
 from wheels.foreign import run  # noqa: E402
 
 FOLDER = ROOT / "build" / "arm64"
-DEBIAN, BUILD, SITE, TREE = FOLDER / "root", FOLDER / "build", FOLDER / "site", FOLDER / "tree"
+DEBIAN, SITE, TREE, OUT = FOLDER / "root", FOLDER / "site", FOLDER / "tree", FOLDER / "wheel"
 PACKAGES = "python3,python3-dev,ca-certificates,libgomp1"
 SUITE, PYTHON = "bookworm", "3.11"
-LIBRARY = "aarch64-linux-gnu"
-COMPILER = {"C": f"{LIBRARY}-gcc", "CXX": f"{LIBRARY}-g++"}
+MACHINE = "aarch64"
+LIBRARY = f"{MACHINE}-linux-gnu"
 NEWEST_GLIBC = 36
 """Of SUITE: wheels for an older one are taken, too."""
 PLATFORMS = ("manylinux2014_aarch64", *(f"manylinux_2_{n}_aarch64" for n in range(17, NEWEST_GLIBC + 1)))
@@ -35,8 +39,26 @@ TESTS = ("tests/ml/ops", "tests/ml/weights", "tests/kvcache", "tests/sample", "t
 
 def main() -> None:
     """Make what is missing, build, run; SystemExit says what failed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    _, given = parser.parse_known_args()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("--build", action="store_true", help="the wheel alone")
+    parser.add_argument("--variants", default="", metavar="A;B", help="CPU variants of ggml, of which all are built")
+    parser.add_argument("--out", type=Path, default=ROOT / "dist", help="folder of the wheel")
+    chosen, given = parser.parse_known_args()
+    make_root()
+    wheel = built(chosen.variants, chosen.out)
+    check.main([str(wheel)])
+    if chosen.build:
+        return
+    lay_tree(wheel)
+    inside("python3 -m ollama_engine.selftest")
+    options = ("-q", "-p", "no:cacheprovider", "--timeout=900", *foreign.IGNORED)
+    inside(f"python3 -m pytest {shlex.join([*options, *pytest_arguments(given)])}")
+
+
+def make_root() -> None:
+    """A Debian, and what the package and its tests depend on; made once."""
     if not (DEBIAN / "usr/bin/python3").exists():
         FOLDER.mkdir(parents=True, exist_ok=True)
         run("mmdebstrap", "--arch=arm64", "--variant=minbase", f"--include={PACKAGES}", SUITE, str(DEBIAN))
@@ -44,10 +66,6 @@ def main() -> None:
     found.write_text("/tree\n/site\n")
     if not SITE.exists():
         foreign.install_packages(SITE, PYTHON, PLATFORMS)
-    build()
-    inside("python3 -m ollama_engine.selftest")
-    options = ("-q", "-p", "no:cacheprovider", "--timeout=900", *foreign.IGNORED)
-    inside(f"python3 -m pytest {shlex.join([*options, *pytest_arguments(given)])}")
 
 
 def pytest_arguments(given: Sequence[str]) -> list[str]:
@@ -56,24 +74,39 @@ def pytest_arguments(given: Sequence[str]) -> list[str]:
     return [*given, *(() if named else TESTS)]
 
 
-def build() -> None:
-    """Compile, and lay a tree of the sources with the modules among them."""
-    version = PYTHON.replace(".", "")
+def built(variants: str, out: Path) -> Path:
+    """The wheel, under the name that auditwheel gives it."""
+    old = FOLDER / "old_symbols"
+    compilers = {**os.environ, "CC": f"{LIBRARY}-gcc", "CXX": f"{LIBRARY}-g++"}
+    run(sys.executable, ROOT / "wheels/old_symbols.py", old, env=compilers)
+    ggml = build.BUILD / "ggml"
+    run(sys.executable, ROOT / "csrc/ggml/fetch.py", ROOT / "csrc/ggml/ggml.lock", ggml)
     headers = DEBIAN / "usr/include"
-    options = {
-        "CMAKE_BUILD_TYPE": "Release", "CMAKE_SYSTEM_NAME": "Linux", "CMAKE_SYSTEM_PROCESSOR": "aarch64",
-        **{f"CMAKE_{language}_COMPILER": name for language, name in COMPILER.items()},
-        **{f"CMAKE_{language}_FLAGS": f"-idirafter {headers}" for language in COMPILER},
+    defined = {
+        "OLLAMA_ENGINE_PORTABLE": "ON", "OLLAMA_ENGINE_CPU_VARIANTS": variants, "OLLAMA_ENGINE_GGML_SOURCE": ggml,
+        "OLLAMA_ENGINE_OLD_SYMBOLS": old, "CMAKE_SYSTEM_NAME": "Linux", "CMAKE_SYSTEM_PROCESSOR": MACHINE,
+        "CMAKE_C_FLAGS": f"-idirafter {headers}", "CMAKE_CXX_FLAGS": f"-idirafter {headers}",
         "CMAKE_CROSSCOMPILING_EMULATOR": shutil.which("env"),  # FindPython wants one; Cython runs here
-        "Python_EXECUTABLE": sys.executable, "Python_INCLUDE_DIR": headers / f"python{PYTHON}",
-        "GGML_NATIVE": "OFF", "GGML_CPU_ARM_ARCH": "armv8.2-a+dotprod+fp16",
+        "Python_INCLUDE_DIR": headers / f"python{PYTHON}",
     }  # fmt: skip
-    run("cmake", "-S", ROOT, "-B", BUILD, "-G", "Ninja", *(f"-D{key}={value}" for key, value in options.items()))
-    run("cmake", "--build", BUILD)
+    soabi = f"cpython-{PYTHON.replace('.', '')}-{LIBRARY}"
+    env = compilers | {
+        "_PYTHON_HOST_PLATFORM": f"linux-{MACHINE}", "SETUPTOOLS_EXT_SUFFIX": f".{soabi}.so",
+        "SOURCE_DATE_EPOCH": build.commit_time(),
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }  # fmt: skip
+    shutil.rmtree(OUT, ignore_errors=True)
+    options = [f"--config-settings=cmake.define.{key}={value}" for key, value in defined.items()]
+    options += [f"--config-settings=build-dir={FOLDER / 'build'}", "--no-deps", "--no-build-isolation"]
+    run(sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", OUT, ROOT, env=env)
+    return build.audited(next(OUT.glob("*.whl")), out)
+
+
+def lay_tree(wheel: Path) -> None:
+    """The sources and tests, with the wheel's modules among them."""
     foreign.copy_tree(TREE)
-    run("cmake", "--install", BUILD, "--prefix", TREE)
-    for module in (TREE / "ollama_engine").rglob("*.cpython-*.so"):  # FindPython gives them this machine's name
-        module.rename(module.with_name(f"{module.name.split('.')[0]}.cpython-{version}-{LIBRARY}.so"))
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(TREE, [name for name in archive.namelist() if name.endswith(".so")])
 
 
 def inside(command: str) -> None:

@@ -3,16 +3,21 @@
 Makes a minimal Debian in build/bare (root and mmdebstrap make it, once), without a compiler, and there as another user:
 an environment, `pip install WHEEL` with what it depends on, `ollama-engine run demo`, the self-test. Prints the seconds
 of each and the bytes of what was installed; exit code 1 where installing and the first answer take more than LIMIT.
+
+A wheel for ARM64 gets a Debian for ARM64 that QEMU emulates (with qemu-user-static, binfmt-support and arch-test). Its
+seconds say nothing, so there is no limit.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shutil
 import subprocess
 import time
 from pathlib import Path
+from platform import machine
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT = 20.0
@@ -30,9 +35,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("wheel", type=Path, help="for the Python that the suite has: 3.11 in bookworm")
     parser.add_argument("--suite", default="bookworm", help="of Debian")
-    parser.add_argument("--limit", type=float, default=LIMIT, help="seconds to the end of the first answer")
+    parser.add_argument("--limit", type=float, help=f"seconds to the end of the first answer; {LIMIT:.0f} on this CPU")
     chosen = parser.parse_args()
-    root = bare_root(chosen.suite)
+    emulated = chosen.wheel.stem.endswith("aarch64") and machine() != "aarch64"
+    limit = chosen.limit or (math.inf if emulated else LIMIT)
+    root = bare_root(chosen.suite, "arm64" if emulated else "")
     home = root / HOME
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir(parents=True)
@@ -46,18 +53,23 @@ def main() -> None:
     seconds += timed(root, "run demo", f"env/bin/ollama-engine run demo '{PROMPT}' --max-tokens 16 --seed 1")
     timed(root, "self-test", "env/bin/python -m ollama_engine.selftest | tail -1")
     print(f"wheel {chosen.wheel.stat().st_size:,} bytes; installed, in KiB:\n{inside(root, SIZES)}")
-    print(f"{seconds:.1f} s to the end of the first answer, allowed are {chosen.limit:.0f}")
-    if seconds > chosen.limit:
+    allowed = "emulated" if limit == math.inf else f"allowed are {limit:.0f}"
+    print(f"{seconds:.1f} s to the end of the first answer, {allowed}")
+    if seconds > limit:
         raise SystemExit(1)
 
 
-def bare_root(suite: str) -> Path:
-    """A minimal Debian with Python, and with this machine's way to the package index."""
-    root = ROOT / "build" / "bare" / suite
+def bare_root(suite: str, other: str) -> Path:
+    """A minimal Debian with Python, and with this machine's way to the package index.
+
+    `other`: an architecture that is emulated, by Debian's name; empty for this machine's.
+    """
+    root = ROOT / "build" / "bare" / "-".join(filter(None, [suite, other]))
     if not (root / "usr/bin/python3").exists():
         shutil.rmtree(root, ignore_errors=True)
         root.parent.mkdir(parents=True, exist_ok=True)
-        subprocess.run(["mmdebstrap", "--variant=minbase", f"--include={PACKAGES}", suite, root], check=True)
+        of = [f"--arch={other}"] if other else []
+        subprocess.run(["mmdebstrap", *of, "--variant=minbase", f"--include={PACKAGES}", suite, root], check=True)
     for path in (Path("/etc/resolv.conf"), CERTIFICATES, Path("/etc/hosts")):
         if path.exists():
             shutil.copy(path, root / path.relative_to("/"))

@@ -37,6 +37,7 @@ FORMER_HOMES = (
     (re.compile(r"dl(open|close|sym|vsym|addr1?|info|error|mopen)$"), "libdl.so.2"),
     (re.compile(r"(shm|mq|aio|lio|timer)_"), "librt.so.1"),
 )
+LOADERS = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"}
 SECTIONS = {"OBJECT": ".bss", "TLS": '.section .tbss,"awT",@nobits'}
 
 
@@ -79,7 +80,7 @@ def make(folder: Path) -> None:
     )
     of_libc = f"{folder / 'libc.so.6'} AS_NEEDED ( {moved} ) {_archive(folder)} {_here('libc_nonshared.a')}"
     scripts = {
-        "libc.so": f"GROUP ( {of_libc} AS_NEEDED ( {_here('ld-linux-x86-64.so.2')} ) )",
+        "libc.so": f"GROUP ( {of_libc} AS_NEEDED ( {_here(LOADERS[_machine()])} ) )",
         "libm.so": f"INPUT ( {folder / 'libm.so.6'} )",
         "libstdc++.so": f"GROUP ( {folder / 'libstdc++.so.6'} {_here('libstdc++.a')} )",
         "libpthread.so": f"INPUT ( {folder / 'libpthread.so.0'} )",
@@ -149,6 +150,12 @@ def _here(name: str) -> str:
     if path == name:
         raise SystemExit(f"{_compiler()} has no {name}, which wheels for older Linux are linked with: install it")
     return path
+
+
+def _machine() -> str:
+    """What the compiler compiles for, as its names of systems begin: x86_64."""
+    named = subprocess.run([_compiler(), "-dumpmachine"], check=True, capture_output=True, text=True).stdout
+    return named.partition("-")[0]
 
 
 def _run(*arguments: str | Path) -> None:

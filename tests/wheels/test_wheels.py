@@ -6,6 +6,7 @@ import ctypes
 import email
 import importlib.metadata
 import json
+import os
 import re
 import shlex
 import shutil
@@ -50,10 +51,11 @@ def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def library(folder: Path, source: str, *options: str) -> Path:
+def library(folder: Path, source: str, *options: str, compiler: str = "c++") -> Path:
     (folder / "a.cpp").write_text(source)
     made = folder / "liba.so"
-    subprocess.run(["c++", "-std=c++17", "-O1", "-fPIC", "-shared", folder / "a.cpp", "-o", made, *options], check=True)
+    made_of = [compiler, "-std=c++17", "-O1", "-fPIC", "-shared", folder / "a.cpp", "-o", made]
+    subprocess.run([*made_of, *options], check=True)
     return made
 
 
@@ -70,6 +72,18 @@ def test_a_library_asks_for_old_symbols_alone_and_runs(old: Path, tmp_path: Path
     together.argtypes = [ctypes.c_char_p, ctypes.c_double]
     assert together(str(tmp_path).encode(), 2.0) == 7
     assert together(str(tmp_path / "none").encode(), 2.0) == 4
+
+
+CROSS = "aarch64-linux-gnu-g++"
+
+
+@pytest.mark.skipif(shutil.which(CROSS) is None, reason=f"no {CROSS} here")
+def test_a_cross_compiler_has_old_symbols_of_its_system(tmp_path: Path) -> None:
+    env = {**os.environ, "CC": CROSS.replace("g++", "gcc")}
+    subprocess.run([sys.executable, ROOT / "wheels/old_symbols.py", tmp_path / "old"], env=env, check=True)
+    made = library(tmp_path, SOURCE, f"-L{tmp_path / 'old'}", "-Wl,--exclude-libs,ALL", compiler=CROSS)
+    assert newest_glibc(made) <= old_symbols.GLIBC < newest_glibc(library(tmp_path, SOURCE, compiler=CROSS))
+    assert list(check.unknown_symbols(wheel_of(tmp_path, made))) == []
 
 
 def test_what_nothing_provides_is_found(old: Path, tmp_path: Path) -> None:
