@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-__all__ = ["ANNOTATIONS", "ASSERTIONS", "COUNTS", "FORMATS", "LISTS", "MAPS", "OTHER_FORMATS", "SINGLE", "UNSUPPORTED"]
+__all__ = ["ANNOTATIONS", "ASSERTIONS", "COUNTS", "FORMATS", "INT32", "LISTS", "MAPS", "OF_ANY_VALUE", "OTHER_FORMATS",
+           "SINGLE", "UNSUPPORTED"]  # fmt: skip
 
 MAPS = frozenset({"$defs", "definitions", "patternProperties", "properties"})
 """Hold schemas by name."""
@@ -43,5 +44,9 @@ _TIME = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,9})?(?:Z|[+-](?
 
 OTHER_FORMATS = frozenset({"duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"})
 """Formats that llguidance knows and has right."""
+OF_ANY_VALUE = frozenset({"binary", "double", "float", "int64", "password", "path"})
+"""Formats of OpenAPI's and pydantic's that every text has, every number, or every integer of 15 digits."""
+INT32 = (-(2**31), 2**31 - 1)
+"""Least and largest number of OpenAPI's format of that name."""
 FORMATS = {"date": f"^{_DATE}$", "time": f"^{_TIME}$", "date-time": f"^{_DATE}T{_TIME}$"}
 """RFC 3339 with leap years, and without leap seconds: llguidance's own allow 29 February in every year."""

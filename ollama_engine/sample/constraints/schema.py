@@ -19,8 +19,10 @@ from ollama_engine.sample.constraints.keywords import (
     ASSERTIONS,
     COUNTS,
     FORMATS,
+    INT32,
     LISTS,
     MAPS,
+    OF_ANY_VALUE,
     OTHER_FORMATS,
     SINGLE,
     UNSUPPORTED,
@@ -126,9 +128,8 @@ class _Check:
             if made[keyword] is schema[keyword]:
                 made[keyword] = made[keyword].copy()
             made[keyword][name] = copy
-        if isinstance(schema.get("format"), str) and schema["format"] in FORMATS:
-            del made["format"]
-            made["allOf"] = [*made.get("allOf", ()), {"pattern": FORMATS[schema["format"]]}]
+        if isinstance(schema.get("format"), str):
+            made = _without_format(made, schema["format"])
         if "oneOf" in schema:
             made |= self._told_apart(made, schema["oneOf"], place)
         for keyword in COUNTS & set(made):
@@ -233,11 +234,29 @@ def _check_value(schema: Mapping[str, Any], keyword: str, value: Any, place: Pla
             raise fault(f"has a text with a control character, {bad!r:.40}, which is not supported", place, keyword)
     if keyword == "properties" and len(value) > MOST_PROPERTIES:
         raise fault(f"has more than {MOST_PROPERTIES}, got {len(value)}; nest them, or ask for less", place, keyword)
-    if keyword == "format" and (not isinstance(value, str) or value not in OTHER_FORMATS | set(FORMATS)):
-        known = ", ".join(sorted(OTHER_FORMATS | set(FORMATS)))
+    formats = {*OTHER_FORMATS, *FORMATS, *OF_ANY_VALUE, "int32"}
+    if keyword == "format" and (not isinstance(value, str) or value not in formats):
+        known = ", ".join(sorted(formats))
         raise fault(f"is one of {known}, got {value!r:.40}", place, keyword)
     if keyword == "minProperties" and isinstance(value, int) and value > len(schema.get("required") or ()) + 1:
         raise fault("may exceed the number of `required` names by one only: a name might come twice", place, keyword)
+
+
+def _without_format(made: Schema, name: str) -> Schema:
+    """The schema with what the format of this name asks for; formats that llguidance has right stay."""
+    if name in OTHER_FORMATS:
+        return made
+    others = {keyword: value for keyword, value in made.items() if keyword != "format"}
+    if name in FORMATS:
+        return {**others, "allOf": [*others.get("allOf", ()), {"pattern": FORMATS[name]}]}
+    if name == "int32":
+        low, high = INT32
+        return {
+            **others,
+            "minimum": max(low, others.get("minimum", low)),
+            "maximum": min(high, others.get("maximum", high)),
+        }
+    return others
 
 
 def _texts(value: object) -> Iterator[str]:

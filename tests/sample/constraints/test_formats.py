@@ -11,6 +11,8 @@ import string
 import sys
 from decimal import Decimal
 from functools import cache
+from ipaddress import IPv4Network
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -24,6 +26,7 @@ from pydantic import (
     HttpUrl,
     MySQLDsn,
     RedisDsn,
+    SecretStr,
     TypeAdapter,
     UrlConstraints,
     ValidationError,
@@ -313,11 +316,17 @@ def test_keys_that_no_name_is_read_as(keys: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"), [(Annotated[set[int], Field(min_length=2)], "uniqueItems"), (bytes, "binary")]
+    ("kind", "told"), [(Annotated[set[int], Field(min_length=2)], "uniqueItems"), (IPv4Network, "ipv4network")]
 )
 def test_types_that_no_grammar_is_made_of(kind: Any, told: str) -> None:
     with pytest.raises(GrammarError, match=told):
         matcher(kind)
+
+
+@pytest.mark.parametrize("kind", [bytes, Path, SecretStr], ids=str)
+def test_types_of_any_text(kind: Any) -> None:
+    assert accepts(matcher(kind), '"a/b"')
+    assert isinstance(read_format(kind).read('"a/b"'), kind)
 
 
 def test_a_type_that_pydantic_does_not_know() -> None:

@@ -241,6 +241,20 @@ def test_dates_know_leap_years(name: str, good: list[str], bad: list[str]) -> No
     assert [text for text in bad if accepts(made, f'"{text}"')] == []
 
 
+@pytest.mark.parametrize(("schema", "good", "bad"), [
+    ({"type": "integer", "format": "int32"}, ["-2147483648", "2147483647"], ["-2147483649", "2147483648"]),
+    ({"type": "integer", "format": "int32", "minimum": 5, "maximum": 2**40}, ["5", "2147483647"], ["4", "2147483648"]),
+    ({"type": "integer", "format": "int64"}, ["999999999999999"], ["1.5"]),
+    ({"type": "number", "format": "double"}, ["1.5", "-3"], ['"x"']),
+    ({"type": "number", "format": "float"}, ["1.5"], ['"x"']),
+    ({"type": "string", "format": "password"}, ['"x"'], ["1"]),
+], ids=str)  # fmt: skip
+def test_formats_of_openapi(schema: dict[str, Any], good: list[str], bad: list[str]) -> None:
+    made = matcher(schema)
+    assert [text for text in good if not accepts(made, text)] == []
+    assert [text for text in bad if accepts(made, text)] == []
+
+
 def test_white_space_comes_to_an_end() -> None:
     made = matcher(OBJECT)
     assert accepts(made, '{\n\t"a" : 1 ,\n  "b/c":"x" }')
