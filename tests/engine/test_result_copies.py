@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import pytest
+from pydantic import BaseModel
 
-from ollama_engine import Choice, Engine, ReasoningBudget, Regex
+from ollama_engine import ChatChunk, ChatResult, Choice, Chunk, Completion, Engine, ReasoningBudget, Regex
 from ollama_engine.errors import IncompleteError
 
 COPIES: list[Callable[[Any], Any]] = [copy.copy, copy.deepcopy, lambda given: pickle.loads(pickle.dumps(given))]
@@ -80,3 +81,26 @@ def test_metrics_and_facts_become_dicts(engine: Engine) -> None:
     assert facts.architecture == engine.info.architecture
     assert list(facts.metadata) == list(engine.info.metadata)
     assert asdict(engine.info)["metadata"]["general.architecture"] == "llama"
+
+
+class Answers(BaseModel):
+    answer: Completion
+    chat: ChatResult
+    pieces: list[Chunk]
+    chat_pieces: list[ChatChunk]
+
+
+@pytest.mark.parametrize("kind", [None, {"type": "boolean"}])
+def test_results_are_fields_of_a_pydantic_model(engine: Engine, kind: Any) -> None:
+    """And so they are what functions of FastAPI return. What reads an answer's value is not written."""
+    options: dict[str, Any] = {"temperature": 0, "max_tokens": 8, "logprobs": 2, "format": kind}
+    messages = [{"role": "user", "content": "Hi"}]
+    answers = Answers(
+        answer=engine.generate("One day", **options),
+        chat=engine.chat(messages, **options),
+        pieces=list(engine.stream("One day", **options)),
+        chat_pieces=list(engine.chat_stream(messages, **options)),
+    )
+    written = answers.model_dump_json()
+    assert Answers.model_validate_json(written) == answers
+    assert "reader" not in written

@@ -7,7 +7,7 @@ from typing import Generic, Literal
 
 from ollama_engine.chat.events import MalformedToolCall, ToolCallDelta, ToolCallEnd, ToolCallStart
 from ollama_engine.chat.messages import Message, ToolCall
-from ollama_engine.runner.request.results import Parsed_co, Usage, ValueReader, value_of
+from ollama_engine.runner.request.results import NOT_WRITTEN, Parsed_co, Usage, ValueReader, value_of
 from ollama_engine.sample import TokenLogprobs
 
 __all__ = ["ChatChunk", "ChatFinishReason", "ChatResult", "ToolEvent"]
@@ -43,7 +43,7 @@ class ChatChunk:
     finish_reason: ChatFinishReason | None = None
     usage: Usage | None = None
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
-    reader: ValueReader | None = field(default=None, repr=False, compare=False)
+    reader: ValueReader | None = field(default=None, repr=False, compare=False, metadata=NOT_WRITTEN)
     prompt_token_ids: tuple[int, ...] | None = None
     dropped_messages: int = 0
 
@@ -72,7 +72,7 @@ class ChatResult(Generic[Parsed_co]):
     malformed_tool_calls: tuple[MalformedToolCall, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] | None = None
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
-    reader: ValueReader | None = field(default=None, repr=False, compare=False)
+    reader: ValueReader | None = field(default=None, repr=False, compare=False, metadata=NOT_WRITTEN)
     prompt_token_ids: tuple[int, ...] | None = None
     dropped_messages: int = 0
 

@@ -11,6 +11,7 @@ from ollama_engine.errors import ConfigError, Option
 from ollama_engine.sample import TokenLogprobs
 
 __all__ = [
+    "NOT_WRITTEN",
     "Chunk",
     "Completion",
     "FinishReason",
@@ -24,6 +25,8 @@ __all__ = [
 ]
 
 FinishReason = Literal["stop", "length"]
+NOT_WRITTEN = {"exclude": True}
+"""Metadata of a field that pydantic leaves out of JSON."""
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # typing's has no default before Python 3.13
@@ -85,6 +88,13 @@ class ValueReader(Protocol):
         Raises IncompleteError where the answer was cut off.
         """
 
+    if not TYPE_CHECKING:
+
+        @classmethod
+        def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+            """Has pydantic take results as fields, and FastAPI as what a function returns: it knows no protocols."""
+            return handler(Any)
+
 
 def value_of(reader: ValueReader | None, text: str, tokens: Sequence[int] | None = None) -> Any:
     """The value of an answer. Raises ConfigError where no format was asked for, and what the reader raises."""
@@ -115,7 +125,7 @@ class Chunk:
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
-    reader: ValueReader | None = field(default=None, repr=False, compare=False)
+    reader: ValueReader | None = field(default=None, repr=False, compare=False, metadata=NOT_WRITTEN)
     prompt_token_ids: tuple[int, ...] | None = None
 
 
@@ -146,7 +156,7 @@ class Completion(Generic[Parsed_co]):
     logprobs: tuple[TokenLogprobs, ...] | None
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
     cumulative_logprob: float | None = None
-    reader: ValueReader | None = field(default=None, repr=False, compare=False)
+    reader: ValueReader | None = field(default=None, repr=False, compare=False, metadata=NOT_WRITTEN)
     prompt_token_ids: tuple[int, ...] | None = None
 
     @property
