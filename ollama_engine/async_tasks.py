@@ -8,9 +8,20 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-__all__ = ["cancel_and_wait", "in_thread_of_its_own", "wait_until_ended"]
+__all__ = ["cancel_and_wait", "in_thread_of_its_own", "running_loop", "wait_until_ended"]
 
 Value = TypeVar("Value")
+
+
+def running_loop() -> asyncio.AbstractEventLoop:
+    """The event loop that runs here. Raises RuntimeError where none does, as under trio, and says what to call then."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise RuntimeError(
+            "no running event loop: asynchronous methods need asyncio's, in an async function; elsewhere call those "
+            "that wait (generate for agenerate, stream for astream), under trio in a thread (trio.to_thread.run_sync)"
+        ) from None
 
 
 async def cancel_and_wait(*tasks: asyncio.Future[Any]) -> None:

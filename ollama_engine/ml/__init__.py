@@ -40,6 +40,7 @@ The names below are imported when they are first used, and ggml's libraries with
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from ollama_engine.errors import DeviceError
@@ -48,6 +49,11 @@ from ollama_engine.lazy import lazy_names
 try:
     from ollama_engine.ml.device.cpu_check import missing_instructions
 except ModuleNotFoundError as error:  # Python looks in the current folder first, a clone's too
+    if getattr(sys, "frozen", False):
+        raise ImportError(
+            "this frozen program lacks the compiled modules of ollama_engine; with PyInstaller, add "
+            "--collect-all ollama_engine --collect-all llguidance"
+        ) from error
     raise ImportError(
         f"{__path__[-1]} has no compiled modules: it is a folder of sources. Start Python in another folder, where the "
         "installed ollama_engine is imported, or build in this one with `make build` and use its .venv/bin/python"

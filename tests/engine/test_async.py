@@ -252,8 +252,23 @@ def test_errors_come_out_where_they_are_awaited(engine: Engine) -> None:
 
 
 def test_a_stream_outside_of_an_event_loop_is_refused(engine: Engine) -> None:
-    with pytest.raises(RuntimeError, match="no running event loop"):
+    with pytest.raises(RuntimeError, match=r"no running event loop: .* under trio in a thread"):
         engine.astream([1])
+
+
+@pytest.mark.parametrize("method", ["agenerate", "aembed", "achat_stream"])
+def test_a_coroutine_that_another_framework_drives_is_refused(engine: Engine, method: str) -> None:
+    """As trio does: no event loop of asyncio's runs."""
+
+    async def work() -> None:
+        if method == "achat_stream":
+            engine.achat_stream([{"role": "user", "content": "a"}], template="{{ messages[0].content }}")
+        else:
+            await getattr(engine, method)([1])
+
+    with pytest.raises(RuntimeError, match=r"no running event loop: .* under trio in a thread"):
+        work().send(None)
+    assert engine.slots() == []
 
 
 def test_closing_the_engine_under_tasks(tmp_path: Any) -> None:

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Generic, TypeVar, cast
 
+from ollama_engine.async_tasks import running_loop
 from ollama_engine.closing import AsyncClosing
 from ollama_engine.errors import ClosedError
 from ollama_engine.runner.request.channel import Event, RequestChannel
@@ -24,7 +25,7 @@ class AsyncMailbox(Generic[Item]):
     """
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        self._loop = running_loop()
         self.items: deque[Item] = deque()
         self.arrived = asyncio.Event()
         self._called = False
@@ -58,12 +59,7 @@ class AsyncStream(AsyncIterator[Chunk], AsyncClosing):
     """
 
     def __init__(self, engine: object) -> None:
-        try:
-            self._mailbox: AsyncMailbox[Event] = AsyncMailbox()
-        except RuntimeError:
-            raise RuntimeError(
-                "no running event loop: call astream or achat_stream in an async function, or use stream or chat_stream"
-            ) from None
+        self._mailbox: AsyncMailbox[Event] = AsyncMailbox()
         self.channel = RequestChannel(self._mailbox)
         self.channel.watch(self)
         self._engine = engine

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 
 from ollama_engine.child_process import how_it_ended, start_child
-from ollama_engine.errors import ModelProcessError
+from ollama_engine.errors import ConfigError, ModelProcessError, Option
 
 __all__ = ["ModelProcess"]
 
@@ -39,6 +39,11 @@ class ModelProcess:
     """
 
     def __init__(self, model: Path, name: str) -> None:
+        if getattr(sys, "frozen", False):  # its executable is the program itself, which would start itself for ever
+            raise ConfigError(
+                Option("isolation"), " 'process' needs a Python to start, and a frozen program has none",
+                advice=["load the model in this process (isolation none)"],
+            )  # fmt: skip
         self._name = name
         self._folder = _private_folder()
         socket = os.path.join(self._folder, "s")

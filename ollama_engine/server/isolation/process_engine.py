@@ -18,7 +18,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ollama_engine.async_tasks import cancel_and_wait
+from ollama_engine.async_tasks import cancel_and_wait, running_loop
 from ollama_engine.chat.tool_schemas import read_tools
 from ollama_engine.closing import Closing
 from ollama_engine.config import EngineConfig
@@ -77,6 +77,7 @@ def _awaiting(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
     """The same for asyncio."""
 
     async def method(self: ProcessEngine, *args: Any, **kwargs: Any) -> Any:
+        running_loop()  # or the error of where none runs comes from asyncio, once the request has begun
         body, answer_format = await beside(_body, name, args, kwargs)
         return await self._coming(self._asked(body, answer_format))
 
@@ -99,6 +100,7 @@ def _fact(name: str) -> property:
 def _named(method: Named, name: str) -> Named:
     function: Any = method
     function.__name__, function.__qualname__ = name, f"ProcessEngine.{name}"
+    function.__wrapped__ = getattr(Engine, name)  # whose parameters `help` and `inspect.signature` show
     function.__doc__ = f"`Engine.{name}`, in the process that has the engine."
     return method
 

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from ollama_engine.async_tasks import running_loop
 from ollama_engine.closing import AsyncClosing, Closing
 from ollama_engine.errors import ClosedError
 from ollama_engine.runner.chat.results import ChatChunk, ChatResult, collect_chat
@@ -47,6 +48,7 @@ class AsyncProcessStream(AsyncClosing):
     """Chunks of one answer, as `AsyncStream` and `AsyncChatStream` give them."""
 
     def __init__(self, engine: ProcessEngine, stream: RemoteStream[Any]) -> None:
+        running_loop()
         self._engine = engine
         self._stream = stream
         self.merges = False

@@ -45,3 +45,6 @@ def test_a_folder_of_sources_says_where_to_start_python(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert f"ImportError: {package}/ml has no compiled modules" in done.stderr
     assert "Start Python in another folder" in done.stderr
+    without_packages[-1] = "import sys; sys.frozen = True; import ollama_engine.ml"
+    frozen = subprocess.run(without_packages, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "with PyInstaller, add --collect-all ollama_engine" in frozen.stderr

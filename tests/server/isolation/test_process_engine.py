@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -297,3 +299,29 @@ def test_it_sleeps_and_wakes_up(there: Any) -> None:
     there.wake_up()
     assert not there.is_sleeping
     assert there.generate("Once", max_tokens=4, temperature=0).tokens == expected
+
+
+@pytest.mark.parametrize("method", ["agenerate", "astream"])
+def test_a_coroutine_that_another_framework_drives_is_refused(there: Any, method: str) -> None:
+    async def work() -> None:
+        if method == "astream":
+            there.astream("One day", GREEDY)
+        else:
+            await there.agenerate("x" * 100_000, GREEDY)
+
+    with pytest.raises(RuntimeError, match=r"no running event loop: .* under trio in a thread"):
+        work().send(None)
+    eventually(lambda: there.slots() == [])
+
+
+def test_its_methods_show_the_parameters_of_an_engine(there: Any, here: Engine) -> None:
+    for method in ("generate", "achat", "tokenize", "session"):
+        assert inspect.signature(getattr(there, method)) == inspect.signature(getattr(here, method))
+
+
+def test_a_frozen_program_does_not_start_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyInstaller sets `sys.frozen`, and its `sys.executable` is the program."""
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(ConfigError, match="isolation 'process' needs a Python to start, and a frozen program has none"):
+        Engine(demo.path(), isolation="process")
