@@ -13,7 +13,14 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from ollama_engine.errors import ContextOverflowError, EngineBusyError, EngineError, ModelFormatError, RegistryError
+from ollama_engine.errors import (
+    ClosedError,
+    ContextOverflowError,
+    EngineBusyError,
+    EngineError,
+    ModelFormatError,
+    RegistryError,
+)
 from ollama_engine.server.json_response import json_response
 
 log = logging.getLogger(__name__)
@@ -106,9 +113,10 @@ def wrong_body(error: RequestValidationError) -> str:
 def log_failure(what: str, error: Exception) -> None:
     """Have the log say what has failed, and why: clients see no text of unexpected errors.
 
-    Of a registry that cannot be reached, and of a file that is no model, the message says all: it takes one line.
+    Where the message says all, it takes one line: a registry that cannot be reached, a file that is no model, an engine
+    that was closed (or closed itself: its own log has the fault).
     """
-    if isinstance(error, (RegistryError, ModelFormatError)):
+    if isinstance(error, (RegistryError, ModelFormatError, ClosedError)):
         log.warning("%s: %s", what, error)
     else:
         level = logging.ERROR if status_of(error) == 500 else logging.DEBUG

@@ -325,3 +325,14 @@ def test_a_frozen_program_does_not_start_itself(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(ConfigError, match="isolation 'process' needs a Python to start, and a frozen program has none"):
         Engine(demo.path(), isolation="process")
+
+
+def test_closing_under_an_answer_prints_no_traceback(capfd: pytest.CaptureFixture[str]) -> None:
+    """A window that is closed in the middle of an answer: the caller gets the error."""
+    engine: Any = Engine(demo.path(), **OPTIONS, isolation="process")
+    stream = engine.stream("One day", max_tokens=100_000, on_overflow="shift", format=FOREVER)
+    next(stream)
+    engine.close()
+    with pytest.raises(ClosedError):
+        list(stream)
+    assert "Traceback" not in capfd.readouterr().err
