@@ -33,6 +33,15 @@ if(OE_KNOWS_AMX AND NOT OLLAMA_ENGINE_PORTABLE)
   target_compile_options(ggml-cpu PRIVATE -mno-amx-int8)
 endif()
 
+# For CPUs with i8mm, GCC 12 makes USDOT of loops whose signed bytes were computed as unsigned ones: the last block of Q5_0,
+# where their number is odd, came out wrong (python -m ollama_engine.selftest). These files' other loops are NEON and SVE.
+if(oe_arm64 AND CMAKE_C_COMPILER_ID STREQUAL "GNU")
+  foreach(file quants.c repack.cpp arch/arm/quants.c arch/arm/repack.cpp)
+    set_property(SOURCE "${ggml_source}/src/ggml-cpu/${file}" DIRECTORY "${ggml_source}/src"
+                 APPEND PROPERTY COMPILE_OPTIONS -fno-tree-vectorize)
+  endforeach()
+endif()
+
 # Code that reads files and messages, or is not called at all: it compiles for seconds, and computes nothing.
 foreach(file gguf.cpp ggml-backend-meta.cpp ggml-opt.cpp)
   set_property(SOURCE "${ggml_source}/src/${file}" TARGET_DIRECTORY ggml-base APPEND PROPERTY COMPILE_OPTIONS -O1)

@@ -16,6 +16,7 @@ from ollama_engine.ml.graph.backend import Backend
 from ollama_engine.ml.graph.context import Context
 from ollama_engine.ml.graph.storage import Storage, can_repack
 from ollama_engine.ml.graph.tensor import Tensor
+from ollama_engine.ml.graph.types import block_of
 from ollama_engine.ml.ops.amx import amx_allowed, amx_attention, amx_product
 from ollama_engine.ml.ops.paged import paged_attention_instructions
 from ollama_engine.ml.ops.recurrent import recurrent_instructions, ssm_state_size
@@ -149,21 +150,27 @@ def _experts(dtype: str) -> str:
 
 
 def _ggml(dtype: str) -> str:
-    """ggml's product in the library that was chosen for this CPU, of weights as they are and repacked."""
-    values, x = noise(48, LENGTH), noise(17, LENGTH, seed=1)
-    exact = x.astype(np.float64) @ decoded(dtype, values).astype(np.float64).T
-    forms = ["as in the file"]
-    with two_threads() as backend:
-        if can_repack(backend, dtype, (LENGTH, 48)):
-            forms.append("repacked")
-        for form in forms:
-            with Storage(backend, 1) as storage:
-                weight = weights(storage, dtype, (LENGTH, 48), values, repacked=form == "repacked")
-                for rows in (1, 4, 17):
-                    with Context(backend) as ctx:
-                        result = computed(ctx, ops.mul_mat(weight, ctx.from_floats(x[:rows])))
-                    close(f"{form}, {rows} rows:", result, exact[:rows], ROUNDED)
-    return f"{' and '.join(forms)}: as numpy"
+    """ggml's product in the library that was chosen for this CPU, of weights as they are and repacked.
+
+    With an even and an odd number of blocks in a row: some loops take two at a time.
+    """
+    checked = set[str]()
+    for length in (LENGTH, LENGTH + block_of(dtype)[0]):
+        values, x = noise(48, length), noise(17, length, seed=1)
+        exact = x.astype(np.float64) @ decoded(dtype, values).astype(np.float64).T
+        with two_threads() as backend:
+            forms = ["as in the file"]
+            if can_repack(backend, dtype, (length, 48)):
+                forms.append("repacked")
+            for form in forms:
+                with Storage(backend, 1) as storage:
+                    weight = weights(storage, dtype, (length, 48), values, repacked=form == "repacked")
+                    for rows in (1, 4, 17):
+                        with Context(backend) as ctx:
+                            result = computed(ctx, ops.mul_mat(weight, ctx.from_floats(x[:rows])))
+                        close(f"{form}, {rows} rows of {length}:", result, exact[:rows], ROUNDED)
+        checked.update(forms)
+    return f"{' and '.join(sorted(checked))}: as numpy"
 
 
 # -- attention ---------------------------------------------------------------------------------------------------------
