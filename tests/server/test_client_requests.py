@@ -130,6 +130,18 @@ def test_an_answer_has_one_form(demo_server: str) -> None:
 # -- numbers, nulls, texts ---------------------------------------------------------------------------------------------
 
 
+def test_vllms_penalty_is_ours_over_all_tokens(demo_server: str) -> None:
+    def said(**how: float) -> str:
+        body = {"prompt": "One day One day One day", "max_tokens": 40, "temperature": 0, **how}
+        return str(answer(demo_server, "/v1/completions", body)["choices"][0]["text"])
+
+    ours = said(repeat_penalty=1.8, repeat_last_n=-1)
+    assert said(repetition_penalty=1.8) == ours != said()
+    assert said(repetition_penalty=1.8, repeat_last_n=2) == said(repeat_penalty=1.8, repeat_last_n=2) != ours
+    both = post(demo_server, "/v1/completions", {"prompt": "One", "repetition_penalty": 1.1, "repeat_penalty": 1.2})
+    assert (both.status_code, both.json()["error"]["param"]) == (400, "repetition_penalty")
+
+
 @pytest.mark.parametrize("asked", [{"top_k": -1}, {"max_tokens": -1, "stop": ["."]}], ids=str)
 def test_minus_one_is_no_limit(demo_server: str, asked: dict[str, Any]) -> None:
     same = {name: value for name, value in asked.items() if value != -1}

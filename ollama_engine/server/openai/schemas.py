@@ -44,6 +44,7 @@ class SamplingFields(Schema):
     typical_p: float | None = None
     repeat_penalty: float | None = None
     repeat_last_n: int | None = None
+    repetition_penalty: float | None = Field(None, description="vLLM's name of repeat_penalty, over all tokens")
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     seed: int | None = None
@@ -58,7 +59,18 @@ class SamplingFields(Schema):
         sampling["top_k"] = 0 if self.top_k == -1 else self.top_k
         sampling["max_tokens"] = None if self.max_tokens == -1 else self.max_tokens
         sampling["seed"] = None if self.seed is None else self.seed % (1 << 64)
-        return sampling
+        del sampling["repetition_penalty"]
+        return sampling | self._penalty_of_all()
+
+    def _penalty_of_all(self) -> dict[str, Any]:
+        """`repetition_penalty` in the engine's words; empty where there is none."""
+        if self.repetition_penalty is None:
+            return {}
+        if self.repeat_penalty is not None:
+            twice = "repeat_penalty and repetition_penalty are the same; leave one of them out"
+            raise ApiError(400, twice, param="repetition_penalty")
+        reach = -1 if self.repeat_last_n is None else self.repeat_last_n
+        return {"repeat_penalty": self.repetition_penalty, "repeat_last_n": reach}
 
 
 class ChatRequest(SamplingFields, FormatFields):
