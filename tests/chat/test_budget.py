@@ -125,9 +125,9 @@ def test_the_first_rendering_of_a_template_leaves_the_event_loop(monkeypatch: py
     threads: list[bool] = []
     prepare = ChatPreparation.prepare
 
-    def noted(self: ChatPreparation, *arguments: Any) -> Any:
+    def noted(self: ChatPreparation, *arguments: Any, **options: Any) -> Any:
         threads.append(threading.current_thread() is threading.main_thread())
-        return prepare(self, *arguments)
+        return prepare(self, *arguments, **options)
 
     monkeypatch.setattr(ChatPreparation, "prepare", noted)
     params = SamplingParams(max_tokens=1, temperature=0)
