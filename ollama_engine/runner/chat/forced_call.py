@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from ollama_engine.chat.dialects import Dialect, ToolDefinition
 from ollama_engine.chat.dialects.tool_grammar import Json, Pattern
@@ -63,7 +65,17 @@ def as_far_as_writable(tool: ToolDefinition, dialect: Dialect) -> ToolDefinition
         lark_with_schemas(dialect.tool_grammar([tool], "required") or "")
     except (ConfigError, GrammarError):
         return replace(tool, parameters={})
-    return tool
+    return tool if _compiles(json.dumps(dict(tool.parameters))) else replace(tool, parameters={})
+
+
+@lru_cache(maxsize=1024)  # clients send the same tools with every request
+def _compiles(schema: str) -> bool:
+    """Whether a JSON schema can be compiled by itself."""
+    try:
+        _compile_alone(json.loads(schema))
+    except (ConfigError, GrammarError):
+        return False
+    return True
 
 
 @contextmanager
@@ -78,11 +90,16 @@ def naming_tools(forced: ForcedCall | None) -> Iterator[None]:
 
 
 def _check(where: str, tool: ToolDefinition) -> None:
-    """Raises GrammarError for parameters that cannot be compiled by themselves, in any vocabulary."""
-    from ollama_engine.sample.constraints.compiler import check_alone  # noqa: PLC0415 (few ask for a format)
-
+    """Raises GrammarError for parameters that cannot be compiled by themselves."""
     try:
-        check_alone(read_format(dict(tool.parameters)))
+        _compile_alone(dict(tool.parameters))
     except (ConfigError, GrammarError) as error:
         pointer, keyword = getattr(error, "pointer", None), getattr(error, "keyword", None)
         raise GrammarError(f"{where}: {error}", pointer=pointer, keyword=keyword) from None
+
+
+def _compile_alone(schema: object) -> None:
+    """Compile a JSON schema, in any vocabulary. Raises ConfigError or GrammarError where it cannot be."""
+    from ollama_engine.sample.constraints.compiler import check_alone  # noqa: PLC0415 (few ask for a format)
+
+    check_alone(read_format(schema))

@@ -46,7 +46,7 @@ OTHER_FORMATS = frozenset({"duration", "email", "hostname", "ipv4", "ipv6", "uri
 """Formats that llguidance knows and has right."""
 OF_ANY_VALUE = frozenset({"binary", "double", "float", "int64", "password", "path"})
 """Formats of OpenAPI's and pydantic's that every text has, every number, or every integer of 15 digits."""
-INT32 = (-(2**31), 2**31 - 1)
-"""Least and largest number of OpenAPI's format of that name."""
+INT32 = {"minimum": -(2**31), "maximum": 2**31 - 1}
+"""What OpenAPI's format of that name asks for."""
 FORMATS = {"date": f"^{_DATE}$", "time": f"^{_TIME}$", "date-time": f"^{_DATE}T{_TIME}$"}
 """RFC 3339 with leap years, and without leap seconds: llguidance's own allow 29 February in every year."""

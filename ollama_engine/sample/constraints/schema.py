@@ -247,16 +247,8 @@ def _without_format(made: Schema, name: str) -> Schema:
     if name in OTHER_FORMATS:
         return made
     others = {keyword: value for keyword, value in made.items() if keyword != "format"}
-    if name in FORMATS:
-        return {**others, "allOf": [*others.get("allOf", ()), {"pattern": FORMATS[name]}]}
-    if name == "int32":
-        low, high = INT32
-        return {
-            **others,
-            "minimum": max(low, others.get("minimum", low)),
-            "maximum": min(high, others.get("maximum", high)),
-        }
-    return others
+    asked = {"pattern": FORMATS[name]} if name in FORMATS else INT32 if name == "int32" else None
+    return others if asked is None else {**others, "allOf": [*others.get("allOf", ()), asked]}
 
 
 def _texts(value: object) -> Iterator[str]:

@@ -255,6 +255,12 @@ def test_formats_of_openapi(schema: dict[str, Any], good: list[str], bad: list[s
     assert [text for text in bad if accepts(made, text)] == []
 
 
+@pytest.mark.parametrize("wrong", ["a", None, True, [1]], ids=str)
+def test_bounds_beside_a_format_of_numbers_are_checked(wrong: object) -> None:
+    with pytest.raises(GrammarError, match="keyword 'minimum' Expected f64"):
+        matcher({"type": "integer", "format": "int32", "minimum": wrong})
+
+
 def test_white_space_comes_to_an_end() -> None:
     made = matcher(OBJECT)
     assert accepts(made, '{\n\t"a" : 1 ,\n  "b/c":"x" }')
